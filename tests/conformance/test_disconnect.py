@@ -6,7 +6,7 @@ import mqttbytes as m
 import pytest
 from byteclient import ByteClient
 from bytememory import LEVELS, in_memory, join
-from hookmq.broker.connection import Phase
+from hookmq.broker.connection_state import Phase
 from hookmq.mqtt.packets import Packet
 from hookmq.mqtt.reason_codes import PacketType
 from hookmq_testing import Harness

@@ -10,7 +10,7 @@ import pytest
 from attacks import HOSTILE_NAMES, at_rest
 from byteclient import ByteClient
 from bytememory import LEVELS, in_memory, join
-from hookmq.broker.connection import Phase
+from hookmq.broker.connection_state import Phase
 from hookmq.model.client import Scope
 from hookmq.model.events import Action
 from hookmq.model.message import Message

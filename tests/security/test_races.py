@@ -12,7 +12,7 @@ import pytest
 from attacks import at_rest
 from byteclient import ByteClient
 from bytememory import in_memory
-from hookmq.broker.connection import Phase
+from hookmq.broker.connection_state import Phase
 from hookmq.mqtt.packets import Connack, Disconnect, Puback, Publish
 from hookmq.plugin import Accept, Allow, Challenge, Deny
 from hookmq_testing import Harness, HookRecorder, SlowStore, will

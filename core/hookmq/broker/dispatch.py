@@ -6,7 +6,8 @@ NEW allows only CONNECT [MQTT-3.1.0-1]. In DECIDING every packet is held. CHALLE
 
 from typing import Final
 
-from hookmq.broker.connection import Phase, Table
+from hookmq.broker.connection import Table
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.handlers import acks, auth, connect, publish, subscribe
 from hookmq.mqtt.reason_codes import PacketType
 

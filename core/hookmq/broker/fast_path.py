@@ -6,7 +6,8 @@ look at it.
 
 from typing import Final
 
-from hookmq.broker.connection import ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import deliver
 from hookmq.broker.delivery.transmit import transmit_answered
 from hookmq.broker.inline_publish import passed
@@ -41,6 +42,8 @@ _SECTIONS: Final = 64
 _TOPIC_ALIAS: Final = 0x23
 _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _NO_MATCH: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
+_JOINED: Final = 1024
+"""Bytes of joined acknowledgements from which the next one is sent separately."""
 REFUSED: Final = 0
 FORWARDED: Final = 1
 CONTINUED: Final = 2
@@ -193,8 +196,8 @@ def _publish(
         first = b"\x40\x03" if qos == 1 else b"\x50\x03"
         acknowledgement.data = first + PACKET_IDS[number] + _NO_MATCH
     if committer.added != added:
-        if not acknowledgement.left and connection.join(
-            acknowledgement.data, acknowledgement.publishes
+        if not acknowledgement.left and _join(
+            connection, acknowledgement.data, acknowledgement.publishes
         ):
             state.writes.schedule()
             return
@@ -202,6 +205,25 @@ def _publish(
         committer.after_commit(acknowledgement.met)
     connection.answer(acknowledgement)
     state.writes.schedule()
+
+
+def _join(connection: ClientConnection, data: bytes, publishes: int) -> bool:
+    """Append `data`, which acknowledges `publishes` publishes, to the last pending acknowledgement if both wait for
+    the same commit. A burst then needs only one write. Return False if `data` must wait separately."""
+    answers = connection.answers
+    if not answers:
+        return False
+    last = answers[-1]
+    if last.then is not None or len(last.data) >= _JOINED:
+        return False
+    if not connection.state.committer.still_last(last.met):
+        return False
+    last.data += data
+    last.publishes += publishes
+    connection.unacknowledged += publishes
+    if connection.owes_much():
+        connection.stop_reading()
+    return True
 
 
 def _forward_durable(
@@ -258,7 +280,7 @@ def _forward_durable(
     if cached.told:
         state.writes.later.append((session.client, route, message.payload, 1, properties, message))
     answer = PUBACK + data[stop : stop + 2]
-    if not connection.join(answer, 1):
+    if not _join(connection, answer, 1):
         acknowledgement = Acknowledgement(connection.release, answer, 1)
         acknowledgement.hold()
         state.committer.after_commit(acknowledgement.met)

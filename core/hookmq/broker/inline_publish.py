@@ -2,7 +2,8 @@
 the pipeline.
 """
 
-from hookmq.broker.connection import ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.handlers.publish import continue_publish
 from hookmq.hooks.inline import Answered, ask
 from hookmq.model.message import Message

@@ -8,7 +8,8 @@ too.
 
 from typing import Final
 
-from hookmq.broker.connection import ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged, record_pubrec
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.fast_path import FORWARDED, REFUSED, forward, read_section

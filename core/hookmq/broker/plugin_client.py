@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
-from hookmq.broker.connection import Phase
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.plugin_connection import PluginConnection
 from hookmq.broker.plugin_delivery import EACH, PluginDelivery
 from hookmq.broker.plugin_mailbox import Done, Waiting

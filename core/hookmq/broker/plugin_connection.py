@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from hookmq.broker.connection import ClientConnection, Phase, Table
+from hookmq.broker.connection import ClientConnection, Table
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.plugin_delivery import EACH
 from hookmq.broker.plugin_mailbox import Done, PluginMailbox

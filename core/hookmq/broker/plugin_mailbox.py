@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from hookmq.broker.connection import ClientConnection, Phase, Table
+from hookmq.broker.connection import ClientConnection, Table
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged
 from hookmq.broker.plugin_delivery import EACH, PluginDelivery
 from hookmq.broker.state import BrokerState

@@ -5,100 +5,13 @@ None is lost.
 from collections.abc import Callable
 
 import pytest
-from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter, Resume
+from hookmq.hooks.rate_limit import LimitExceeded, PublishLimit, RateLimiter
 from hookmq.model.events import DropReason
-from hookmq.model.runtime import Cancel
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Disconnect, Pingresp, Puback, Pubcomp, Publish, Pubrec, Suback
-from hookmq.plugin import Context, Deny, Drop, Plugin, ReasonCode, hookimpl
+from hookmq.plugin import Deny, Drop, ReasonCode
 from hookmq_testing import Harness, HookRecorder
-
-
-class Gate(PublishLimit):
-    """Admits the first `tokens` messages. Later ones wait for `let`, or get `verdict`."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.taken: list[int] = []
-        self.verdict: Deny | Drop | None = None
-        self.waiting: list[tuple[int, Resume]] = []
-
-    def take(self, size: int) -> bool:
-        if self.tokens <= 0:
-            return False
-        self.tokens -= 1
-        self.taken.append(size)
-        return True
-
-    def over(self, size: int, qos: int, go: Resume) -> Cancel | LimitExceeded:
-        if self.verdict is not None:
-            return LimitExceeded("gate/rate", self.verdict)
-        entry = (size, go)
-        self.waiting.append(entry)
-        return lambda: self.waiting.remove(entry)
-
-    def let(self, refusal: LimitExceeded | None = None) -> None:
-        size, go = self.waiting.pop(0)
-        if refusal is None:
-            self.taken.append(size)
-        go(refusal)
-
-
-class Slope(DeliveryLimit):
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.waiting: list[Callable[[], None]] = []
-        self.drops = False
-
-    def ready(self) -> bool:
-        return self.tokens > 0
-
-    def sent(self) -> None:
-        self.tokens -= 1
-
-    def wait(self, go: Callable[[], None]) -> Cancel:
-        self.waiting.append(go)
-        return lambda: self.waiting.remove(go)
-
-    def dropped(self) -> str:
-        return "gate/out"
-
-    def let(self, count: int) -> None:
-        self.tokens += count
-        self.waiting.pop(0)()
-
-
-class Measure(RateLimiter):
-    def __init__(self, gate: Gate | None = None, slope: Slope | None = None) -> None:
-        self.gate = gate
-        self.delivery_limit = slope
-        self.filters: list[str] = []
-        self.refuses = False
-
-    def publish_limit(self, topic: str) -> PublishLimit | None:
-        return self.gate
-
-    def subscribe(self, filter: str) -> LimitExceeded | None:
-        self.filters.append(filter)
-        return (
-            LimitExceeded("gate/filters", Deny(ReasonCode.QUOTA_EXCEEDED)) if self.refuses else None
-        )
-
-
-class Metering(Plugin):
-    """Limits only the client ``measured``."""
-
-    def __init__(self, rate_limiter: object, id: str = "metering") -> None:
-        super().__init__(None, Context(id))
-        self.rate_limiter = rate_limiter
-
-    @hookimpl
-    def provide_rate_limiter(self, client: object) -> object:
-        if getattr(client, "client_id", "") != "measured":
-            return None
-        if isinstance(self.rate_limiter, Exception):
-            raise self.rate_limiter
-        return self.rate_limiter
+from limiters import Gate, Measure, Metering, Slope
 
 
 def drops(harness: Harness, recorder: HookRecorder) -> list[tuple[str, str]]:
@@ -228,42 +141,6 @@ def test_subscriptions() -> None:
         assert measure.filters == ["a", "b"]
         assert harness.connect("measured", 4).subscribe("a").codes == (0x80,)
         assert harness.connect("other").subscribe("a").codes == (0,)
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("shared", ["", "$share/g/"])
-def test_what_leaves_waits_in_order(qos: int, shared: str) -> None:
-    slope = Slope()
-    with Harness([Metering(Measure(None, slope))]) as harness:
-        client = harness.connect("measured")
-        slope.tokens = 2
-        client.subscribe(shared + "a", qos)
-        other = harness.connect("other")
-        for number in range(6):
-            other.publish("a", b"%d" % number, qos)
-        assert [m.payload for m in client.messages] == [b"0", b"1"]
-        slope.let(3)
-        assert [m.payload for m in client.messages] == [b"0", b"1", b"2", b"3", b"4"]
-        slope.let(3)
-        harness.settle()
-        assert [m.payload for m in client.messages][-1] == b"5"
-        session = harness.broker.state.sessions["measured"]
-        assert (session.paused, slope.tokens) == (0, 2)
-
-
-def test_what_waits_stays_for_a_client_that_comes_back() -> None:
-    slope = Slope()
-    with Harness([Metering(Measure(None, slope))]) as harness:
-        client = harness.connect("measured", session_expiry_interval=60)
-        client.subscribe("a", 1)
-        harness.connect("other").publish("a", b"x", 1)
-        assert len(slope.waiting) == 1
-        client.drop()
-        assert not slope.waiting
-        assert harness.broker.state.sessions["measured"].paused == 0
-        slope.tokens = 1
-        client.reconnect()
-        assert [m.payload for m in client.messages] == [b"x"]
 
 
 def test_qos_0_may_be_dropped_where_others_wait() -> None:

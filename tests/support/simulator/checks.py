@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hookmq.broker import Broker
-from hookmq.broker.connection import Phase
+from hookmq.broker.connection_state import Phase
 from hookmq.hooks.manager import Hooks
 from hookmq.model.settings import Settings
 from hookmq.mqtt import topics

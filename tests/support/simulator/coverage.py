@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from hookmq.broker.connection import Phase
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.dispatch import DISPATCH
 from hookmq.mqtt.reason_codes import PacketType
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from hookmq.broker.connection import ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.handlers.established import connect_of, session_of
 from hookmq.broker.handlers.session_open import identify, report_failed, watch_credential
 from hookmq.broker.handlers.session_owner import voucher

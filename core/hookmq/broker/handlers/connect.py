@@ -7,7 +7,8 @@ While a plugin decides, further packets from the client are held [MQTT-3.1.4-6] 
 
 from functools import partial
 
-from hookmq.broker.connection import ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.handlers.auth import check_method, send_auth
 from hookmq.broker.handlers.established import client_of, connect_of
 from hookmq.broker.handlers.session_open import identify, open_session, report_failed

@@ -5,6 +5,7 @@ from typing import Final
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.handlers.established import session_of
+from hookmq.broker.memo import remember
 from hookmq.broker.parked_publishes import Parked
 from hookmq.broker.publish.authorize import Decisions
 from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
@@ -200,7 +201,7 @@ def _submit(
         _settle(connection, packet, acknowledgement, result)
         return
     if pipeline.plain and result.route is not None:
-        connection.remember(packet, message, result.route)
+        remember(connection, packet, message, result.route)
     resumed = connection.waiting
     connection.acknowledge(packet, result.code, result.reason, result.relies, acknowledgement)
     state.writes.schedule()

@@ -5,8 +5,10 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from hookmq.broker.connection import ClientConnection, Phase
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
+from hookmq.broker.delivery.delivery_pause import use_rate_limiter
 from hookmq.broker.delivery.transmit import update_write_state
 from hookmq.broker.handlers.connack import FOREVER, connack, seconds
 from hookmq.broker.handlers.session_owner import id_in_use, refuse_other_owner, same_owner
@@ -242,8 +244,9 @@ def apply_rate_limits(connection: ClientConnection, client: ClientInfo) -> bool:
             nonsense(call, limiter)
             return False
         call.stats.ok += 1
-    connection.use_rate_limiter(
-        RateLimiters(limiters) if len(limiters) > 1 else limiters[0] if limiters else None
+    use_rate_limiter(
+        connection,
+        RateLimiters(limiters) if len(limiters) > 1 else limiters[0] if limiters else None,
     )
     return True
 
