@@ -85,7 +85,9 @@ def test_messages(spark: SparkSession) -> None:
 
 
 def test_scores_without_spark() -> None:
-    """Mean and deviation follow their definitions. A shift causes an alert and then becomes normal."""
+    """The scores follow the definitions of mean and deviation. A shift causes an alert and then
+    becomes normal.
+    """
 
     def run(by: Anomaly, values: Sequence[float | None]) -> list[tuple[int, float, float]]:
         scores = Scores(by)

@@ -1,4 +1,4 @@
-"""On a cluster, executors do not need HookMQ, and ``spark-submit`` runs a job with only the archive."""
+"""Executors on a cluster do not need HookMQ. ``spark-submit`` runs a job with only the archive."""
 
 import os
 import subprocess

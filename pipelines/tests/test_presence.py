@@ -112,7 +112,9 @@ def test_only_what_is_said(spark: SparkSession) -> None:
 
 
 def test_any_batches_give_the_same() -> None:
-    """Split one day of a device into random batches with late watermarks, without Spark."""
+    """Any batches give the same periods. One day of a device is split into random batches with late
+    watermarks, without Spark.
+    """
     for seed in range(60):
         random = Random(seed)
         sessions = Sessions(gap=10)

@@ -236,8 +236,8 @@ def test_data_sets_and_templates() -> None:
 
 
 def test_known_bytes() -> None:
-    """The bytes follow protobuf's wire format field by field, so that encoder and decoder are not only tested against
-    each other.
+    """The bytes follow protobuf's wire format field by field. Otherwise, encoder and decoder would
+    only be tested against each other.
     """
     metric = (
         "0a0474656d70"
@@ -263,7 +263,9 @@ def test_known_bytes() -> None:
 
 
 def test_no_bytes_end_the_query() -> None:
-    """Births and data are changed at random. Each message gives rows or one dead letter."""
+    """Randomly changed births and data do not end the query. Each message gives rows or one dead
+    letter.
+    """
     random = Random(11)
     messages = [message for part in day() for message in part if "line1" in message["topic"]]
     node, state, reasons = Node(), Node().begin(), set()

@@ -296,7 +296,9 @@ async def test_what_a_callback_raises_is_not_lost(script: Script) -> None:
 
 @VERSIONS
 async def test_a_session_that_is_resumed(script: Script, version: int) -> None:
-    """Unacknowledged messages are sent again with DUP, or as PUBREL after PUBREC, in their original order."""
+    """When a session is resumed, unacknowledged messages are sent again in their original order:
+    with DUP, or as PUBREL after PUBREC.
+    """
     script.version = version
     client = AsyncioClient("c", version, False)
     await script.accept(client)

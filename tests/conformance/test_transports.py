@@ -129,7 +129,9 @@ async def dial() -> AsyncIterator[Dial]:
 @LEVELS
 @pytest.mark.parametrize("kind", ["tcp", "ws"])
 async def test_messages_over_a_real_stream(dial: Dial, kind: str, level: int) -> None:
-    """Exchange messages without properties or extensions over an ordered, lossless stream."""
+    """Messages without properties are exchanged over an ordered, lossless stream, without
+    extensions.
+    """
     client = await dial(kind)
     client.send(m.connect("c", level=level))
     assert (await client.packet())[2:4] == b"\x00\x00"

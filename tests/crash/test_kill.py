@@ -100,7 +100,9 @@ if "serve" in sys.argv:
 def test_an_acknowledgement_before_the_commit_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug sends PUBACK during the commit. The disk is so slow that a kill hits this interval."""
+    """A kill finds a planted bug that sends PUBACK before the commit ends. The disk is so slow that
+    a kill hits this interval.
+    """
     folder = tmp_path / "planted"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)

@@ -208,7 +208,9 @@ def test_the_judge_sees_each_breach() -> None:
 async def test_an_acknowledgement_before_the_outbox_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug makes the commit not wait for the outbox. The disk is so slow that a kill hits this interval."""
+    """A kill finds a planted bug that lets the commit finish without the outbox. The disk is so
+    slow that a kill hits this interval.
+    """
     folder = tmp_path / "planted"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)

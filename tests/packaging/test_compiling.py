@@ -90,10 +90,11 @@ def test_what_only_type_checkers_import_counts_in_compiled_files(
 
 
 def test_no_inner_function_names_another(compiling: ModuleType) -> None:
-    """A nested function that refers to itself or to a sibling creates a cycle in compiled code.
+    """No nested function refers to itself or to a sibling, because that creates a cycle in compiled
+    code.
 
-    The objects it refers to, such as a session and its will, are then freed only by the garbage collector, which the
-    broker runs rarely.
+    The objects that the function refers to, such as a session and its will, are then freed only by
+    the garbage collector, which the broker runs rarely.
     """
 
     def inner(within: ast.AST) -> list[ast.FunctionDef]:

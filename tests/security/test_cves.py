@@ -448,7 +448,9 @@ def test_cve_2019_11778_wills_and_expiry_in_every_order(
 def test_cve_2026_95845_and_2024_48077_who_neither_reads_nor_acknowledges(
     broker_harness: Any,
 ) -> None:
-    """Queues are limited in messages and bytes, including topics and properties. Dropped messages are counted."""
+    """The queue of a client that neither reads nor acknowledges is limited in messages and bytes,
+    including topics and properties. Dropped messages are counted.
+    """
     config = {
         "session": {"queue_messages": 1000, "queue_bytes": 100_000, "max_inflight": 10},
         "broker": {"max_queue_bytes": 250_000},

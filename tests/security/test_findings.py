@@ -24,7 +24,7 @@ OTHER = Scope(name="b", mount_point="b/")
 def test_a_client_id_does_not_reach_behind_another_mount_point(
     harness: Harness, version: int, clean: bool
 ) -> None:
-    """A client cannot subscribe, take over a session or end one behind another mount point."""
+    """A client cannot subscribe behind another mount point, or take over or end a session there."""
     keep: dict[str, Any] = {"session_expiry_interval": 100} if version == 5 else {}
     victim = harness.connect("same", version, False, scope=TENANT, **keep)
     victim.subscribe("secret", 1)

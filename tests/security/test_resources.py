@@ -298,7 +298,7 @@ def test_once(tmp_path: Path, what: Attack, connect: str, _: int) -> None:
 def test_again_and_again(
     tmp_path: Path, what: Attack, connect: str, memory: int, loop: str
 ) -> None:
-    """Run each attack three times on both event loops. Memory must not grow with each round."""
+    """Each attack can be repeated on both event loops without memory growing in each round."""
     attack(tmp_path, loop, what, connect, memory * MEGABYTE, rounds=3)
 
 

@@ -336,9 +336,8 @@ def test_subscriptions_are_decided_as_brute_force_decides(
 def test_an_allowed_subscription_brings_nothing_that_is_not_allowed(
     rules: list[Rule], asked: str, topic: str, values: dict[str, str]
 ) -> None:
-    """If SUBSCRIBE is granted, the same rules allow every message that the subscription delivers.
-
-    This is what containment and overlap must guarantee.
+    """A granted subscription delivers no message that the same rules would refuse. This is what
+    containment and overlap must guarantee.
     """
     everywhere = [Rule(r.allow, r.filter, EVERY, None, None, r.order) for r in rules]
     compiled = Rules(everywhere)

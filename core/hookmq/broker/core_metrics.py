@@ -1,7 +1,7 @@
 """The core's metrics: counters, sizes and hook calls. The exporter shows them, and plugins read
 them.
 
-Most values are read from the broker's state only when somebody asks for them.
+Most values are read from the broker's state only when they are needed.
 """
 
 from functools import partial

@@ -90,7 +90,7 @@ def test_a_second_connect(harness: Harness, version: int) -> None:
     ],
 )
 def test_codes_of_other_packets(harness: Harness, data: bytes) -> None:
-    """Each type of acknowledgement has its own codes."""
+    """Each type of acknowledgement accepts only its own reason codes."""
     client = harness.connect("c")
     client.raw(data)
     client.expect_disconnect(0x82)

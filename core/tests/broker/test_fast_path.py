@@ -153,7 +153,9 @@ def learn(client: MemoryClient) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_plain(version: int, qos: int) -> None:
-    """Publish from every version and QoS to every version and QoS, with lengths encoded in one, two and three bytes."""
+    """Messages are forwarded correctly between all versions and QoS, with lengths encoded in one,
+    two and three bytes.
+    """
 
     def script(play: Play) -> None:
         client = cast(play, version)
@@ -170,7 +172,7 @@ def test_plain(version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_variants_of_one_topic(version: int) -> None:
-    """RETAIN, DUP, properties and QoS change between messages."""
+    """RETAIN, DUP, properties and QoS may change between messages on one topic."""
     variants = [
         Publish("t", b"x", qos, retain, dup, 9 if qos else 0, properties)
         for qos in (0, 1, 2)
@@ -196,9 +198,10 @@ def test_variants_of_one_topic(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_runs(version: int, mixed: bool) -> None:
-    """Equal messages repeat in one segment, mixed with similar ones.
+    """Equal messages may be repeated in one segment, mixed with similar ones.
 
-    They differ in the topic's suffix, property section, first byte or length. Some subscribers do not read.
+    The similar ones differ in the topic's suffix, property section, first byte or length. Some
+    subscribers do not read.
     """
     likes: list[Packet] = [
         Publish("t", b""),
@@ -278,7 +281,9 @@ def with_section(section: bytes, payload: bytes, qos: int) -> bytes:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("check", [False, True])
 def test_property_sections(qos: int, check: bool) -> None:
-    """Every property section follows every other one, with pauses, and invalid sections follow valid ones."""
+    """Every property section may follow every other one, with pauses, and invalid sections may
+    follow valid ones.
+    """
     sections = list(SECTIONS.values())
 
     def script(play: Play) -> None:
@@ -363,7 +368,7 @@ def test_behind_good_ones(version: int, tail: bytes) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_split_at_every_byte(version: int) -> None:
-    """Segments end at every position."""
+    """A stream of packets may be split into segments at every position."""
     packets: list[Packet] = [
         Publish("t/x0", b"a" * 3),
         Publish("t/x1", b"", 1, packet_id=258),
@@ -394,7 +399,9 @@ def test_split_at_every_byte(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_routes_change_between_messages(version: int, qos: int) -> None:
-    """A subscription is created, replaced, ended, taken over or lost between two messages, in one turn or several."""
+    """A subscription may be created, replaced, ended, taken over or lost between two messages, in
+    one turn or several.
+    """
 
     def script(play: Play) -> None:
         publisher = play.connect(version=version)
@@ -438,7 +445,7 @@ def test_routes_change_between_messages(version: int, qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
-    """Subscribers stop reading, including the publisher itself, under every drop policy."""
+    """Subscribers, including the publisher itself, may stop reading, under every drop policy."""
     config: dict[str, dict[str, Any]] = {
         "session": {"queue_drop": policy, "queue_messages": 3},
         "broker": {"max_write_buffer": 4096},
@@ -476,9 +483,10 @@ def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
 @pytest.mark.parametrize("subscriber", VERSIONS)
 @pytest.mark.parametrize("acknowledges", [False, True])
 def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges: bool) -> None:
-    """QoS 1 messages to one durable session.
+    """QoS 1 messages reach a durable session.
 
-    Its client acknowledges or not, is slow or offline, has no room, changes its QoS, and reconnects.
+    Its client acknowledges them or not, is slow or offline, has no room, changes its QoS, and
+    reconnects.
     """
 
     def script(play: Play) -> None:
@@ -523,7 +531,7 @@ def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_receive_maximum(version: int) -> None:
-    """[MQTT-3.3.4-7] QoS 1 and 2 are mixed, up to the maximum and above it."""
+    """[MQTT-3.3.4-7] Messages of QoS 1 and 2 are mixed, up to Receive Maximum and above it."""
     for ids in ((1, 2), (1, 2, 3), (1, 1, 2, 2), (2, 1, 3, 3)):
 
         def script(play: Play, ids: tuple[int, ...] = ids) -> None:
@@ -540,9 +548,11 @@ def test_receive_maximum(version: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(60, 255, 256, 257, 258, 259), (255,), (256,), (257,), (258,)])
 def test_over_the_clients_maximum(sizes: tuple[int, ...]) -> None:
-    """[MQTT-3.1.2-24] Message sizes around the Maximum Packet Size, from MQTT 3 to MQTT 5 and back.
+    """[MQTT-3.1.2-24] Messages have sizes around the client's Maximum Packet Size, from MQTT 3 to
+    MQTT 5 and back.
 
-    The maximum is small, the broker's own, or larger. The subscriber is alone or one of several.
+    The maximum is small, equal to the broker's own, or larger. The subscriber is alone or one of
+    several.
     """
 
     def script(play: Play) -> None:

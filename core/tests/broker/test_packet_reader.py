@@ -276,7 +276,7 @@ EVERY_VERSION = (3, 4, 5)
 @pytest.mark.parametrize("version", EVERY_VERSION)
 @pytest.mark.parametrize("size", [255, 256, 257])
 def test_the_largest_packet(broker_harness: Make, version: int, size: int) -> None:
-    """[MQTT-3.2.2-15], edges 20 and 21: a packet of exactly the maximum size is accepted."""
+    """[MQTT-3.2.2-15], edge cases 20 and 21: a packet of exactly the maximum size is accepted."""
     harness = broker_harness(config={"broker": {"max_packet_size": 256}})
     client = harness.connect("c", version)
     client.subscribe("t")

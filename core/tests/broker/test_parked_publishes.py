@@ -59,7 +59,9 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
 def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
     broker_harness: Make, version: int, qos: int
 ) -> None:
-    """The client is acknowledged on its open connection, in order, and not earlier."""
+    """A 3.x client is acknowledged on its open connection when there is room in the journal: in
+    order, and not earlier.
+    """
     journal = SmallJournal(1)
     harness = broker_harness(journals=[journal])
     sub, pub = harness.connect("sub"), harness.connect("pub", version, False)

@@ -119,7 +119,9 @@ def test_done_is_told_of_the_end(broker_harness: Make) -> None:
 
 
 def test_the_shortcut_does_what_the_handler_does(broker_harness: Make) -> None:
-    """The same messages are sent with and without the fast path, to sockets and to plugin clients."""
+    """Clients with sockets and plugin clients receive the same messages with and without the fast
+    path.
+    """
     results = []
     for shortcuts in (True, False):
         harness = broker_harness([HookRecorder("on_event", id="gw")], store=DurableStore())

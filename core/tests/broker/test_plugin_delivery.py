@@ -51,7 +51,9 @@ def test_it_is_in_flight_until_it_is_acknowledged(
 def test_a_second_acknowledgement_does_not_take_another_message(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    """The packet id is free after the first acknowledgement, and the next message may use it."""
+    """A second acknowledgement does not acknowledge another message, although the packet id may be
+    in use again.
+    """
     harness = broker_harness([recorder])
     subscriber = Subscriber(harness, "a", 1)
     publisher = harness.connect("publisher")
@@ -118,7 +120,9 @@ def test_a_thread_may_not_acknowledge(broker_harness: Make, recorder: HookRecord
 
 
 def test_it_joins_the_batch_of_its_turn(broker_harness: Make, recorder: HookRecorder) -> None:
-    """Other records of the plugin in this turn are committed together with the acknowledgement."""
+    """An acknowledgement joins the batch of its turn. Other records that the plugin makes in this
+    turn are committed together with it.
+    """
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness([recorder], store=store)
     subscriber = Subscriber(harness, "a", 2, expiry=60)

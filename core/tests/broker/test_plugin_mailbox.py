@@ -87,7 +87,9 @@ def test_on_message_that_fails_is_logged_and_takes_the_next(harness: Harness) ->
 
 
 def test_no_client_delays_the_others(harness: Harness) -> None:
-    """Many messages for one client are delivered over several turns."""
+    """Many messages for one client are delivered over several turns, so that no client delays the
+    others.
+    """
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a"))
     turns: list[int] = []

@@ -27,7 +27,9 @@ def make_disk() -> Disk:
 
 
 def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: Rights) -> None:
-    """The record outlives connections. It is deleted with its last message, in memory and in the store."""
+    """All messages of a client share one record, which outlives connections. It is deleted with the
+    last message, in memory and in the store.
+    """
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())
     core = harness.broker.state

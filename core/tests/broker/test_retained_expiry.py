@@ -22,7 +22,7 @@ def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
 
 
 def test_retained(harness: Harness) -> None:
-    """[MQTT-3.3.2-5, 3.3.2-6], edge 27: the interval counts down."""
+    """[MQTT-3.3.2-5, 3.3.2-6], edge case 27: the expiry interval of a retained message counts down."""
     publisher = harness.connect("p")
     publisher.publish("t", b"x", retain=True, message_expiry_interval=100)
     client = harness.connect("c")
@@ -39,7 +39,9 @@ def test_retained(harness: Harness) -> None:
 
 
 def test_retained_and_drawn_later(harness: Harness) -> None:
-    """The message had not expired at SUBSCRIBE, but expires before the client has room."""
+    """A retained message that had not expired at SUBSCRIBE may expire before the client has room.
+    It is then not sent.
+    """
     publisher = harness.connect("p")
     for number in range(4):
         publisher.publish(f"t/{number}", b"x", 1, retain=True, message_expiry_interval=10)
@@ -57,7 +59,9 @@ def test_retained_and_drawn_later(harness: Harness) -> None:
 
 
 def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> None:
-    """Edge 27: an expired message is deleted and no longer counts against limits. A message that replaced it stays."""
+    """Edge case 27: an expired message is deleted and no longer counts against limits. A message
+    that replaced it stays.
+    """
     harness = broker_harness(config={"broker": {"max_retained": 2}})
     publisher = harness.connect("p")
     core = harness.broker.state
@@ -99,7 +103,9 @@ def test_what_is_replaced_or_cleared_leaves_nothing(harness: Harness) -> None:
 
 
 def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
-    """Each message expires at its time, whatever the order of publication. A replacement has its own interval."""
+    """Each retained message expires at its own time, whatever the order of publication. A
+    replacement has its own interval.
+    """
     publisher = harness.connect("p")
     core = harness.broker.state
     for number in range(300):
@@ -119,7 +125,9 @@ def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
 def test_a_clock_that_is_set_back(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, interval: int
 ) -> None:
-    """[MQTT-3.3.2-6] The remaining interval never exceeds the original one, which is also the property's limit."""
+    """[MQTT-3.3.2-6] If the clock is set back, the remaining interval never exceeds the original
+    one.
+    """
     publisher = harness.connect("p")
     client = harness.connect("c", receive_maximum=1, auto_ack=False)
     client.subscribe("q", 1)
@@ -140,7 +148,9 @@ def test_a_clock_that_is_set_back(
 
 
 def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retained message expires within the hour, however long its interval was."""
+    """If the clock is set forward, an expired retained message is removed within the hour, however
+    long its interval was.
+    """
     publisher = harness.connect("p")
     publisher.publish("t", b"x", retain=True, message_expiry_interval=1_000_000)
     right = harness.clock.time

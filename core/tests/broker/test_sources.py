@@ -71,8 +71,8 @@ def test_a_right_that_is_taken_away(
 
 
 def test_each_is_asked_about_once(secured: Harness, rights: Rights) -> None:
-    """However many clients subscribe, a publisher is authorized once after permissions may have changed, and not
-    before.
+    """A publisher is authorized only once after permissions may have changed, however many clients
+    subscribe. It is not authorized before that.
     """
     rights.asked.clear()
     assert fetched(secured) == fetched(secured) == ANN | BOB
@@ -151,7 +151,9 @@ def test_what_a_plugin_published_is_nobodys(broker_harness: Make, rights: Rights
 
 @pytest.mark.parametrize("denied", [False, True])
 def test_after_a_restart(broker_harness: Make, denied: bool) -> None:
-    """The publisher is authorized with the identity, claims and listener that it had at the time of publishing."""
+    """After a restart, a publisher is authorized with the identity, claims and listener that it had
+    when it published.
+    """
     rights = Rights()
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())
@@ -179,7 +181,9 @@ def make_disk() -> Disk:
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
-    """Many publishers are authorized at a time. Subscribers that wait for the same answer receive it together."""
+    """Many publishers may be authorized at the same time. Subscribers that wait for the same answer
+    receive it together.
+    """
     rights = Rights(late=True)
     harness = started(broker_harness, rights)
     client = harness.connect("ann")
@@ -204,7 +208,9 @@ def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
 
 
 def test_changes_while_an_answer_is_awaited(broker_harness: Make) -> None:
-    """Messages are cleared or replaced, and subscribers leave. Nothing wrong is sent, and nothing waits forever."""
+    """Messages may be cleared or replaced, and subscribers may leave, while an answer is awaited.
+    Nothing wrong is sent, and nothing waits forever.
+    """
     rights = Rights(late=True)
     harness = started(broker_harness, rights)
     client = harness.connect("ann")

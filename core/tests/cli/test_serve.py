@@ -116,7 +116,9 @@ class Chatty(Plugin):
 def test_what_plugins_log_is_in_the_log(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plugins log from their construction to their end, as events and without secrets."""
+    """The log contains the events that plugins log from their construction to their end, without
+    secrets.
+    """
     described = tmp_path / "hookmq_chatty-1.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: hookmq-chatty\nVersion: 1\n")

@@ -144,7 +144,9 @@ def test_what_forbids_to_start_names_the_line(failing: ModuleType, name: str) ->
 
 
 def test_a_secret_is_not_logged(broker_harness: Make, failing: ModuleType) -> None:
-    """`hides_username` receives possible secrets, and its exception may contain them."""
+    """A secret is not logged, although `hides_username` receives possible secrets and its exception
+    may contain them.
+    """
     harness = broker_harness(plugins=[make(failing, "Hiding")])
     for number in range(3):
         harness.connect(f"c{number}", username="eyJhbGciOi")

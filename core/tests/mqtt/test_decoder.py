@@ -75,7 +75,9 @@ def test_unknown_version_is_a_fault_of_the_caller() -> None:
 
 @pytest.mark.parametrize("extra", [-1, 0, 1, 50])
 def test_max_packet_size_counts_the_fixed_header(extra: int) -> None:
-    """[MQTT-3.2.2-15] A packet of exactly the limit is accepted."""
+    """[MQTT-3.2.2-15] The maximum packet size includes the fixed header. A packet of exactly this
+    size is accepted.
+    """
     data = encode(Publish("t", bytes(200)), 4)
     limits = PacketLimits(max_packet_size=len(data) + extra)
     for step in (1, 2, 3, len(data)):

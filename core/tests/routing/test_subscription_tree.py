@@ -254,8 +254,8 @@ def test_a_filter_of_one_subscriber_takes_the_space_of_one() -> None:
     "shape", ["{}/+" + "/x" * 198, "{}" + "/x/+" * 99 + "/x", "{}" + "/+" * 199]
 )
 def test_a_deep_filter_is_one_node(shape: str) -> None:
-    """Memory depends on the number and bytes of filters, not on their levels. A filter of 200 levels used to take 58
-    KB.
+    """A deep filter is one node, so memory depends on the number and bytes of filters and not on
+    their levels. A filter of 200 levels used to take 58 KB.
     """
     filters = [shape.format(f"t{n}") for n in range(20)]
     tracemalloc.start()

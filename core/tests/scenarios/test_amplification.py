@@ -144,7 +144,7 @@ def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, versio
 
 
 def test_a_large_fan_out(broker_harness: Make) -> None:
-    """The fan-out is sent in slices, several messages at a time."""
+    """A large fan-out is sent in slices, with several messages at a time."""
     harness = narrow(broker_harness, config={"broker": {"fan_out_batch": 4}})
     victims = [silent(harness, f"v{n}") for n in range(8)]
     for one in victims:
@@ -236,7 +236,9 @@ def test_what_waits_counts_its_identifiers(broker_harness: Make) -> None:
 
 
 def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
-    """The second and third message wait until the previous one is complete."""
+    """A message for many shared subscriptions is delivered in slices. The second and third message
+    wait until the previous one is complete.
+    """
     harness = broker_harness()
     idle = harness.connect("idle", session_expiry_interval=60)
     for first in range(0, 2000, 500):
@@ -401,7 +403,9 @@ def test_others_have_their_turn(broker_harness: Make, kind: str) -> None:
 
 
 def test_a_large_subscribe_is_cut(broker_harness: Make) -> None:
-    """Some filters are processed in each turn. SUBACK and later packets follow when all are done."""
+    """A large SUBSCRIBE is processed in slices, one per turn. SUBACK and later packets follow when
+    all filters are done.
+    """
     harness = broker_harness()
     client = harness.connect("client")
     filters = [f"a/{n}/+" for n in range(1000)]
@@ -448,7 +452,9 @@ def test_a_client_waits_two_turns_at_most(broker_harness: Make) -> None:
 
 
 def test_what_came_before_the_end_is_read(broker_harness: Make) -> None:
-    """A client sends much data, then DISCONNECT, and closes. No message is lost, and its will is not published."""
+    """If a client sends much data and then DISCONNECT before it closes, no message is lost and its
+    will is not published.
+    """
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")
@@ -461,7 +467,9 @@ def test_what_came_before_the_end_is_read(broker_harness: Make) -> None:
 
 
 def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
-    """The transport ends while received bytes wait. They are processed before the connection ends."""
+    """If the transport ends while received bytes wait, they are processed before the connection
+    ends.
+    """
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")
@@ -476,7 +484,9 @@ def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
 
 
 def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
-    """The broker does not wait until the client reads. Its bytes are processed, and its session ends at once."""
+    """If the connection of a client that does not read is reset, its bytes are processed at once
+    and its session ends.
+    """
     harness = narrow(broker_harness)
     sub = harness.connect("sub")
     sub.subscribe("gone")

@@ -364,7 +364,9 @@ def test_deny_and_disconnect(broker_harness: Make, version: int, hook: str, what
 def test_a_publish_of_3_x_that_nobody_could_decide_is_not_acknowledged(
     broker_harness: Make, version: int, qos: int, hook: str, fault: Any
 ) -> None:
-    """The client sends the message again after it reconnects, and it is delivered."""
+    """A 3.x publish that no plugin could decide on is not acknowledged. The client sends it again
+    after it reconnects, and it is delivered.
+    """
     plugin = HookRecorder(hook)
     harness = broker_harness(plugins=[plugin])
     sub, one = harness.connect("sub"), harness.connect("one", version, False)

@@ -54,7 +54,9 @@ async def test_the_report_and_the_error() -> None:
 
 
 async def test_requests_during_a_reload_wait_for_the_next_one() -> None:
-    """The file may have changed after the running reload has read it."""
+    """Requests during a reload cause one more reload, because the file may have changed after the
+    running reload has read it.
+    """
     node = Node()
     await node.server.start()
     node.ask()

@@ -111,7 +111,9 @@ def frame(kind: int, length: int) -> bytes:
 async def test_a_long_message_is_refused_by_its_header_before_connect(
     listen: Any, dial: Any, broker: Any, sent: bytes, cut: bool, together: bool
 ) -> None:
-    """Otherwise, aiohttp would buffer up to twice `broker.max_packet_size` for any client."""
+    """Before CONNECT, a long message is refused by its header. Otherwise, aiohttp would buffer up
+    to twice `broker.max_packet_size` for any client.
+    """
     broker.on_accept = not_accepted
     reader, writer = await dial(await listen(type="ws"))
     if together:

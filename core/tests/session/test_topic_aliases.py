@@ -110,7 +110,9 @@ def test_the_brokers_own_bound(broker_harness: Make) -> None:
 
 
 def test_what_comes_again_names_its_topic(harness: Harness) -> None:
-    """[MQTT-3.3.2-7], edge 22: a new connection has no aliases."""
+    """[MQTT-3.3.2-7], edge case 22: a message is sent with its topic on a new connection, which has
+    no aliases.
+    """
     client = harness.connect("c", auto_ack=False, topic_alias_maximum=5, **KEPT)
     client.subscribe("t", 2)
     publisher = harness.connect("p")

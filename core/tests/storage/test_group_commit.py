@@ -487,7 +487,9 @@ def test_what_was_acknowledged_while_it_collected_is_not_recorded(
 def test_what_left_at_once_is_recorded_when_its_commit_starts(
     harness: Harness, store: SlowStore, version: int
 ) -> None:
-    """The record shows how the message was sent, and exists only if it is not acknowledged by then."""
+    """A message that was sent at once is recorded when its commit starts. The record shows how it
+    was sent, and exists only if the message is not acknowledged by then.
+    """
     one = durable(harness, "one", auto_ack=False, version=version, clean_start=False)
     one.subscribe("t", 1)
     pub = harness.connect("pub", version=version)

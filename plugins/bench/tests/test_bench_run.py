@@ -158,8 +158,8 @@ def test_a_fixed_rate_over_secure_websockets_with_limits(broker: Place, tmp_path
 
 
 def test_arrivals_cross_processes_with_mosquitto(tmp_path: Path) -> None:
-    """With two publishers and one subscriber, publishers continue only if they are notified of arrivals in another
-    process.
+    """Arrivals are reported across processes. With two publishers and one subscriber, publishers
+    continue only if they are notified of arrivals in another process.
     """
     with mosquitto(tmp_path, "max_inflight_messages 0", "max_queued_messages 0") as port:
         code, result, text = bench(

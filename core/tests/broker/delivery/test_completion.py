@@ -40,8 +40,8 @@ def unread(client: MemoryClient) -> list[Packet]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, durable: bool) -> None:
-    """[MQTT-4.3.2-1, 4.3.2-2, 4.3.2-3, 4.3.3-1 to 5, 2.2.1-5] The broker sends nothing more until the client answers,
-    and nothing twice on a connection [MQTT-4.4.0-1].
+    """[MQTT-4.3.2-1, 4.3.2-2, 4.3.2-3, 4.3.3-1 to 5, 2.2.1-5] In each step of a delivery, the
+    broker waits for the client's answer. It sends nothing twice on a connection [MQTT-4.4.0-1].
     """
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
     client.subscribe("t", 2)
@@ -67,7 +67,7 @@ def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, dur
 
 
 def test_refused_by_the_receiver(harness: Harness) -> None:
-    """[MQTT-4.3.3-4, 4.4.0-2], edge 40: after the refusal, the broker sends no PUBREL and does not
+    """[MQTT-4.3.3-4, 4.4.0-2], edge case 40: after the refusal, the broker sends no PUBREL and does not
     retransmit. The packet id is free, and the drop is counted.
     """
     for options in ({}, kept(5)):
@@ -86,7 +86,9 @@ def test_refused_by_the_receiver(harness: Harness) -> None:
 
 
 def test_the_wrong_acknowledgement(harness: Harness) -> None:
-    """PUBACK does not complete QoS 2; PUBREC and PUBCOMP do not complete QoS 1."""
+    """PUBACK does not complete a QoS 2 delivery. PUBREC and PUBCOMP do not complete a QoS 1
+    delivery.
+    """
     for options in ({}, kept(5)):
         client = harness.connect("c", auto_ack=False, **options)
         client.subscribe("t", 2)
@@ -111,7 +113,7 @@ def test_the_wrong_acknowledgement(harness: Harness) -> None:
 def test_ids_wrap_and_pass_over_those_in_use(
     harness: Harness, durable: bool, learned: bool
 ) -> None:
-    """[MQTT-2.2.1-4, 4.3.2-1] The first free id follows 65,535, and 0 is never used."""
+    """[MQTT-2.2.1-4, 4.3.2-1] After 65,535, the first free packet id is used. 0 is never used."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -128,7 +130,9 @@ def test_ids_wrap_and_pass_over_those_in_use(
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
-    """The last free id is used. Without a free id, a message waits for the next one."""
+    """The last free packet id is used. When all ids are in use, a message waits for the next free
+    one.
+    """
     harness = broker_harness(config={"session": {"max_inflight": 65535}})
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 1)

@@ -32,7 +32,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 @pytest.mark.parametrize("learned", [0, 3])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: int) -> None:
-    """[MQTT-3.3.4-7], edge 19: a QoS 2 message in flight counts against the maximum until PUBREL.
+    """[MQTT-3.3.4-7], edge case 19: a QoS 2 message in flight counts against the maximum until PUBREL.
     Its retransmission does not count again.
     """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
@@ -58,7 +58,9 @@ def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: in
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tolerated(broker_harness: Make, version: int) -> None:
-    """MQTT 3 clients, and others if configured, may exceed the limit. The excess is only counted."""
+    """MQTT 3 clients may exceed the broker's Receive Maximum, and so may MQTT 5 clients if
+    configured. The excess is only counted.
+    """
     config = {"broker": {"receive_maximum": 1, "receive_maximum_policy": "tolerant"}}
     if version < 5:
         del config["broker"]["receive_maximum_policy"]
@@ -72,7 +74,7 @@ def test_tolerated(broker_harness: Make, version: int) -> None:
 
 
 def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
-    """Receive Maximum applies to one connection (edge 17). A client may still complete and repeat
+    """Receive Maximum applies to one connection (edge case 17). A client may still complete and repeat
     messages of an earlier connection.
     """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
@@ -102,7 +104,9 @@ def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
 def test_qos_0_to_a_slow_reader(
     broker_harness: Make, policy: str, learned: bool, version: int
 ) -> None:
-    """Messages wait within the limits and keep their order across pause and resume."""
+    """QoS 0 messages for a slow reader wait within the limits. They keep their order when it pauses
+    and resumes.
+    """
     harness = broker_harness(config={"session": {"queue_drop": policy, "queue_messages": 5}})
     client = harness.connect("c", 4, high_water=10)
     client.subscribe("t")
@@ -184,7 +188,9 @@ def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
 
 
 def test_qos_0_for_one_who_is_away(broker_harness: Make) -> None:
-    """QoS 0 messages are dropped by default. With `queue_qos0`, they are queued in order and count against the limits."""
+    """QoS 0 messages for an offline client are dropped by default. With `queue_qos0`, they are
+    queued in order and count against the limits.
+    """
     for queued in (False, True):
         harness = broker_harness(config={"session": {"queue_qos0": queued, "queue_messages": 6}})
         client = harness.connect("c", auto_ack=False, receive_maximum=1, **KEPT)

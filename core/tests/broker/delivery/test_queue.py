@@ -182,7 +182,9 @@ def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
 
 
 def test_backpressure_ends_when_the_waiting_message_is_dropped(broker_harness: Make) -> None:
-    """Back-pressure does not wait for a dropped message, because its delivery will never start."""
+    """Back-pressure ends when the message that it waits for is dropped, because its delivery will
+    never start.
+    """
     session = {"inflight_overflow": "backpressure", "queue_messages": 1}
     harness = broker_harness(config={"session": session})
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
@@ -210,7 +212,9 @@ def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: 
 
 
 def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
-    """A QoS 0 message needs no room in a window, so it does not wait."""
+    """A QoS 0 message overtakes a message that waits for a shared subscription, because it needs no
+    room in the window.
+    """
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("$share/g/t", 1)
@@ -223,7 +227,7 @@ def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
 
 
 def test_the_least_code_that_refuses(broker_harness: Make) -> None:
-    """[MQTT-4.8.2-6] 0x80 is the lowest reason code that refuses."""
+    """[MQTT-4.8.2-6] 0x80 is the lowest reason code that refuses a message."""
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 1)
@@ -287,8 +291,8 @@ def nothing_left(harness: Harness, name: str = "c") -> bool:
 def test_a_long_queue_is_read_page_by_page(
     broker_harness: Make, page: int, qos: int, window: int
 ) -> None:
-    """[MQTT-4.5.0-1, 4.6.0-5] All messages arrive in order, and at most one page is in memory, even while others
-    arrive.
+    """[MQTT-4.5.0-1, 4.6.0-5] All messages of a long queue arrive in order. At most one page is in
+    memory, even while new messages are queued.
     """
     harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", receive_maximum=window, **KEPT)
@@ -325,7 +329,9 @@ def test_a_long_queue_is_read_page_by_page(
 
 @pytest.mark.parametrize("page", [1, 3])
 def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
-    """A client that disconnects and reconnects receives everything once, except unacknowledged messages."""
+    """A client that disconnects and reconnects while its queue is read receives every message once.
+    Only unacknowledged messages are repeated.
+    """
     harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 1)
@@ -346,7 +352,7 @@ def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
 
 
 def test_a_page_that_comes_late(broker_harness: Make) -> None:
-    """The client disconnects, and perhaps reconnects, while its page is read."""
+    """A page arrives after its client has disconnected, or has disconnected and reconnected."""
     store = LateStore()
     harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
     client = harness.connect("c", **KEPT)
@@ -374,7 +380,7 @@ def test_a_page_that_comes_late(broker_harness: Make) -> None:
 
 
 def test_live_messages_while_a_page_is_read(broker_harness: Make) -> None:
-    """[MQTT-4.6.0-5] Live messages wait behind the page."""
+    """[MQTT-4.6.0-5] Live messages wait until the page has been read and sent."""
     store = LateStore()
     harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
     client = harness.connect("c", **KEPT)
@@ -400,7 +406,8 @@ def test_bounds(
 ) -> None:
     """The limits in messages, in bytes and in bytes of all queues hold in memory and in the store.
 
-    Each drop is counted under its reason. The publisher is acknowledged whatever happens to a copy.
+    Each drop is counted under its reason. The publisher gets its acknowledgement even if a copy is
+    dropped.
     """
     size = 4 if bound == "queue_messages" else 4 * len("t0")
     session: dict[str, Any] = {"queue_drop": policy, "queue_page": page or 256}
@@ -437,7 +444,9 @@ def test_bounds(
 
 
 def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
-    """Under `oldest`, all earlier messages are dropped, and then the message itself if it can never fit."""
+    """With the policy `oldest`, a message that can never fit into the queue displaces all earlier
+    ones and is then dropped too.
+    """
     harness = broker_harness(config={"session": {"queue_bytes": 20, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)
@@ -454,7 +463,9 @@ def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
 
 
 def test_bytes_of_all_together(broker_harness: Make) -> None:
-    """One client's queue may use room that other queues do not need. It releases the room when its session ends."""
+    """One client's queue may use room that other queues do not need. The room is free again when
+    its session ends.
+    """
     harness = broker_harness(config={"broker": {"max_queue_bytes": 10}})
     greedy = harness.connect("greedy", **KEPT)
     modest = harness.connect("modest", **KEPT)
@@ -473,7 +484,7 @@ def test_bytes_of_all_together(broker_harness: Make) -> None:
 
 
 def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> None:
-    """When such clients disconnect, nothing remains of their queues."""
+    """Nothing remains of the queue of a client whose session ends with its connection."""
     client = harness.connect("c", 4, auto_ack=False, high_water=10)
     client.subscribe("t", 1)
     client.pause()

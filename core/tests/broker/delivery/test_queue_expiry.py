@@ -23,8 +23,8 @@ def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_live(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-6] No time has passed, so the interval is unchanged. Messages without one, and MQTT 3 clients, get
-    none.
+    """[MQTT-3.3.2-6] A live message keeps its Message Expiry Interval, because no time has passed.
+    Messages without an interval, and MQTT 3 clients, get none.
     """
     five = harness.connect("five")
     five.subscribe("t", 2)
@@ -40,8 +40,8 @@ def test_live(harness: Harness, qos: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_queued_for_one_who_is_away(harness: Harness, version: int, qos: int) -> None:
-    """[MQTT-3.3.2-5, 3.3.2-6], edge 28: expired messages are dropped and counted. The others arrive with a reduced
-    interval.
+    """[MQTT-3.3.2-5, 3.3.2-6], edge case 28: expired messages are dropped and counted. The other
+    messages arrive with a reduced interval.
     """
     options = KEPT if version == 5 else {"clean_start": False}
     client = harness.connect("c", version, **options)
@@ -85,7 +85,7 @@ def test_queued_behind_a_full_window(harness: Harness, qos: int, kept: bool) -> 
 
 
 def test_queued_for_a_slow_reader(harness: Harness) -> None:
-    """QoS 0 messages expire as well."""
+    """QoS 0 messages that wait for a slow reader expire as well."""
     client = harness.connect("c", high_water=10)
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -115,7 +115,9 @@ def test_parts_of_seconds(harness: Harness, wait: float) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
-    """[MQTT-4.3.3-7, 4.3.3-13], edge 28: the message is retransmitted and its exchange is completed."""
+    """[MQTT-4.3.3-7, 4.3.3-13], edge case 28: a message that was already sent never expires. It is
+    retransmitted, and its exchange is completed.
+    """
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -138,7 +140,9 @@ def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
 
 
 def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
-    """With a window of one and many expired messages, the next valid one is sent at once, and the ids are free."""
+    """Expired messages take no room. With a window of one and many expired messages, the next valid
+    one is sent at once, and the packet ids are free.
+    """
     client = harness.connect("c", receive_maximum=1, **KEPT)
     client.subscribe("t", 1)
     client.drop()
@@ -172,7 +176,7 @@ def test_a_queue_where_all_is_over_makes_room(broker_harness: Make) -> None:
 
 
 def test_twice_or_cut_short(harness: Harness) -> None:
-    """Edge 38: a repeated or truncated expiry interval is an error."""
+    """Edge case 38: a repeated or truncated expiry interval is an error."""
     for properties in (b"\x02\0\0\0\1\x02\0\0\0\1", b"\x02\0\0\1"):
         client = harness.connect("c")
         body = b"\0\1t" + bytes((len(properties),)) + properties

@@ -45,10 +45,12 @@ def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("to", VERSIONS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resumed(harness: Harness, version: int, to: int) -> None:
-    """[MQTT-4.4.0-1, 3.3.1-1, 4.3.2-3, 4.3.3-3, 4.3.3-5, 4.3.3-6] [MQTT311-4.4.0-1, 3.3.1-1, 4.6.0-1], edge 43
+    """[MQTT-4.4.0-1, 3.3.1-1, 4.3.2-3, 4.3.3-3, 4.3.3-5, 4.3.3-6] [MQTT311-4.4.0-1, 3.3.1-1,
+    4.6.0-1], edge case 43
 
-    Unfinished messages are sent again in order, with the same ids and DUP, or as PUBREL after a PUBREC. Queued messages
-    follow. This also holds if the client returns with another MQTT version.
+    Unfinished messages are sent again in order, with the same ids and DUP, or as PUBREL after a
+    PUBREC. Queued messages follow. This is also true if the client returns with another MQTT
+    version.
     """
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 2)
@@ -96,7 +98,7 @@ def test_qos_and_flags_of_what_comes_again(harness: Harness) -> None:
 
 
 def test_resumed_with_a_smaller_window(harness: Harness) -> None:
-    """Edge 18 [MQTT-4.9.0-1]: retransmitted messages count against the new connection's Receive Maximum."""
+    """Edge case 18 [MQTT-4.9.0-1]: retransmitted messages count against the new connection's Receive Maximum."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -122,8 +124,8 @@ def test_resumed_with_a_smaller_window(harness: Harness) -> None:
 
 
 def test_answers_to_the_old_connection_on_the_new_one(harness: Harness) -> None:
-    """A client may at once acknowledge messages from the old connection. They are not sent again, and the window is
-    unchanged.
+    """A reconnected client may acknowledge messages from its old connection at once. They are not
+    sent again, and the window is unchanged.
     """
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)
@@ -146,8 +148,8 @@ def test_answers_to_the_old_connection_on_the_new_one(harness: Harness) -> None:
 
 
 def test_live_messages_do_not_overtake_what_is_sent_again(harness: Harness) -> None:
-    """[MQTT-4.6.0-5] This is true even if everything happens in one turn, and for a publisher on
-    the fast path.
+    """[MQTT-4.6.0-5] Live messages do not overtake retransmitted ones, even if everything happens
+    in one turn or the publisher uses the fast path.
     """
     for qos in (1, 2):
         client = harness.connect("c", auto_ack=False, **kept(5))
@@ -170,7 +172,7 @@ def test_live_messages_do_not_overtake_what_is_sent_again(harness: Harness) -> N
 
 
 def test_a_takeover_resumes(harness: Harness) -> None:
-    """Unfinished deliveries continue on the new connection."""
+    """After a takeover, unfinished deliveries continue on the new connection."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)
     publisher = harness.connect("p")
@@ -187,7 +189,9 @@ def test_a_takeover_resumes(harness: Harness) -> None:
 
 
 def test_a_clean_start_forgets(harness: Harness) -> None:
-    """[MQTT-3.1.2-4] Nothing is retransmitted, and a packet id used before counts as new."""
+    """[MQTT-3.1.2-4] After a clean start, nothing is retransmitted, and a packet id that was used
+    before counts as new.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
     client = harness.connect("c", auto_ack=False, **kept(5))
@@ -202,7 +206,7 @@ def test_a_clean_start_forgets(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resending_where_configured(broker_harness: Make, version: int) -> None:
-    """[MQTT-4.4.0-1], edge 43: only MQTT 3 messages are sent again, with DUP, until they are acknowledged."""
+    """[MQTT-4.4.0-1], edge case 43: only MQTT 3 messages are sent again, with DUP, until they are acknowledged."""
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 2)
@@ -228,7 +232,9 @@ def test_resending_where_configured(broker_harness: Make, version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version: int) -> None:
-    """The interval starts when the message is sent, not at the broker's last check."""
+    """The interval after which an answer is overdue starts when the message is sent, not at the
+    broker's last check.
+    """
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 1)

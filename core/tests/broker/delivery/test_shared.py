@@ -115,7 +115,7 @@ def test_strategy_by_name(broker_harness: Make) -> None:
 
 
 def test_the_members_own_qos_and_options(harness: Harness) -> None:
-    """[MQTT-4.8.2-3] RETAIN and identifiers also follow the member's subscription."""
+    """[MQTT-4.8.2-3] QoS, RETAIN and identifiers are those of the member's own subscription."""
     group = [harness.connect(f"m{n}") for n in range(3)]
     for qos, member in enumerate(group):
         member.subscribe("$share/g/t", qos, identifier=qos + 1, retain_as_published=qos == 2)
@@ -132,7 +132,7 @@ def test_the_members_own_qos_and_options(harness: Harness) -> None:
 
 
 def test_dollar_topics(harness: Harness) -> None:
-    """[MQTT-4.7.2-1], edge 33: `$share/g/#` does not match topics that start with $, but `$share/g/$own/#` does."""
+    """[MQTT-4.7.2-1], edge case 33: `$share/g/#` does not match topics that start with $, but `$share/g/$own/#` does."""
     client = harness.connect("m")
     client.subscribe(["$share/g/#", "$share/h/$own/#"])
     publisher = harness.connect("p")
@@ -142,7 +142,9 @@ def test_dollar_topics(harness: Harness) -> None:
 
 
 def test_groups_are_told_apart(harness: Harness) -> None:
-    """Name and filter must match exactly, also in UNSUBSCRIBE (edge 33)."""
+    """Two shared subscriptions are the same only if name and filter match exactly. This also
+    applies to UNSUBSCRIBE (edge case 33).
+    """
     client = harness.connect("m")
     filters = ["$share/g/t", "$share/G/t", "$share/g/+", "$share/ /t"]
     client.subscribe(filters)
@@ -160,7 +162,9 @@ def test_groups_are_told_apart(harness: Harness) -> None:
 
 
 def test_the_first_with_room_takes_it(harness: Harness) -> None:
-    """[MQTT-3.3.4-9] While all windows are full, messages wait in order for any member."""
+    """[MQTT-3.3.4-9] While the windows of all members are full, messages wait in order for the
+    first member with room.
+    """
     one, two = members(harness, 2, 2, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     send(publisher, range(6))
@@ -181,7 +185,7 @@ def test_the_first_with_room_takes_it(harness: Harness) -> None:
 
 
 def test_nobody_overtakes_the_group(harness: Harness) -> None:
-    """New messages wait behind those that already wait."""
+    """New messages for a shared subscription wait behind those that already wait."""
     one, two = members(harness, 2, 1, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     with harness.together():
@@ -267,9 +271,8 @@ def test_expired_while_waiting(harness: Harness) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("way", ["drop", "disconnect", "takeover"])
 def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way: str) -> None:
-    """Unacknowledged messages of a member go to the others, in order, ahead of queued ones, and without DUP.
-
-    Acknowledged messages do not.
+    """When a member leaves, its unacknowledged messages go to the other members: in order, ahead of
+    queued ones, and without DUP. Its acknowledged messages do not.
     """
     one = join(harness, "m0", auto_ack=False, **(KEPT if kept else {}))
     publisher = harness.connect("p")
@@ -382,7 +385,9 @@ def test_started_qos_2_stays(harness: Harness) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_started_qos_2_ends_with_its_session(harness: Harness, kept: bool) -> None:
-    """[MQTT-4.8.2-5] No other member receives the message, and the drop is counted."""
+    """[MQTT-4.8.2-5] If a session ends during a QoS 2 delivery, no other member receives the
+    message, and the drop is counted.
+    """
     one = harness.connect("m0", auto_ack=False, **(KEPT if kept else {}))
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")
@@ -397,7 +402,7 @@ def test_started_qos_2_ends_with_its_session(harness: Harness, kept: bool) -> No
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_refused_goes_to_nobody_else(harness: Harness, qos: int) -> None:
-    """[MQTT-4.8.2-6], edge 33: a refused message goes to no other member."""
+    """[MQTT-4.8.2-6], edge case 33: a refused message goes to no other member."""
     one = harness.connect("m0", auto_ack=False)
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")
@@ -411,7 +416,9 @@ def test_refused_goes_to_nobody_else(harness: Harness, qos: int) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_last_member_leaves(harness: Harness, kept: bool) -> None:
-    """Queued messages are counted as dropped with reason `session_ended`, and no state remains."""
+    """When the last member leaves, queued messages are counted as dropped with the reason
+    `session_ended`, and no state remains.
+    """
     one = harness.connect("m0", auto_ack=False, receive_maximum=1, **(KEPT if kept else {}))
     one.subscribe("$share/g/t/#", 1)
     publisher = harness.connect("p")
@@ -429,7 +436,9 @@ def test_the_last_member_leaves(harness: Harness, kept: bool) -> None:
 
 
 def test_the_last_member_unsubscribes(harness: Harness) -> None:
-    """[MQTT-3.10.4-2, 3.10.4-3] Deliveries in flight are completed, and queued messages are dropped."""
+    """[MQTT-3.10.4-2, 3.10.4-3] When the last member unsubscribes, deliveries in flight are
+    completed, and queued messages are dropped.
+    """
     one = harness.connect("m0", auto_ack=False, receive_maximum=1, **KEPT)
     one.subscribe("$share/g/t/#", 1)
     publisher = harness.connect("p")
@@ -482,7 +491,7 @@ def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> No
 
 
 def test_a_member_of_several_groups(harness: Harness) -> None:
-    """The member has one window for all its shared subscriptions."""
+    """A member of several shared subscriptions has one window for all of them."""
     one = harness.connect("m0", auto_ack=False, receive_maximum=1)
     one.subscribe(["$share/g/t/#", "$share/h/t/#", "t/x"], 1)
     publisher = harness.connect("p")

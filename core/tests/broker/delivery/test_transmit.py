@@ -29,7 +29,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_clients_receive_maximum(harness: Harness, kept: bool, learned: bool) -> None:
-    """[MQTT-3.3.4-9, 4.9.0-1, 4.9.0-2], edge 18: PUBACK, PUBCOMP and a PUBREC of 0x80 or above free a slot.
+    """[MQTT-3.3.4-9, 4.9.0-1, 4.9.0-2], edge case 18: PUBACK, PUBCOMP and a PUBREC of 0x80 or above free a slot.
 
     A successful PUBREC does not, and no slot is freed twice.
     """
@@ -57,7 +57,9 @@ def test_the_clients_receive_maximum(harness: Harness, kept: bool, learned: bool
 
 
 def test_a_full_window_stops_nothing_else(harness: Harness) -> None:
-    """[MQTT-3.3.4-10, 4.9.0-3] QoS 0 messages and answers are still sent."""
+    """[MQTT-3.3.4-10, 4.9.0-3] QoS 0 messages and answers are still sent to a client whose window
+    is full.
+    """
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 2)
     send(harness, range(3))
@@ -78,7 +80,7 @@ def test_a_full_window_stops_nothing_else(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_configured_window(broker_harness: Make, version: int) -> None:
-    """The limit also applies to MQTT 3 clients and to clients with a larger Receive Maximum."""
+    """The configured window also limits MQTT 3 clients and clients with a larger Receive Maximum."""
     harness = broker_harness(config={"session": {"max_inflight": 2}})
     more: dict[str, Any] = {"receive_maximum": 100} if version == 5 else {}
     client = harness.connect("c", version, auto_ack=False, **more)
@@ -97,7 +99,7 @@ def test_the_configured_window(broker_harness: Make, version: int) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_order_through_a_window_of_one(harness: Harness, qos: int, kept: bool) -> None:
-    """[MQTT-4.6.0-5] New messages wait behind queued ones."""
+    """[MQTT-4.6.0-5] With a window of one, new messages wait behind queued ones."""
     client = harness.connect("c", receive_maximum=1, **(KEPT if kept else {}))
     client.subscribe("t", qos)
     publisher = harness.connect("p")
@@ -112,7 +114,8 @@ def test_order_through_a_window_of_one(harness: Harness, qos: int, kept: bool) -
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_too_large_for_the_client(harness: Harness, of: int, qos: int, kept: bool) -> None:
-    """[MQTT-3.1.2-24, 3.1.2-25], edge 20: such a message is dropped and counted, and uses no packet id or slot.
+    """[MQTT-3.1.2-24, 3.1.2-25], edge case 20: a message that is too large for the client is
+    dropped and counted. It uses no packet id and no slot.
 
     The connection stays open. A packet of exactly the maximum size is sent.
     """
@@ -132,7 +135,7 @@ def test_too_large_for_the_client(harness: Harness, of: int, qos: int, kept: boo
 
 
 def test_too_large_on_return(harness: Harness) -> None:
-    """Queued and unfinished messages must fit the new connection's maximum."""
+    """Queued and unfinished messages must fit into the maximum packet size of the new connection."""
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 2)
     publisher = harness.connect("p")

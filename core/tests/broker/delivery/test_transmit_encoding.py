@@ -30,8 +30,10 @@ VERSIONS = (3, 4, 5)
 def test_every_pair_of_versions_and_qos(
     harness: Harness, of: int, to: int, qos: int, granted: int
 ) -> None:
-    """[MQTT-3.3.4-1, 3.8.4-8, 2.2.1-2, 2.2.1-4, 2.2.1-5, 4.3.1-1, 4.3.2-1, 4.3.2-2, 4.3.2-4, 4.3.3-1, 4.3.3-2, 4.3.3-8]
-    [MQTT311-3.3.4-1, 3.8.4-6, 4.3.1-1, 4.3.2-1, 4.3.3-1]
+    """Messages of every QoS and version reach subscribers of every QoS and version.
+
+    [MQTT-3.3.4-1, 3.8.4-8, 2.2.1-2, 2.2.1-4, 2.2.1-5, 4.3.1-1, 4.3.2-1, 4.3.2-2, 4.3.2-4, 4.3.3-1,
+    4.3.3-2, 4.3.3-8] [MQTT311-3.3.4-1, 3.8.4-6, 4.3.1-1, 4.3.2-1, 4.3.3-1]
     """
     subscriber = harness.connect("s", to)
     assert subscriber.subscribe("a/b", granted).codes == (granted,)
@@ -67,8 +69,9 @@ FORWARDED = Properties(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_properties_are_forwarded(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-4, 3.3.2-15, 3.3.2-16, 3.3.2-17, 3.3.2-18, 3.3.2-20], edges 48 and 52: MQTT 5 clients receive them
-    unchanged and in order, with duplicates. MQTT 3 clients do not receive them.
+    """[MQTT-3.3.2-4, 3.3.2-15, 3.3.2-16, 3.3.2-17, 3.3.2-18, 3.3.2-20], edge cases 48 and 52: MQTT
+    5 clients receive the publisher's properties unchanged and in order, including duplicates. MQTT
+    3 clients do not receive them.
     """
     five = harness.connect("five", 5, request_problem_information=0)
     four = harness.connect("four", 4)
@@ -176,7 +179,9 @@ def on_the_wire(client: MemoryClient) -> list[Publish]:
 def test_given_by_a_packet_that_was_not_sent(
     harness: Harness, mount: str, qos: int, at: int
 ) -> None:
-    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias, whichever of the first messages it is."""
+    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias, whether it is the first
+    message on its topic or a later one.
+    """
     scope = Scope(mount_point=mount)
     client = harness.connect("c", scope=scope, topic_alias_maximum=2, maximum_packet_size=50)
     client.subscribe("#", 1)
@@ -204,7 +209,7 @@ def test_sent_again_and_too_large(harness: Harness) -> None:
 
 
 def test_never_forwarded(harness: Harness) -> None:
-    """Edge 22: the publisher's aliases apply only to its own connection, whatever else the message contains."""
+    """Edge case 22: the publisher's aliases apply only to its own connection, whatever else the message contains."""
     client = harness.connect("c")
     client.subscribe("t")
     publisher = harness.connect("p")

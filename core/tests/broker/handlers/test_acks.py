@@ -52,7 +52,7 @@ def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
 def test_a_repeated_id_is_one_message(
     harness: Harness, version: int, durable: bool, learned: int
 ) -> None:
-    """[MQTT-4.3.3-10, 4.3.3-11, 4.3.3-12] [MQTT311-4.3.3-2], edge 42: a repeated id means the same message until
+    """[MQTT-4.3.3-10, 4.3.3-11, 4.3.3-12] [MQTT311-4.3.3-2], edge case 42: a repeated id means the same message until
     PUBREL, with or without DUP.
     """
     subscriber = harness.connect("s")
@@ -74,7 +74,7 @@ def test_a_repeated_id_is_one_message(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_qos_1_id_is_new_after_puback(harness: Harness, version: int) -> None:
-    """[MQTT-4.3.2-5] [MQTT311-4.3.2-2], edge 42: after PUBACK, the packet id may be used for a new
+    """[MQTT-4.3.2-5] [MQTT311-4.3.2-2], edge case 42: after PUBACK, the packet id may be used for a new
     message.
     """
     subscriber = harness.connect("s")
@@ -88,7 +88,7 @@ def test_a_qos_1_id_is_new_after_puback(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_unknown_ids(harness: Harness, version: int) -> None:
-    """[MQTT-3.6.2-1, 3.7.2-1, 4.3.3-11], edge 41: packets with unknown ids are answered, and the
+    """[MQTT-3.6.2-1, 3.7.2-1, 4.3.3-11], edge case 41: packets with unknown ids are answered, and the
     connection stays open.
     """
     client = harness.connect("c", version)
@@ -106,7 +106,7 @@ def test_unknown_ids(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_pubrel_twice(harness: Harness, durable: bool) -> None:
-    """The id is free after the first PUBREL."""
+    """The second of two PUBRELs is answered too, although the packet id is free after the first."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.publish("t", b"", 2, packet_id=5)
     client.expect(Pubrec)
@@ -115,7 +115,7 @@ def test_pubrel_twice(harness: Harness, durable: bool) -> None:
 
 
 def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None:
-    """Edge 44: acknowledgements may be shortened, so that their Remaining Length is 2, 3 or 4."""
+    """Edge case 44: acknowledgements may be shortened, so that their Remaining Length is 2, 3 or 4."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     for end in (b"", b"\0", b"\0\0"):
@@ -139,7 +139,7 @@ def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None
 
 
 def test_both_ends_count_on_their_own(harness: Harness) -> None:
-    """[MQTT-2.2.1-5], edge 39: the client and the broker use the same id at the same time without
+    """[MQTT-2.2.1-5], edge case 39: the client and the broker use the same id at the same time without
     conflict.
     """
     client = harness.connect("c", auto_ack=False)
@@ -179,7 +179,7 @@ def test_an_id_taken_outlives_the_connection(harness: Harness, version: int) -> 
 
 
 def test_a_refused_id_is_free(broker_harness: Make) -> None:
-    """[MQTT-4.3.3-9], edge 40: after a PUBREC of 0x80 or above, the next PUBLISH with the id is new."""
+    """[MQTT-4.3.3-9], edge case 40: after a PUBREC of 0x80 or above, the next PUBLISH with the id is new."""
     harness = broker_harness(config={"broker": {"check_payload_format": True}})
     client = harness.connect("c", auto_ack=False)
     client.publish("t", b"\xff", 2, packet_id=5, payload_format_indicator=1, expect=0x99)

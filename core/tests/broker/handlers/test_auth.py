@@ -177,7 +177,9 @@ def test_both_may_limit(harness: Harness, recorder: HookRecorder) -> None:
 def test_what_enhanced_authentication_found_stays(
     harness: Harness, recorder: HookRecorder, first: int | None, second: int | None
 ) -> None:
-    """A later plugin may add claims and shorten the validity. It cannot change the identity or extend the validity."""
+    """A later plugin may add claims and shorten the validity that enhanced authentication granted.
+    It cannot change the identity or extend the validity.
+    """
     now = harness.clock.time()
     ends = [None if one is None else now + one for one in (first, second)]
     recorder.answer("on_auth", Accept("x", expires_at=ends[0]))

@@ -45,7 +45,9 @@ def test_a_client_receives_its_own(harness: Harness, version: int, qos: int) -> 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("to", [4, 5])
 def test_order_per_topic(harness: Harness, qos: int, to: int) -> None:
-    """[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6] 300 messages in one segment are more than a window."""
+    """[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6] Messages of one topic keep their order,
+    even if 300 of them arrive in one segment, which is more than a window.
+    """
     subscriber = harness.connect("s", to)
     subscriber.subscribe("t/+", 2)
     publisher = harness.connect("p", 5)
@@ -74,7 +76,9 @@ def test_dup_of_the_publisher_is_its_own(harness: Harness) -> None:
 
 
 def test_no_matching_subscriber(harness: Harness) -> None:
-    """[MQTT-3.4.2-1, 3.5.2-1], edge 47: only MQTT 5 clients receive code 0x10."""
+    """[MQTT-3.4.2-1, 3.5.2-1], edge case 47: if no subscription matches, MQTT 5 clients receive
+    code 0x10.
+    """
     five = harness.connect("five", 5)
     four = harness.connect("four", 4)
     for _ in range(3):
@@ -86,7 +90,9 @@ def test_no_matching_subscriber(harness: Harness) -> None:
 
 
 def test_a_durable_session_gets_what_came_while_it_was_away(harness: Harness) -> None:
-    """[MQTT-4.5.0-1, 3.1.2-23] [MQTT311-4.5.0-1] QoS 0 messages are not queued."""
+    """[MQTT-4.5.0-1, 3.1.2-23] [MQTT311-4.5.0-1] A durable session receives the QoS 1 and 2
+    messages that were published while it was offline. QoS 0 messages are not queued.
+    """
     publisher = harness.connect("p", 5)
     for version in VERSIONS:
         client = harness.connect(f"c{version}", version, clean_start=False, **_kept(version))
@@ -110,7 +116,7 @@ def _kept(version: int) -> dict[str, Any]:
 
 
 def test_dollar_topics_are_not_matched_by_wildcards(harness: Harness) -> None:
-    """[MQTT-4.7.2-1] [MQTT311-4.7.2-1], edge 34: a leading wildcard does not match topics that
+    """[MQTT-4.7.2-1] [MQTT311-4.7.2-1], edge case 34: a leading wildcard does not match topics that
     start with $.
     """
     wild = harness.connect("wild", 5)
@@ -135,8 +141,8 @@ def test_dollar_topics_are_not_matched_by_wildcards(harness: Harness) -> None:
     ],
 )  # fmt: skip
 def test_matching_is_exact(harness: Harness, topic_filter: str, topic: str, fits: bool) -> None:
-    """[MQTT-3.3.2-3, 4.7.3-4, 1.5.4-3] [MQTT311-3.3.2-3, 4.7.3-4] No case folding or normalization applies, and a BOM
-    is data.
+    """[MQTT-3.3.2-3, 4.7.3-4, 1.5.4-3] [MQTT311-3.3.2-3, 4.7.3-4] Topics are matched exactly,
+    without case folding or normalization. A BOM is data.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe(topic_filter)
@@ -200,8 +206,9 @@ def test_the_longest_topic(harness: Harness) -> None:
     ],
 )
 def test_malformed_and_wrong(harness: Harness, version: int, data: bytes, code: int) -> None:
-    """[MQTT-4.13.1-1] [MQTT311-4.8.0-1, 3.3.1-4, 3.3.2-1, 3.3.2-2, 4.7.1-1, 4.7.3-1, 4.7.3-2, 3.6.1-1] The connection
-    ends, with a reason code in MQTT 5. Other clients are not affected.
+    """[MQTT-4.13.1-1] [MQTT311-4.8.0-1, 3.3.1-4, 3.3.2-1, 3.3.2-2, 4.7.1-1, 4.7.3-1, 4.7.3-2,
+    3.6.1-1] A malformed or invalid PUBLISH ends the connection, with a reason code in MQTT 5. Other
+    clients are not affected.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
@@ -239,7 +246,7 @@ def test_too_many_levels(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_qos_that_is_not_offered(broker_harness: Make, version: int) -> None:
-    """[MQTT-3.2.2-11], edge 23: a PUBLISH above Maximum QoS disconnects the client."""
+    """[MQTT-3.2.2-11], edge case 23: a PUBLISH above Maximum QoS disconnects the client."""
     harness = broker_harness(config={"broker": {"max_qos": 1}})
     client = harness.connect("c", version)
     assert client.subscribe("t", 2).codes == (1,)  # [MQTT-3.2.2-10]
@@ -286,8 +293,8 @@ def denier(verdict: Deny) -> HookRecorder:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int, qos: int) -> None:
-    """Edge 46 [MQTT311-3.3.5-2]: repeated attempts are denied as well. MQTT 5 clients get the reason, MQTT 3 clients an
-    acknowledgement.
+    """Edge case 46 [MQTT311-3.3.5-2]: a denied PUBLISH gives MQTT 5 clients the reason code and
+    MQTT 3 clients an acknowledgement. Repeated attempts are denied as well.
     """
     harness = broker_harness(plugins=[denier(Deny(reason="not you"))])
     subscriber = harness.connect("s")
@@ -314,7 +321,7 @@ def test_denied(broker_harness: Make, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
-    """Edge 46: a plugin can end the connection, and so can the setting for MQTT 3 clients."""
+    """Edge case 46: a plugin can end the connection, and so can the setting for MQTT 3 clients."""
     quiet = broker_harness(
         plugins=[denier(Deny())], config={"broker": {"mqtt3_denied_publish": "disconnect"}}
     )
@@ -329,7 +336,7 @@ def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
 
 
 def test_default_deny(broker_harness: Make) -> None:
-    """If no plugin decides, no code path lets a message pass."""
+    """If no plugin decides and the default is to deny, no code path lets a message pass."""
     harness = broker_harness(config={"authz": {"default": "deny"}})
     client = harness.connect("c")
     assert client.subscribe("t", 1).codes == (0x87,)
@@ -340,7 +347,9 @@ def test_default_deny(broker_harness: Make) -> None:
 
 
 def test_a_right_that_is_asked_about_every_time(broker_harness: Make) -> None:
-    """With `cache_for=0`, or a plugin that reads messages, no code path skips the authorization."""
+    """With `cache_for=0`, or with a plugin that reads messages, every code path authorizes each
+    message.
+    """
     for recorder, verdict in (
         (HookRecorder("authorize"), Allow(cache_for=0)),
         (HookRecorder("authorize", cached=False), Allow()),
@@ -374,8 +383,8 @@ def test_a_lower_qos_is_all_that_is_allowed(broker_harness: Make) -> None:
 
 
 def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
-    """[MQTT-3.1.2-29, 3.4.2-2, 3.5.2-2], edges 20 and 48: the reason string is omitted on request and if it does not
-    fit.
+    """[MQTT-3.1.2-29, 3.4.2-2, 3.5.2-2], edge cases 20 and 48: the reason string is omitted if the
+    client does not want it or if it does not fit.
     """
     harness = broker_harness(plugins=[denier(Deny(reason="x" * 50))])
     cases: list[dict[str, Any]] = [{"request_problem_information": 0}, {"maximum_packet_size": 40}]
@@ -412,7 +421,7 @@ def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_wrong_properties(harness: Harness, properties: bytes, code: int, qos: int) -> None:
-    """Invalid properties are refused (edges 29, 35, 36 and 38), both before and after the fast path
+    """Invalid properties are refused (edge cases 29, 35, 36 and 38), both before and after the fast path
     knows the topic.
     """
     middle = b"\0\x05" if qos else b""
@@ -453,7 +462,9 @@ def test_a_payload_refused_for_its_format_is_counted_and_logged(
 def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
     broker_harness: Make, qos: int
 ) -> None:
-    """The fast path forgets property sections that it learned without the check."""
+    """If a reload enables the check of payload formats, it applies to open connections too. The
+    fast path discards property sections that it learned without the check.
+    """
     harness = broker_harness()
     client = harness.connect("c")
     client.subscribe("t", 2)
@@ -500,7 +511,9 @@ def test_what_stands_before_the_end_arrives(
 
 
 def test_acknowledged_before_the_disconnect(harness: Harness) -> None:
-    """[MQTT-3.3.4-1] An accepted message is acknowledged, even if the client then violates the protocol."""
+    """[MQTT-3.3.4-1] An accepted message is acknowledged even if the client violates the protocol
+    afterwards.
+    """
     client = harness.connect("c", 4)
     for _ in range(3):
         client.publish("t", b"", 1, expect=0)

@@ -21,7 +21,9 @@ def send(client: MemoryClient, topic: str, alias: int, payload: bytes = b"x", qo
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_taken_and_remapped(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-12], edge 22: every alias up to the maximum can be set and changed. Aliases are never forwarded."""
+    """[MQTT-3.3.2-12], edge case 22: every alias up to the maximum can be set and changed. Aliases
+    are never forwarded.
+    """
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
     client = harness.connect("c")
@@ -42,7 +44,7 @@ def test_taken_and_remapped(harness: Harness, qos: int) -> None:
 
 
 def test_beside_the_fast_path(harness: Harness) -> None:
-    """An alias must be set even if the fast path already knows the topic."""
+    """A PUBLISH that sets an alias does so even if the fast path already knows the topic."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c")
@@ -81,7 +83,9 @@ def test_none_are_offered(broker_harness: Make) -> None:
 
 
 def test_unknown(harness: Harness) -> None:
-    """Edge 22: an alias that was not set, or neither alias nor topic, is a protocol error."""
+    """Edge case 22: a PUBLISH with an alias that was not set, or with neither alias nor topic, is a
+    protocol error.
+    """
     client = harness.connect("c")
     send(client, "t", 1)
     send(client, "", 2)
@@ -92,7 +96,7 @@ def test_unknown(harness: Harness) -> None:
 
 
 def test_twice_in_one_packet(harness: Harness) -> None:
-    """Edge 38: two aliases in one packet are a protocol error."""
+    """Edge case 38: two aliases in one packet are a protocol error."""
     client = harness.connect("c")
     client.raw(b"\x30\x0a\x00\x01t\x06\x23\x00\x01\x23\x00\x01")
     client.expect_disconnect(0x82)
@@ -127,7 +131,7 @@ def test_a_wrong_topic_maps_nothing(harness: Harness) -> None:
 
 
 def test_a_repeated_qos_2_publish(harness: Harness) -> None:
-    """The alias in the repeated PUBLISH is set although the message was received before."""
+    """The alias in a repeated QoS 2 PUBLISH is set although the message was received before."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c", auto_ack=False)

@@ -132,7 +132,9 @@ def test_a_session_whose_time_is_over_is_not_protected(broker_harness: Make) -> 
     [("vouched", True, False), ("listener", False, True), ("none", True, True)],
 )
 def test_what_a_realm_is(broker_harness: Make, realm: str, listener: bool, plugin: bool) -> None:
-    """The setting decides whether another listener or another plugin is the same realm."""
+    """The setting `session.realm` decides whether another listener or another plugin belongs to the
+    same realm.
+    """
     realms = Realms(broker_harness, config={"session": {"realm": realm}})
     realms.come(APPS, Accept("ann")).drop()
     realms.come(WS, Accept("ann"), expect=0 if listener else REFUSED).drop()

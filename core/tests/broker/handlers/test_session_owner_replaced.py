@@ -157,8 +157,8 @@ def test_also_after_a_restart(broker_harness: Make, recorder: HookRecorder) -> N
 def test_who_becomes_somebody_else_takes_the_session_along(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    """A plugin may accept reauthentication as another user. The session then belongs to that user, in the store as
-    well.
+    """If a client reauthenticates as another user, the session then belongs to that user, also in
+    the store.
     """
     harness = broker_harness([recorder], config=REPLACE, store=DurableStore())
     recorder.answer("on_auth", Accept("first"))

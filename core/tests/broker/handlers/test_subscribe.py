@@ -29,7 +29,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_code_for_each_filter(harness: Harness, version: int) -> None:
     """[MQTT-3.8.4-1, 3.8.4-2, 3.8.4-5, 3.8.4-6, 3.8.4-7, 3.9.3-1, 2.2.1-6] [MQTT311-3.8.4-1, 3.8.4-2, 3.8.4-4, 3.8.4-5,
-    3.9.3-1, 3.9.3-2], edges 45 and 58: a refused filter does not affect the others. MQTT 3.1 has no failure code.
+    3.9.3-1, 3.9.3-2], edge cases 45 and 58: a refused filter does not affect the others. MQTT 3.1 has no failure code.
     """
     client = harness.connect("c", version)
     filters = [("a", 2), ("a/#/b", 1), ("b", 0), ("c+", 2), ("c", 1), ("$share/g", 1)]
@@ -52,7 +52,7 @@ def test_one_code_for_each_filter(harness: Harness, version: int) -> None:
     ],
 )  # fmt: skip
 def test_invalid_filters(harness: Harness, version: int, topic_filter: str) -> None:
-    """[MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1, 4.8.2-1, 4.8.2-2] [MQTT311-4.7.1-2, 4.7.1-3], edges 33, 35
+    """[MQTT-4.7.1-1, 4.7.1-2, 4.7.3-1, 4.8.2-1, 4.8.2-2] [MQTT311-4.7.1-2, 4.7.1-3], edge cases 33, 35
     and 58: invalid filters are refused.
     """
     client = harness.connect("c", version)
@@ -95,8 +95,9 @@ def test_invalid_filters(harness: Harness, version: int, topic_filter: str) -> N
 def test_malformed(
     harness: Harness, version: int, data: str, code: int, versions: tuple[int, ...]
 ) -> None:
-    """[MQTT311-3.8.1-1, 3.8.3-1, 3.8.3-3, 3.10.1-1, 3.10.3-1, 3.10.3-2], edges 29, 31, 32 and 39. @ stands for the
-    properties.
+    """[MQTT311-3.8.1-1, 3.8.3-1, 3.8.3-3, 3.10.1-1, 3.10.3-1, 3.10.3-2], edge cases 29, 31, 32 and
+    39: a malformed SUBSCRIBE or UNSUBSCRIBE ends the connection. In the parameters, @ stands for
+    the properties.
     """
     if version not in versions:
         return
@@ -108,7 +109,7 @@ def test_malformed(
 
 
 def test_3_1_may_set_dup(harness: Harness) -> None:
-    """Edge 59: MQTT 3.1 clients may set DUP in SUBSCRIBE, UNSUBSCRIBE and PUBREL."""
+    """Edge case 59: MQTT 3.1 clients may set DUP in SUBSCRIBE, UNSUBSCRIBE and PUBREL."""
     client = harness.connect("c", 3)
     client.raw(b"\x8a\x06\x00\x01\x00\x01t\x01")
     assert client.next() == Suback(1, (1,))
@@ -120,8 +121,8 @@ def test_3_1_may_set_dup(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int) -> None:
-    """[MQTT311-3.9.3-2], edges 45 and 58: the connection stays open. An MQTT 3.1 client is granted its QoS but receives
-    nothing.
+    """[MQTT311-3.9.3-2], edge cases 45 and 58: a denied subscription does not end the connection.
+    An MQTT 3.1 client is told its QoS but receives nothing.
     """
     recorder = HookRecorder("authorize")
     recorder.answer(
@@ -160,7 +161,7 @@ def test_reason_in_words_where_it_fits(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_available(broker_harness: Make, version: int) -> None:
-    """[MQTT311-3.8.3-2], edge 24: subscriptions that need an unavailable feature are refused."""
+    """[MQTT311-3.8.3-2], edge case 24: subscriptions that need an unavailable feature are refused."""
     harness = broker_harness(
         config={
             "broker": {
@@ -186,8 +187,8 @@ def test_what_is_not_available(broker_harness: Make, version: int) -> None:
 
 
 def test_too_many(broker_harness: Make) -> None:
-    """The limits on subscriptions per client and on filters per packet. At the first limit, existing subscriptions can
-    still be replaced.
+    """Subscriptions per client and filters per packet are limited. At the first limit, existing
+    subscriptions can still be replaced.
     """
     harness = broker_harness(
         config={"session": {"max_subscriptions": 2}, "broker": {"max_filters": 3}}
@@ -207,7 +208,9 @@ def test_too_many(broker_harness: Make) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_overlapping(harness: Harness, version: int, qos: int) -> None:
-    """[MQTT-3.3.4-2] [MQTT311-3.3.5-1], edge 30: the client receives one copy, at the highest QoS."""
+    """[MQTT-3.3.4-2] [MQTT311-3.3.5-1], edge case 30: with overlapping subscriptions, the client
+    receives one copy, at the highest QoS.
+    """
     client = harness.connect("c", version)
     client.subscribe([("a/#", 0), ("a/+", 2), ("a/b", 1), ("#", 0)])
     publisher = harness.connect("p")
@@ -222,8 +225,8 @@ def test_overlapping(harness: Harness, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_identifiers(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.4-3, 3.3.4-4], edges 29 and 30: a message has the identifiers of all matching subscriptions, including
-    duplicates.
+    """[MQTT-3.3.4-3, 3.3.4-4], edge cases 29 and 30: a message has the identifiers of all matching
+    subscriptions, including duplicates.
     """
     client = harness.connect("c")
     client.subscribe("a/#", 0, identifier=1)
@@ -248,7 +251,9 @@ def test_identifiers(harness: Harness, qos: int) -> None:
 def test_retain_as_published_of_one_that_overlaps(
     harness: Harness, filters: tuple[str, ...]
 ) -> None:
-    """[MQTT-3.3.1-13] The single copy keeps RETAIN if any of the subscriptions asks for it."""
+    """[MQTT-3.3.1-13] With overlapping subscriptions, the single copy keeps RETAIN if any of them
+    uses Retain As Published.
+    """
     client = harness.connect("c")
     for number, topic_filter in enumerate(filters):
         client.subscribe(topic_filter, 1, retain_as_published=number == 1)
@@ -267,7 +272,9 @@ def test_retain_as_published_of_one_that_overlaps(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local(harness: Harness, qos: int) -> None:
-    """[MQTT-3.8.3-3], edge 31: No Local compares client ids."""
+    """[MQTT-3.8.3-3], edge case 31: No Local applies to messages whose publisher has the same
+    client id.
+    """
     client = harness.connect("c")
     other = harness.connect("other")
     client.subscribe("t", 2, no_local=True)
@@ -304,7 +311,9 @@ def test_no_local_beside_another(harness: Harness, qos: int) -> None:
 
 
 def test_no_local_is_still_a_match(harness: Harness) -> None:
-    """0x10 means that no subscription matched, not that no client received the message."""
+    """A subscription that No Local excludes is still a match. Code 0x10 means that no subscription
+    matched, not that no client received the message.
+    """
     client = harness.connect("c")
     client.subscribe("t", 1, no_local=True)
     for _ in range(3):
@@ -313,7 +322,7 @@ def test_no_local_is_still_a_match(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_bridges(harness: Harness, version: int) -> None:
-    """Edge 55: bit 7 of the protocol level marks a bridge. Its subscriptions are No Local and keep RETAIN."""
+    """Edge case 55: bit 7 of the protocol level marks a bridge. Its subscriptions are No Local and keep RETAIN."""
     bridge = harness.connect("b", version, bridge=True)
     bridge.subscribe("t", 2)
     other = harness.connect("other")
@@ -331,7 +340,9 @@ def test_bridges(harness: Harness, version: int) -> None:
 
 
 def test_a_filter_rewritten_by_a_plugin(broker_harness: Make) -> None:
-    """UNSUBSCRIBE contains the client's original filter. Subscribing again replaces the earlier rewritten filter."""
+    """If a plugin has rewritten a filter, UNSUBSCRIBE contains the client's original filter.
+    Subscribing again replaces the rewritten filter.
+    """
     recorder = HookRecorder("on_subscribe")
     homes = iter(("one/x", "two/x", "one/x"))
     recorder.answer(
@@ -351,7 +362,9 @@ def test_a_filter_rewritten_by_a_plugin(broker_harness: Make) -> None:
 
 
 def test_publishes_behind_a_subscribe(harness: Harness) -> None:
-    """In one segment, a subscription applies to the messages between SUBSCRIBE and UNSUBSCRIBE only."""
+    """If SUBSCRIBE, messages and UNSUBSCRIBE are in one segment, only the messages between the two
+    packets are delivered.
+    """
     for version in VERSIONS:
         client = harness.connect("c", version)
         properties = b"\0" if version == 5 else b""
@@ -365,7 +378,9 @@ def test_publishes_behind_a_subscribe(harness: Harness) -> None:
 
 
 def test_several_requests_of_one_filter(harness: Harness) -> None:
-    """[MQTT-3.8.4-5] The result is the same as with separate packets."""
+    """[MQTT-3.8.4-5] Several requests with the same filter in one SUBSCRIBE have the same result as
+    separate packets.
+    """
     client = harness.connect("c")
     answer = client.subscribe([SubscribeRequest("t", 2), SubscribeRequest("t", 0)])
     assert answer.codes == (2, 0)

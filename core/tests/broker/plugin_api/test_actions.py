@@ -154,7 +154,9 @@ def test_end_session_asked_twice_ends_it_once(harness: Harness, reports: Reports
 def test_end_session_within_the_clients_own_hooks(
     broker_harness: Make, mine: HookRecorder, other: HookRecorder
 ) -> None:
-    """The message that the hook is deciding on is still accepted, and no record outlives the session."""
+    """If a hook ends the client's own session, the message that it is deciding on is still
+    accepted. No record outlives the session.
+    """
     store = DurableStore()
     harness = broker_harness(plugins=[mine, other], store=store)
     sub = harness.connect("sub")
@@ -271,7 +273,7 @@ def test_a_wrong_type_is_refused_at_once(harness: Harness) -> None:
 
 
 def test_a_loop_of_calls_ends(broker_harness: Make) -> None:
-    """An observer responds to an event with the same call that caused the event."""
+    """If an observer responds to an event with the same call that caused the event, the loop ends."""
     mine = HookRecorder("on_event", id="mine")
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one")

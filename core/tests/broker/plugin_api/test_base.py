@@ -240,7 +240,9 @@ class BlockingEcho(Plugin):
     ids=["observer", "blocking"],
 )
 def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]) -> None:
-    """A message published in a thread has the depth of the message that it responds to."""
+    """A loop through threads ends, because a message published in a thread is one level deeper than
+    the message that it responds to.
+    """
     harness = broker_harness(plugins=plugins, config={"broker": {"publish_depth": 3}})
     harness.connect("c").publish("t", b"x", 1)
     harness.advance(10)

@@ -501,7 +501,7 @@ def test_a_shared_subscription_has_no_retained_messages(broker_harness: Make) ->
 
 
 def test_handles_have_the_same_type() -> None:
-    """mypy compares the signatures of the handle with those of the protocol."""
+    """The handle's methods have the same types as those of the protocol. mypy compares them."""
     with made("memory") as harness:
         handle: BrokerHandle = harness.handle("mine")
         assert handle.retained() == Page(())

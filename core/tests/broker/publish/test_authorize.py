@@ -395,7 +395,9 @@ def test_invalidation_while_an_answer_is_awaited(harness: Harness, plugin: HookR
 def test_rights_that_end_in_the_middle_of_a_run(
     harness: Harness, plugin: HookRecorder, version: int
 ) -> None:
-    """Equal messages in one segment are authorized again as soon as permissions have changed."""
+    """If permissions end in the middle of a series of equal messages in one segment, the messages
+    after that are authorized again.
+    """
     watcher = harness.connect("watcher", version)
     watcher.subscribe("t")
     one = harness.connect("one", version)

@@ -88,7 +88,9 @@ def test_plain_receivers_of_a_slice_share_the_bytes(broker_harness: Make, versio
 
 
 def test_a_receiver_that_is_slow_is_not_plain(broker_harness: Make) -> None:
-    """Messages for a slow receiver wait, or are dropped and counted, just as they are without slices."""
+    """Messages for a slow receiver wait, or are dropped and counted, as they would be without
+    slices.
+    """
     harness = sliced(broker_harness)
     subs = subscribers(harness, 6, 0)
     subs[3].pause()

@@ -48,8 +48,8 @@ def test_kept_and_sent(harness: Harness, of: int, to: int, qos: int) -> None:
 
 @pytest.mark.parametrize("of", VERSIONS)
 def test_cleared_by_an_empty_payload(harness: Harness, of: int) -> None:
-    """[MQTT-3.3.1-6, 3.3.1-7] [MQTT311-3.3.1-10, 3.3.1-11], edge 27: the empty message is delivered live and never
-    stored.
+    """[MQTT-3.3.1-6, 3.3.1-7] [MQTT311-3.3.1-10, 3.3.1-11], edge case 27: an empty retained message
+    clears the topic. It is delivered live but never stored.
     """
     live = harness.connect("live")
     live.subscribe("t", 2)
@@ -69,7 +69,9 @@ def test_cleared_by_an_empty_payload(harness: Harness, of: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_topic_known_to_the_fast_path(harness: Harness, qos: int) -> None:
-    """RETAIN changes on a topic that the fast path already knows."""
+    """RETAIN is respected even if it changes between messages on a topic that the fast path already
+    knows.
+    """
     live = harness.connect("live")
     live.subscribe("t", 2)
     client = harness.connect("s")
@@ -125,7 +127,8 @@ def test_within_bounds(broker_harness: Make) -> None:
 @pytest.mark.parametrize("again", [0, 1, 2])
 @pytest.mark.parametrize("rap", [False, True])
 def test_retain_handling(harness: Harness, handling: int, again: int, rap: bool) -> None:
-    """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edges 25 and 26: RETAIN is 1 regardless of Retain As Published.
+    """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edge cases 25 and 26: in retained messages sent
+    after a SUBSCRIBE, RETAIN is 1 regardless of Retain As Published.
 
     "New" means new to the session, also after a reconnect or UNSUBSCRIBE.
     """
@@ -151,7 +154,9 @@ def test_retain_handling(harness: Harness, handling: int, again: int, rap: bool)
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_retain_as_published(harness: Harness, rap: bool, retain: bool, qos: int) -> None:
-    """[MQTT-3.3.1-12, 3.3.1-13] [MQTT311-3.3.1-9], edge 26: live messages."""
+    """[MQTT-3.3.1-12, 3.3.1-13] [MQTT311-3.3.1-9], edge case 26: live messages keep RETAIN only
+    with Retain As Published.
+    """
     five = harness.connect("five", 5)
     five.subscribe("t", 2, retain_as_published=rap)
     four = harness.connect("four", 4)
@@ -164,14 +169,14 @@ def test_retain_as_published(harness: Harness, rap: bool, retain: bool, qos: int
 
 
 def test_retain_handling_3(harness: Harness) -> None:
-    """Edge 25: the value 3 is a protocol error."""
+    """Edge case 25: Retain Handling 3 is a protocol error."""
     client = harness.connect("c")
     client.raw(b"\x82\x07\x00\x01\x00\x00\x01t\x30")
     client.expect_disconnect(0x82)
 
 
 def test_shared_subscriptions_get_none(harness: Harness) -> None:
-    """Edge 25: shared subscriptions receive no retained messages."""
+    """Edge case 25: shared subscriptions receive no retained messages."""
     harness.connect("p").publish("t", b"x", retain=True)
     client = harness.connect("s")
     for _ in range(2):
@@ -180,7 +185,9 @@ def test_shared_subscriptions_get_none(harness: Harness) -> None:
 
 
 def test_dollar_topics(harness: Harness) -> None:
-    """[MQTT-4.7.2-1], edge 34: a leading wildcard does not match such topics in retained messages either."""
+    """[MQTT-4.7.2-1], edge case 34: a leading wildcard does not match retained messages whose
+    topics start with $ either.
+    """
     publisher = harness.connect("p")
     publisher.publish("$own/a", b"1", retain=True)
     publisher.publish("own/a", b"2", retain=True)
@@ -204,7 +211,9 @@ def test_no_local(harness: Harness) -> None:
 
 
 def test_identifiers(harness: Harness) -> None:
-    """[MQTT-3.3.4-3], edge 30: the message has the identifier of the new subscription only."""
+    """[MQTT-3.3.4-3], edge case 30: a retained message has only the identifier of the new
+    subscription.
+    """
     harness.connect("p").publish("a/b", b"x", retain=True)
     client = harness.connect("s")
     client.subscribe("a/#", identifier=1)
@@ -286,7 +295,7 @@ def test_suback_behind_an_acknowledgement_that_waits(broker_harness: Make) -> No
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_many(harness: Harness, version: int, qos: int) -> None:
-    """More messages than a slice or a window all arrive, each once."""
+    """If there are more retained messages than a slice or a window, all of them arrive, each once."""
     publisher = harness.connect("p", 4)
     topics = [f"many/{n % 7}/{n}" for n in range(700)]
     for topic in topics:
@@ -323,7 +332,9 @@ def test_many_to_a_small_window(harness: Harness) -> None:
 
 
 def test_many_to_a_slow_reader(harness: Harness) -> None:
-    """Messages are read as the client has room, and not all at once into a buffer."""
+    """Retained messages for a slow reader are read as it has room, and not all at once into a
+    buffer.
+    """
     publisher = harness.connect("p")
     for number in range(2000):
         publisher.publish(f"r/{number}", b"x" * 1000, retain=True)
@@ -339,7 +350,9 @@ def test_many_to_a_slow_reader(harness: Harness) -> None:
 
 
 def test_changes_while_they_are_sent(harness: Harness) -> None:
-    """Messages cleared meanwhile are not sent, replaced ones are sent in their new version, and none is sent twice."""
+    """Retained messages may change while they are sent. Cleared ones are not sent, replaced ones
+    are sent in their new version, and none is sent twice.
+    """
     publisher = harness.connect("p")
     for number in range(10):
         publisher.publish(f"r/{number}", b"old", 1, retain=True)
@@ -363,7 +376,9 @@ def test_changes_while_they_are_sent(harness: Harness) -> None:
 
 
 def test_unsubscribed_while_they_are_sent(harness: Harness) -> None:
-    """[MQTT-3.10.4-2] Messages whose delivery had not started are not sent."""
+    """[MQTT-3.10.4-2] After UNSUBSCRIBE, retained messages whose delivery has not started are not
+    sent.
+    """
     publisher = harness.connect("p")
     for number in range(10):
         publisher.publish(f"r/{number}", b"x", 1, retain=True)
@@ -378,7 +393,9 @@ def test_unsubscribed_while_they_are_sent(harness: Harness) -> None:
 
 
 def test_interrupted(harness: Harness) -> None:
-    """A durable session receives the remaining messages when it returns."""
+    """A durable session that is interrupted while retained messages are sent receives the rest when
+    it returns.
+    """
     publisher = harness.connect("p")
     for number in range(10):
         publisher.publish(f"r/{number}", b"x", 1, retain=True)
@@ -406,7 +423,7 @@ def test_too_large_and_expired_ones_are_passed_over(harness: Harness) -> None:
 
 
 def test_what_a_plugin_lowers(broker_harness: Make) -> None:
-    """`Allow(max_qos=...)` for a subscription also applies to retained messages."""
+    """A plugin's `Allow(max_qos=...)` for a subscription also applies to its retained messages."""
     recorder = HookRecorder("authorize")
     recorder.answer("authorize", lambda subscription: Allow(max_qos=1) if subscription else Allow())
     harness = broker_harness(plugins=[recorder])
@@ -417,7 +434,9 @@ def test_what_a_plugin_lowers(broker_harness: Make) -> None:
 
 
 def test_several_filters_of_one_subscribe(harness: Harness) -> None:
-    """[MQTT-3.8.4-5] Each filter is processed as if it were alone. A repeated filter gets its messages twice."""
+    """[MQTT-3.8.4-5] Each filter of a SUBSCRIBE is processed as if it were alone. A repeated filter
+    gets its messages twice.
+    """
     harness.connect("p").publish("t", b"x", 2, retain=True)
     client = harness.connect("s")
     client.subscribe([SubscribeRequest("t", 1), SubscribeRequest("t", 2, retain_handling=1)])
@@ -441,7 +460,9 @@ def test_a_search_that_finds_nothing_takes_many_turns(
     filter: str,
     options: dict[str, Any],
 ) -> None:
-    """Other clients get turns in between. A search of 150,000 retained messages used to take one turn of 40 ms."""
+    """Other clients get turns during a search that finds nothing. A search of 150,000 retained
+    messages used to take one turn of 40 ms.
+    """
     client = harness.connect("c")
     for number in range(6000):
         client.publish(topic.format(number), b"x", retain=True)

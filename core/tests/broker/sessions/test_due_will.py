@@ -161,7 +161,9 @@ def test_the_log_names_who_could_not_decide(
 def test_a_plugin_moves_it_where_no_topic_is(
     broker_harness: Make, recorder: HookRecorder, hook: str, topic: str
 ) -> None:
-    """The will is not published, and the log names the plugin that returned an invalid topic."""
+    """If a plugin redirects a will to an invalid topic, the will is not published. The log names
+    the plugin.
+    """
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("w", b"x", 1))
     recorder.answer(hook, Message(topic, b""))
@@ -189,7 +191,9 @@ def test_a_will_that_expires_while_it_waits(broker_harness: Make, recorder: Hook
 def test_its_client_comes_back_while_it_waits(
     broker_harness: Make, recorder: HookRecorder, well: bool
 ) -> None:
-    """The will is authorized a last time, and is never published after a message from the reconnected client."""
+    """If a client returns while its will waits for a verdict, the will is authorized one last time.
+    It is never published after a message from the reconnected client.
+    """
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("state", b"gone", 1))
     recorder.answer("authorize", ValueError("broken"))

@@ -26,7 +26,9 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_replaced(harness: Harness, version: int) -> None:
-    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] The same filter replaces QoS and options, and the client receives one copy."""
+    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] Subscribing again with the same filter replaces QoS and
+    options. The client receives one copy.
+    """
     client = harness.connect("c", version)
     publisher = harness.connect("p")
     for granted in (0, 2, 1, 0, 2):
@@ -39,7 +41,7 @@ def test_replaced(harness: Harness, version: int) -> None:
 
 
 def test_replaced_options(harness: Harness) -> None:
-    """[MQTT-3.8.4-3]: No Local and Retain As Published are replaced as well."""
+    """[MQTT-3.8.4-3] Subscribing again also replaces No Local and Retain As Published."""
     client = harness.connect("c")
     for on in (False, True, False):
         client.subscribe("t", 0, no_local=on, retain_as_published=on, retain_handling=2)
@@ -51,8 +53,8 @@ def test_replaced_options(harness: Harness) -> None:
 
 
 def test_no_message_is_lost_while_replacing(harness: Harness) -> None:
-    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] This includes queued messages, and messages published in the
-    turn of the SUBSCRIBE.
+    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] No message is lost while a subscription is replaced. This
+    includes queued messages and those published in the turn of the SUBSCRIBE.
     """
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 1)
@@ -69,8 +71,9 @@ def test_no_message_is_lost_while_replacing(harness: Harness) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("durable", [False, True])
 def test_unsubscribe(harness: Harness, version: int, durable: bool) -> None:
-    """[MQTT-3.10.4-1, 3.10.4-2, 3.10.4-4, 3.10.4-5, 3.10.4-6, 3.11.3-1, 3.11.3-2, 2.2.1-6] [MQTT311-3.10.4-1, 3.10.4-2,
-    3.10.4-4, 3.10.4-5, 3.10.4-6], edge 45: filters are compared exactly, and every packet is answered.
+    """[MQTT-3.10.4-1, 3.10.4-2, 3.10.4-4, 3.10.4-5, 3.10.4-6, 3.11.3-1, 3.11.3-2, 2.2.1-6]
+    [MQTT311-3.10.4-1, 3.10.4-2, 3.10.4-4, 3.10.4-5, 3.10.4-6], edge case 45: UNSUBSCRIBE compares
+    filters exactly, and every UNSUBSCRIBE is answered.
     """
     client = harness.connect("c", version, **(kept(version) if durable else {}))
     client.subscribe(["a/b", "a/+", "$share/g/a/b"])
@@ -97,7 +100,7 @@ def test_unsubscribe(harness: Harness, version: int, durable: bool) -> None:
 
 
 def test_what_was_started_is_finished(harness: Harness) -> None:
-    """[MQTT-3.10.4-3] [MQTT311-3.10.4-3], edge 53: deliveries in flight are completed after
+    """[MQTT-3.10.4-3] [MQTT311-3.10.4-3], edge case 53: deliveries in flight are completed after
     UNSUBSCRIBE.
     """
     client = harness.connect("c", auto_ack=False, **kept())

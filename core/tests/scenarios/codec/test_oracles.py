@@ -74,7 +74,9 @@ def five(vectors: list[Any]) -> list[Any]:
 
 
 def test_mqtt5_reads_the_vectors(vectors: list[Any]) -> None:
-    """Compare field by field, except what `mqtt5` cannot read: codes that only table 2-6 contains, and alias 0."""
+    """`mqtt5` reads the same fields from the vectors, except codes that only table 2-6 contains and
+    alias 0, which `mqtt5` cannot read.
+    """
     read = 0
     for vector in five(vectors):
         if vector.packet is None or getattr(vector.packet, "code", 0) == 0x8C == vector.data[-1]:
