@@ -88,6 +88,7 @@ class Harness:
         self.wait(lambda done: self.broker.drain("", lambda: done(None)), required=False)
         self.wait(lambda done: self.hooks.shutdown(10.0, lambda: done(None)))
         self.wait(lambda done: self.broker.commit(lambda: done(None)), required=False)
+        self.broker.end()
         self.wait(lambda done: self.store.close(lambda: done(None)), required=False)
         for task in list(self.clock.tasks):
             task.cancel()

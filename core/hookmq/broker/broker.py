@@ -254,6 +254,12 @@ class Broker:
             state.committer.after_commit(done)
             state.writes.schedule()
 
+    def end(self) -> None:
+        """Record nothing more, and make everything that plugins still await fail. Call this after the last commit,
+        before the store is closed."""
+        self.state.committer.end()
+        self.state.promises.fail("the broker has ended")
+
     def reload(self, settings: Settings, hooks: Hooks) -> None:
         """Continue with new settings and hooks. Clients stay connected and keep the limits that CONNACK announced.
         Discard cached decisions and ask plugins again about all subscriptions."""

@@ -116,7 +116,8 @@ class ClientConnection(ConnectionState):
                 error.code, error.detail, getattr(error, "version", self.version), malformed=True
             )
 
-    def _internal(self, error: Exception) -> None:
+    def internal_error(self, error: Exception) -> None:
+        """Log an internal error and end the connection: what the client asked for will not be answered."""
         self.state.runtime.log(
             "error",
             "internal.error",
@@ -363,7 +364,7 @@ class ClientConnection(ConnectionState):
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
-            self._internal(error)
+            self.internal_error(error)
         if not held:
             self.held = None
             if self.gone is not None and not self.waiting and self.rest is None:

@@ -4,10 +4,12 @@ them.
 Most values are read from the broker's state only when they are needed.
 """
 
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from hookmq.broker.plugin_state import PluginSpace
 from hookmq.hooks.metric_registry import MetricRegistry, Sample, Timing, Value
 from hookmq.model.metrics import HELP
 
@@ -26,6 +28,16 @@ _ROUTES: Final = {
     "misses": "Publishes whose route was looked up.",
     "invalidated": "Cached routes removed because a subscription or a plugin changed.",
     "evicted": "Cached routes removed to make room.",
+}
+
+
+_SPACES: Final[dict[str, tuple[str, Callable[[PluginSpace], int]]]] = {
+    "plugin_state_keys": ("Keys in the state of a plugin.", lambda space: len(space.values)),
+    "plugin_state_bytes": (
+        "Bytes of keys, values and timers of a plugin.",
+        lambda space: space.size,
+    ),
+    "plugin_timers": ("Timers of a plugin.", lambda space: len(space.timers)),
 }
 
 
@@ -49,6 +61,8 @@ def register_core(registry: MetricRegistry, broker: "Broker") -> None:
                    lambda: broker.state.retained_bytes)
     registry.gauge("queue_bytes", "Bytes of queued messages: topics, payloads and properties.",
                    lambda: broker.state.queued_bytes)
+    for name, (help, read_space) in _SPACES.items():
+        registry.gauge(name, help, partial(_spaces, broker, read_space))
     for name, help in _ROUTES.items():
         read = partial(_read, broker, "state.router", name)
         registry.counter(f"route_cache_{name}_total", help, read)
@@ -63,6 +77,11 @@ def register_core(registry: MetricRegistry, broker: "Broker") -> None:
 def _read(broker: "Broker", owner: str, name: str) -> Value:
     value: int = getattr(attrgetter(owner)(broker), name)
     return value
+
+
+def _spaces(broker: "Broker", read: Callable[[PluginSpace], int]) -> list[Sample]:
+    spaces = broker.state.plugin_states.spaces
+    return [({"plugin": plugin}, read(space)) for plugin, space in spaces.items()]
 
 
 def _dropped(broker: "Broker") -> list[Sample]:

@@ -73,7 +73,7 @@ class PacketReader(ClientConnection):
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
-            self._internal(error)
+            self.internal_error(error)
 
     def _read_on(self) -> None:
         """Resume reading. Process buffered bytes before reading the socket; otherwise each resume adds a full chunk

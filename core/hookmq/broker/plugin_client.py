@@ -1,7 +1,7 @@
 """The handle of a plugin client. It checks the plugin's arguments, as the decoder checks bytes from other clients."""
 
 from collections.abc import Awaitable, Callable
-from inspect import iscoroutinefunction
+from inspect import CO_COROUTINE, iscoroutinefunction
 from typing import Any, Final
 
 from hookmq.broker.connection_state import Phase
@@ -11,6 +11,7 @@ from hookmq.broker.plugin_mailbox import Done, Waiting
 from hookmq.hooks.recursion import DEPTH
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Direction, DisconnectReason, DropReason
+from hookmq.mqtt.encoder import publish_size
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.packets import Disconnect, Subscribe, SubscribeRequest, Unsubscribe
 from hookmq.mqtt.primitives import Reader, decode_utf8
@@ -46,6 +47,10 @@ class Messages:
                 connection.reader = connection.state.runtime.promise()
             await connection.reader
         return connection.next()
+
+
+def _not_callable(name: str, given: object) -> str:
+    return f"{name} is {type(given).__name__}, not a function"
 
 
 class PluginClient:
@@ -90,11 +95,13 @@ class PluginClient:
         return self._connection.on_message
 
     @on_message.setter
-    def on_message(self, call: Callable[[Any], None] | None) -> None:
+    def on_message(self, call: Any) -> None:
         connection = self._connection
         connection.only_on_loop("on_message")
         if iscoroutinefunction(call):
             raise connection.error("on_message must not be `async def`: use messages() instead")
+        if call is not None and not callable(call):
+            raise connection.error(_not_callable("on_message", call))
         connection.on_message = call
         connection.schedule()
 
@@ -104,9 +111,13 @@ class PluginClient:
         return self._connection.on_over
 
     @on_end.setter
-    def on_end(self, call: Callable[[DisconnectReason], None] | None) -> None:
+    def on_end(self, call: Any) -> None:
         connection = self._connection
         connection.only_on_loop("on_end")
+        if iscoroutinefunction(call):
+            raise connection.error("on_end must not be `async def`")
+        if call is not None and not callable(call):
+            raise connection.error(_not_callable("on_end", call))
         connection.on_over = call
         if connection.over is not None:
             connection.schedule()
@@ -134,7 +145,15 @@ class PluginClient:
         done: Any = None,
     ) -> None:
         """Publish a message. `done` is called with the reason code of the acknowledgement."""
-        self._open("publish_later()")
+        connection = self._open("publish_later()")
+        if done is not None:
+            if not callable(done):
+                raise connection.error(f"cannot publish: {_not_callable('done', done)}")
+            code = getattr(
+                done, "__code__", None
+            )  # `iscoroutinefunction` would cost more per message
+            if code is not None and code.co_flags & CO_COROUTINE:
+                raise connection.error("cannot publish: done must not be `async def`")
         self._publish(topic, payload, qos, retain, properties, done)
 
     def _publish(
@@ -257,7 +276,7 @@ class PluginClient:
         connection.only_on_loop("disconnect()")
         if connection.phase is not Phase.OPEN or connection.leaving:
             return
-        if code not in CLIENT_DISCONNECT:
+        if not isinstance(code, int) or code not in CLIENT_DISCONNECT:
             raise connection.error(f"cannot disconnect: a client may not send the code {code!r}")
         if will and code == _SUCCESS:
             code = ReasonCode.DISCONNECT_WITH_WILL
@@ -292,6 +311,8 @@ class PluginClient:
 
     def _check_range(self, what: str, name: str, given: Any, most: int, least: int = 0) -> None:
         self._check_type(what, name, given, int)
+        if isinstance(given, bool):
+            raise self._connection.error(f"cannot {what}: {name} is bool, not int")
         if not least <= given <= most:
             raise self._connection.error(
                 f"cannot {what}: {name} is {given!r}, not {least} to {most}"
@@ -335,8 +356,7 @@ class PluginClient:
                 section = self._section = len(raw)
         except (ProtocolError, ValueError, TypeError, AttributeError) as error:
             raise connection.error(f"cannot publish: {error}") from None
-        size = 2 + len(topic.encode()) + (2 if qos else 0) + section + len(payload)
-        size += 2 if size < 128 else 3 if size < 16384 else 4 if size < 2097152 else 5
+        size = publish_size(len(topic.encode()), len(payload), qos, section)
         if size > limits.max_packet_size:
             raise connection.error(
                 f"cannot publish: the packet of {size} bytes exceeds {limits.max_packet_size}"

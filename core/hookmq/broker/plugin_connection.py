@@ -93,7 +93,7 @@ class PluginConnection(PluginMailbox):
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
-            self._internal(error)
+            self.internal_error(error)
 
     def number(self, done: Done | None) -> int:
         """Return a free packet id. `done` will be called with the reason code for this id."""
@@ -232,7 +232,7 @@ class PluginConnection(PluginMailbox):
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
-            self._internal(error)
+            self.internal_error(error)
         return False
 
     def _read(self, depth: int) -> bool:

@@ -1,6 +1,6 @@
 """Messages that are delivered to a plugin client."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.model.message import Message
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -46,9 +46,13 @@ class PluginDelivery:
         """The number of bytes to count for the message while it waits for the client."""
         return self._delivery.weight + EACH
 
-    def acknowledge(self, code: ReasonCode = ReasonCode.SUCCESS) -> None:
+    def acknowledge(self, code: Any = ReasonCode.SUCCESS) -> None:
         """Acknowledge a QoS 1 or 2 message; see `hookmq.hooks.clients.Delivery`."""
         connection = self._connection
         connection.only_on_loop("acknowledge()")
+        if not isinstance(code, ReasonCode):
+            raise connection.error(
+                f"cannot acknowledge: the code is {type(code).__name__}, not ReasonCode"
+            )
         if self._delivery.qos:
             connection.take_acknowledgement(self._delivery, code)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from hookmq.broker.fan_out_job import FanOutJob
 from hookmq.broker.parked_publishes import Parking
+from hookmq.broker.plugin_promises import PluginPromises
 from hookmq.broker.plugin_state import PluginStates
 from hookmq.broker.plugin_timers import PluginTimers
 from hookmq.broker.published_events import arguments
@@ -126,6 +127,8 @@ class BrokerState:
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.plugin_states = PluginStates(self._record_plugin_state)
+        self.promises = PluginPromises(runtime)
+        """What plugins await."""
         self.expiries: Expiries  # set by `Broker`, which can clear a message
         self.open_client: Callable[[PluginInstance, Peer, Scope], Any]
         """Opens a connection for a plugin client; set by `Broker`."""
@@ -243,6 +246,7 @@ class BrokerState:
         # Nothing that waits is ever acknowledged: calling fsync again may report success without writing.
         self.failed = reason
         self.runtime.log("error", "store.failed", reason=reason)
+        self.promises.fail(f"the store failed: {reason}")
         if self.on_failure is not None:
             self.on_failure(reason)
 

@@ -102,6 +102,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     async def close(started: bool) -> None:
         if started:
             await finished(broker.commit)  # the state that plugins kept in `on_shutdown`
+        broker.end()
         await finished(broker.store.close)
 
     runtime = AsyncioRuntime()

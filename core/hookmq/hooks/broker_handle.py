@@ -59,7 +59,8 @@ class BrokerHandle(Protocol):
         """Publish a message with the origin ``plugin:ID``. Returns at once.
 
         The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is
-        counted, logged and reported to `on_dropped`. Raises PluginError for an invalid topic or QoS.
+        counted, logged and reported to `on_dropped`. Raises PluginError for an invalid argument, and for a message
+        that would exceed ``broker.max_packet_size`` as a PUBLISH.
 
         With `as_client`, the message is published in the name of that client, which may be offline. `authorize` is then
         called, all hooks see this client, and `Message.sender` is its client id. `topic` includes the client's mount
@@ -83,7 +84,8 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[int]:
         """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
 
-        Raises PluginError if the message was refused, or if called in a thread.
+        Awaiting raises PluginError if the message was refused, after an internal error, if the store fails, or if the
+        broker ends first. So does everything else that a plugin awaits. Raises PluginError in a thread.
         """
 
     def connect(self, request: ClientRequest) -> Awaitable[ClientHandle]:

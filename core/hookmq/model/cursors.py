@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, shown
 
 MAX_LIMIT: Final = 1000
 """Maximum number of items that a plugin may request at once."""
 _MAX_CURSOR: Final = 1 << 18
 """Longer strings are refused without being parsed. A cursor for the longest topic is a third of this length."""
 _MAX_DIGITS: Final = 18
-_SHOWN: Final = 40
 
 Query = tuple[object, ...]
 """The arguments of a call, without the cursor and the limit."""
@@ -22,7 +21,7 @@ def check_limit(plugin: str, call: str, limit: int) -> None:
     """Raise PluginError unless `limit` is a whole number from 1 to 1000."""
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
         raise PluginError(
-            plugin, f"{call}(): the limit must be from 1 to {MAX_LIMIT}, not {limit!r}"
+            plugin, f"{call}(): the limit must be from 1 to {MAX_LIMIT}, not {shown(limit)}"
         )
 
 
@@ -51,7 +50,7 @@ class Cursors:
     def read(self, plugin: str, call: str, query: Query, cursor: str) -> str:
         """Return the position in `cursor`. Raises PluginError for a cursor that is malformed, or of another call, other
         arguments or another process."""
-        bad = PluginError(plugin, f"{call}(): {_shown(cursor)} is not a cursor")
+        bad = PluginError(plugin, f"{call}(): {shown(cursor)} is not a cursor")
         if not isinstance(cursor, str) or len(cursor) > _MAX_CURSOR or cursor.count(".") != 3:
             raise bad
         kind, token, _, body = cursor.split(".")
@@ -60,7 +59,7 @@ class Cursors:
         except ValueError:
             raise bad from None
         if kind != call:
-            raise PluginError(plugin, f"{call}(): {_shown(cursor)} is of another call")
+            raise PluginError(plugin, f"{call}(): {shown(cursor)} is of another call")
         if not self._token or token != self._token:
             raise PluginError(
                 plugin, f"{call}(): the cursor is from before the broker started; begin again"
@@ -75,9 +74,3 @@ def cursor_number(plugin: str, call: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
         raise PluginError(plugin, f"{call}(): the cursor has no number where one belongs")
     return int(text)
-
-
-def _shown(cursor: object) -> str:
-    if isinstance(cursor, str) and len(cursor) > _SHOWN:
-        cursor = cursor[:_SHOWN] + "…"
-    return repr(cursor)

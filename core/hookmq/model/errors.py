@@ -12,8 +12,24 @@
 Any other exception raised by HookMQ is a bug.
 """
 
+from typing import Final
+
 from hookmq.mqtt.errors import HookMQError
 from hookmq.mqtt.reason_codes import ReasonCode
+
+_SHOWN: Final = 40
+"""Maximum number of characters of a value to show in an error."""
+
+
+def shown(value: object) -> str:
+    """Return `value`, which a caller passed by mistake, as an error shows it: shortened, and a huge number without its
+    digits."""
+    if isinstance(value, int) and value.bit_length() > 3 * _SHOWN:
+        return f"an int of {value.bit_length()} bits"
+    if isinstance(value, str | bytes):
+        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 class ConfigError(HookMQError):

@@ -41,6 +41,13 @@ def encode_publish_parts(
     return b"%c%b%b%b" % (first, encode_varint(remaining), size.to_bytes(2, "big"), topic), tail
 
 
+def publish_size(topic: int, payload: int, qos: int, section: int) -> int:
+    """Return the size in bytes of an MQTT 5 PUBLISH, from the sizes of its topic, payload and property section. The
+    section includes its own length."""
+    size = 2 + topic + (2 if qos else 0) + section + payload
+    return size + (2 if size < 128 else 3 if size < 16384 else 4 if size < 2097152 else 5)
+
+
 def encode(packet: packets.Packet, version: int) -> bytes:
     """Encode `packet` for protocol level `version` (3, 4 or 5). CONNECT uses its own version.
 

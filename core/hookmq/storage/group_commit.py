@@ -328,6 +328,12 @@ class GroupCommit:
         """Report a store failure outside a commit. Nothing more is acknowledged."""
         self._fail(reason)
 
+    def end(self) -> None:
+        """Record nothing more, and call no more waiters. Call this before the store is closed."""
+        self._failed = None
+        self._waiters = []
+        self._empty()
+
     def _fail(self, reason: str) -> None:
         failed, self._failed = self._failed, None
         self._waiters = []

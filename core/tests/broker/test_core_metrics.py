@@ -49,6 +49,23 @@ def test_plugins_read_what_the_exporter_shows(broker_harness: Make) -> None:
     assert counters["messages_received_total"] == 1  # the plugin's own copy
 
 
+def test_what_each_plugin_keeps(broker_harness: Make) -> None:
+    plugins = [HookRecorder("on_timer", id=id) for id in ("one", "two")]
+    harness = broker_harness(plugins=plugins)
+    one, two = harness.handle("one"), harness.handle("two")
+    one.state.put("a", b"123")
+    one.state.put("b", b"")
+    one.set_timer("t", 1e12, b"12")
+    two.state.put("gone", b"")
+    two.state.delete("gone")
+    found = {name: value for name, value in one.counters().items() if name.startswith("plugin_")}
+    assert found == {
+        'plugin_state_keys{plugin="one"}': 2, 'plugin_state_bytes{plugin="one"}': 8, 'plugin_timers{plugin="one"}': 1,
+        'plugin_state_keys{plugin="two"}': 0, 'plugin_state_bytes{plugin="two"}': 0, 'plugin_timers{plugin="two"}': 0,
+    }  # fmt: skip
+    assert found.items() <= exported(harness).items()
+
+
 def test_every_counter_of_the_core_is_there(broker_harness: Make) -> None:
     harness = broker_harness(plugins=[HookRecorder("on_publish", id="mine")])
     found = {re.sub(r"\{.*", "", name) for name in harness.handle("mine").counters()}

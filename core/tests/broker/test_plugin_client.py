@@ -135,6 +135,69 @@ def test_limits_of_this_client(harness: Harness, recorder: HookRecorder) -> None
         client.publish_later("a", bytes(300))
 
 
+async def _never(*_: object) -> None:
+    """Stands for a callback that nothing would await."""
+
+
+@pytest.mark.parametrize(
+    ("done", "text"),
+    [
+        (5, "cannot publish: done is int, not a function"),
+        ("done", "cannot publish: done is str, not a function"),
+        (_never, "cannot publish: done must not be `async def`"),
+    ],
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_an_invalid_callback_publishes_nothing(
+    harness: Harness, done: Any, text: str, known: bool
+) -> None:
+    client = connect(harness)
+    watcher = harness.connect("watcher")
+    watcher.subscribe("a")
+    for _ in range(3 * known):
+        client.publish_later("a", b"")
+        harness.settle()
+        watcher.expect_message("a")
+    with pytest.raises(PluginError, match=text):
+        client.publish_later("a", b"", done=done)
+    watcher.expect_nothing()
+    assert client.connected
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c: setattr(c, "on_message", 5), "on_message is int, not a function"),
+        (lambda c: setattr(c, "on_end", "x"), "on_end is str, not a function"),
+        (lambda c: setattr(c, "on_end", _never), "on_end must not be `async def`"),
+        (lambda c: c.subscribe("a", True), "the QoS is bool, not int"),
+        (lambda c: c.publish("a", b"", True), "the QoS is bool, not int"),
+        (lambda c: c.disconnect([]), r"may not send the code \[\]"),
+        (lambda c: c.disconnect(session_expiry=True), "session_expiry is bool, not int"),
+    ],
+)
+def test_an_argument_of_a_wrong_type(harness: Harness, call: Any, text: str) -> None:
+    client = connect(harness)
+    with pytest.raises(PluginError, match=text):
+        call(client)
+    harness.settle()
+    assert client.connected
+
+
+@pytest.mark.parametrize("code", ["x", 0x83, None])
+def test_an_acknowledgement_with_a_wrong_code_changes_nothing(harness: Harness, code: Any) -> None:
+    client = connect(harness)
+    got: list[Delivery] = []
+    client.on_message = got.append
+    harness.clock.run(client.subscribe("a", 1))
+    harness.connect("pub").publish("a", b"", 1)
+    with pytest.raises(PluginError, match=r"cannot acknowledge: the code is .*, not ReasonCode"):
+        got[0].acknowledge(code)
+    assert len(harness.broker.sessions["c"].inflight) == 1
+    got[0].acknowledge()
+    assert not harness.broker.sessions["c"].inflight
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
@@ -422,4 +485,4 @@ def test_a_coroutine_function_cannot_receive_messages(harness: Harness) -> None:
     async def receive(delivery: Any) -> None: ...
 
     with pytest.raises(PluginError, match="on_message must not be"):
-        client.on_message = receive
+        client.on_message = receive  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Packets that the encoder refuses, and fields that it omits."""
 
 import pytest
-from hookmq.mqtt.encoder import encode, encode_publish_parts
+from hookmq.mqtt.encoder import encode, encode_publish_parts, publish_size
 from hookmq.mqtt.framing import frame
 from hookmq.mqtt.packets import (
     Auth,
@@ -18,7 +18,8 @@ from hookmq.mqtt.packets import (
     Unsubscribe,
     WillFields,
 )
-from hookmq.mqtt.properties import Properties
+from hookmq.mqtt.properties import In, Properties
+from hookmq.mqtt.property_section import encode_section
 from hookmq_testing.decoder import Decoder
 
 
@@ -135,3 +136,12 @@ def test_publish_parts_share_the_payload() -> None:
 def test_publish_parts_refuse_a_long_topic() -> None:
     with pytest.raises(ValueError, match="65,535"):
         encode_publish_parts(bytes(65536), b"", 0, False, False, None)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("payload", [0, 115, 116, 117, 16_300, 16_400, 2_097_200])
+def test_the_size_of_a_publish_is_known_before_it_is_encoded(qos: int, payload: int) -> None:
+    properties = Properties(content_type="x")
+    section = encode_section(properties, In.PUBLISH)
+    packet = Publish("topic", bytes(payload), qos, False, False, qos, properties)
+    assert publish_size(5, payload, qos, len(section)) == len(encode(packet, 5))

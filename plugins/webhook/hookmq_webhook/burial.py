@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from hookmq.plugin import BrokerHandle
+from hookmq.plugin import BrokerHandle, PluginError
 from hookmq.storage_api import StoreFailed
 
 from hookmq_webhook.deadletter import DeadLetters
@@ -80,7 +80,18 @@ class Burial:
             def published(_: object, error: BaseException | None) -> None:
                 done(StoreFailed(str(error)) if error is not None else None)
 
-            runtime.spawn(broker.publish_and_wait(self._topic, text, 1), published)
+            try:
+                letter = broker.publish_and_wait(self._topic, text, 1)
+            except PluginError as error:
+                # The event is too large as JSON. Without it, the letter still names the event and the cause.
+                about["reason"] = f"{reason}; {error.message}"
+                text = json.dumps({**about, "event": None}).encode()
+                try:
+                    letter = broker.publish_and_wait(self._topic, text, 1)
+                except PluginError as again:
+                    done(StoreFailed(str(again)))
+                    return
+            runtime.spawn(letter, published)
         elif self.dead is not None:
             self.dead.add(one, reason, attempts, runtime.time(), done)
         else:

@@ -255,6 +255,25 @@ def test_given_up_goes_to_a_topic(tmp_path: Path) -> None:
         # and what is published there is no event, or there would be no end
 
 
+def test_an_event_too_large_for_a_message_is_named_on_the_topic(tmp_path: Path) -> None:
+    """As JSON, an event is larger than the message that it reports."""
+    world, service, _ = harness(
+        tmp_path, events=("message.published",), dead_letter=DeadLetterConfig(topic="dead/hook")
+    )
+    service.answer = Answer(Verdict.REFUSED, "status 400")
+    with world:
+        reader = world.connect("reader")
+        reader.subscribe("dead/#", qos=1)
+        world.broker.state.largest_packet = 512
+        world.connect("one").publish("a", b"x", qos=1)
+        world.advance(5)
+        [message] = reader.messages
+        told = json.loads(message.payload)
+        assert told["event"] is None
+        assert told["reason"].startswith("status 400; cannot publish: the packet of ")
+        assert len(world.logged("webhook.given_up")) == 1
+
+
 def test_a_restart_goes_on_where_it_stopped(tmp_path: Path) -> None:
     store = DurableStore()
     world, service, _ = harness(tmp_path, store, events=("message.published",), drain=0.0)

@@ -21,29 +21,39 @@ SLICE: Final = 256
 
 class Purge:
     """One purge of one session's queue. `by` is the id of the plugin that asked for it. `done` is called with the number
-    of dropped messages once that is committed, or once the session has ended."""
+    of dropped messages once that is committed, or once the session has ended. `failed` is called instead after an
+    internal error, which ends the purge."""
 
     __slots__ = (
-        "_by", "_count", "_done", "_last", "_left", "_left_qos0", "_session", "_state", "_waits",
+        "_by", "_count", "_done", "_failed", "_holds", "_last", "_left", "_left_qos0", "_session", "_state", "_waits",
     )  # fmt: skip
 
     def __init__(
-        self, state: BrokerState, session: Session, by: str, done: Callable[[int], None]
+        self,
+        state: BrokerState,
+        session: Session,
+        by: str,
+        done: Callable[[int], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._state = state
         self._session = session
         self._by = by
         self._done = done
+        self._failed = failed
         self._count = 0
         self._left_qos0 = len(session.queue_qos0 or ())
         self._left = session.queued
         self._last = session.last_seq
         """The sequence number of the last stored entry to drop."""
         self._waits = False
+        self._holds = False
+        """Whether the queue waits for this purge."""
 
     def run(self) -> None:
         """Start the purge. Until it ends, nothing is sent from the queue."""
         pause(self._session)
+        self._holds = True
         self._slice()
 
     @property
@@ -51,6 +61,21 @@ class Purge:
         return self._state.sessions.get(self._session.client_id) is not self._session
 
     def _slice(self) -> None:
+        """Drop the messages of one turn. After an error, send from the queue again."""
+        try:
+            self._drop_some()
+        except Exception as error:
+            self._failed(error)
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Send from the queue again, unless the session has ended."""
+        held, self._holds = self._holds, False
+        if held and not self._ended:
+            unpause(self._state, self._session)
+
+    def _drop_some(self) -> None:
         """Drop messages until all are dropped, a page must be read, or the turn's share of work is done."""
         state, session = self._state, self._session
         left = SLICE
@@ -66,8 +91,7 @@ class Purge:
                 break
             if not self._read_page():
                 return
-        if not self._ended:
-            unpause(state, session)
+        self._let_go()
         state.committer.after_commit(partial(self._done, self._count))
         state.writes.schedule()
 

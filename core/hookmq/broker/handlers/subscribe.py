@@ -6,7 +6,6 @@ The filters of a SUBSCRIBE are handled one after the other, as if each had its o
 
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from hookmq.broker.connection import ClientConnection
@@ -65,7 +64,7 @@ class Subscribing:
         while len(self.codes) < len(requests):
             if self.state.work > enough:
                 self._wait()
-                self.state.runtime.call_soon(partial(self.state.guarded, self._continue))
+                self.state.runtime.call_soon(self._continue)
                 return
             before = len(self.codes)
             self._request(requests[before])
@@ -81,8 +80,12 @@ class Subscribing:
             self.connection.wait(self.cancel)
 
     def _continue(self) -> None:
-        if not self.cancelled:
+        if self.cancelled:
+            return
+        try:
             self.run()
+        except Exception as error:
+            self.connection.internal_error(error)
 
     def _request(self, request: SubscribeRequest) -> None:
         connection = self.connection
@@ -114,8 +117,8 @@ class Subscribing:
             if self.pipeline.sends_retained:
                 self.retained.append(result)
             self.codes.append(result.qos)
-        if late and not self.cancelled:
-            self.run()
+        if late:
+            self._continue()
 
     def _deny(self, filter: str, verdict: Deny, by: str) -> None:
         self.state.denied(self.client, Action.SUBSCRIBE, filter, verdict.code, by)

@@ -6,6 +6,7 @@ If a check or a verdict refuses the subscription, the result is a `Deny`, and no
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.publish.authorize import Decisions, asked, authorize
@@ -106,7 +107,7 @@ class SubscriptionPipeline:
     """
 
     __slots__ = (
-        "_asks", "_connection", "_done", "_session", "_skip", "_state", "_step", "sends_retained",
+        "_asks", "_connection", "_done", "_guarded", "_session", "_skip", "_state", "_step", "sends_retained",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +125,8 @@ class SubscriptionPipeline:
         self._skip = skip
         self._step: Cancel | None = None
         self._done: Decided | None = None
+        self._guarded = False
+        """Whether `_go_on` catches internal errors."""
         self.sends_retained = False
         """Whether retained messages must be sent for the subscription that was made last."""
 
@@ -149,6 +152,20 @@ class SubscriptionPipeline:
         if done is not None:
             done(result, by, late)
 
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Run a step after a plugin was awaited. After an internal error, refuse the subscription: the caller still
+        waits."""
+        self._guarded = True
+        try:
+            step()
+        except Exception as error:
+            if self._done is None:
+                raise  # the caller has the result
+            self._state.runtime.log("error", "internal.error", error=repr(error), traceback=error)
+            self._end(_INTERNAL, "broker")
+        finally:
+            self._guarded = False
+
     def _authorize(self, subscription: Subscription, then: Callable[[Subscription], None]) -> None:
         client = self._session.client
         connection = self._connection
@@ -164,13 +181,14 @@ class SubscriptionPipeline:
         def decided(verdict: Allow | Deny, by: str) -> None:
             if self._done is None:
                 return  # cancelled
-            if isinstance(verdict, Deny):
+            if self._step is not None and not self._guarded:
+                self._go_on(partial(decided, verdict, by))
+            elif isinstance(verdict, Deny):
                 self._end(verdict, by)
-                return
-            granted = subscription
-            if verdict.max_qos is not None and verdict.max_qos < granted.qos:
-                granted = granted.replace(qos=verdict.max_qos)
-            then(granted)
+            elif verdict.max_qos is not None and verdict.max_qos < subscription.qos:
+                then(subscription.replace(qos=verdict.max_qos))
+            else:
+                then(subscription)
 
         topic_filter, qos = subscription.topic_filter, subscription.qos
         step = authorize(
@@ -194,6 +212,9 @@ class SubscriptionPipeline:
         def changed(result: Message | Subscription | Deny | Drop | Handled, by: str) -> None:
             if self._done is None:
                 return  # cancelled
+            if self._step is not None and not self._guarded:
+                self._go_on(partial(changed, result, by))
+                return
             if isinstance(result, Deny):
                 self._end(result, by)
                 return
@@ -236,4 +257,5 @@ class SubscriptionPipeline:
         self._end(subscription, "")
 
 
+_INTERNAL = Deny(ReasonCode.UNSPECIFIED_ERROR, "internal error", decided=False)
 _ENDED = Deny(ReasonCode.UNSPECIFIED_ERROR, "the session has ended", decided=False)

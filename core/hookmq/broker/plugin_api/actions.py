@@ -33,6 +33,10 @@ class Actions(HandleBase):
     ) -> bool:
         """End a client's connection. Return False if the client is not connected."""
         self._only_on_loop("disconnect()")
+        self._check_types(
+            "disconnect a client", ("client_id", client_id, str), ("code", code, ReasonCode),
+            ("reason", reason, str), ("drop_will", drop_will, bool),
+        )  # fmt: skip
         session = self._state.sessions.get(client_id)
         if session is None or session.connection is None:
             return False
@@ -53,6 +57,7 @@ class Actions(HandleBase):
     def end_session(self, client_id: str, reason: str = "") -> bool:
         """End a session in a later turn, online or offline. Return False if the client has no session."""
         self._only_on_loop("end_session()")
+        self._check_types("end a session", ("client_id", client_id, str), ("reason", reason, str))
         session = self._state.sessions.get(client_id)
         if session is None:
             return False
@@ -76,7 +81,7 @@ class Actions(HandleBase):
     def _unsubscribe(self, client_id: str, filter: str, result: Promise) -> None:
         session = self._state.sessions.get(client_id)
         if session is None or not remove(self._state, session, filter):
-            result.set_result(False)
+            self._give(result, False)
             return
         self._tell("info", "broker.unsubscribed", session.client, filter=filter)
         self._after_commit(result, True)
@@ -90,7 +95,7 @@ class Actions(HandleBase):
     def _purge_queue(self, client_id: str, result: Promise) -> None:
         session = self._state.sessions.get(client_id)
         if session is None:
-            result.set_result(0)
+            self._give(result, 0)
             return
         client, depth = session.client, DEPTH.get()
 
@@ -101,7 +106,7 @@ class Actions(HandleBase):
             )
             self._give(result, count)
 
-        Purge(self._state, session, self._plugin, purged).run()
+        Purge(self._state, session, self._plugin, purged, partial(self._broke, result)).run()
 
     def clear_retained(self, filter: str) -> Awaitable[int]:
         """Clear the retained messages that match `filter`, in slices. The result is the number of cleared messages."""
@@ -124,7 +129,7 @@ class Actions(HandleBase):
             )
             self._give(result, count)
 
-        clear_matching(self._state, filter, cleared)
+        clear_matching(self._state, filter, cleared, partial(self._broke, result))
 
     def reload(self) -> Awaitable[ReloadReport]:
         """Reread the configuration in a later turn and apply it. The result lists the changes."""
@@ -151,8 +156,7 @@ class Actions(HandleBase):
             self._give(result, report)
             return
         self._tell("warning", "broker.reload_refused", None, error=str(error))
-        if not result.done():
-            result.set_exception(self._refusal("reload", str(error)))
+        self._fail(result, self._refusal("reload", str(error)))
 
     def invalidate_routes(self) -> None:
         """Ask every journal again which topics it wants."""

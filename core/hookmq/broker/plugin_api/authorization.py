@@ -54,10 +54,10 @@ class Authorization(HandleBase):
             raise PluginError(
                 self._plugin, f"cannot authorize: {action!r} is not PUBLISH, SUBSCRIBE or WILL"
             )
-        result = state.runtime.promise()
+        result = self._promise()
         depth = DEPTH.get() + 1
         if depth > state.settings.broker.publish_depth:
-            result.set_exception(PluginError(self._plugin, "plugins ask in a loop"))
+            self._fail(result, PluginError(self._plugin, "plugins ask in a loop"))
             return result
 
         def decided(verdict: Allow | Deny, by: str) -> None:
@@ -68,6 +68,9 @@ class Authorization(HandleBase):
                 verdict = Deny(reason=f"QoS above {highest} is not allowed here")
             result.set_result(verdict)
 
+        def settled(verdict: Allow | Deny, by: str) -> None:
+            state.guarded(partial(self._settling, result, partial(decided, verdict, by)))
+
         def begin() -> None:
             if message is not None and topic.startswith(SYSTEM):
                 decided(Deny(reason="topics below $SYS are reserved for the broker"), "")
@@ -76,10 +79,10 @@ class Authorization(HandleBase):
             qos, retain = (message.qos, message.retain) if message is not None else (0, False)
             at_depth(
                 depth, authorize, state, client, chains, None, action, topic, qos, retain, message,
-                subscription, decided,
+                subscription, settled,
             )  # fmt: skip
 
-        state.runtime.call_soon(begin)
+        state.runtime.call_soon(partial(state.guarded, partial(self._settling, result, begin)))
         return result
 
     def _asked_filter(self, filter: str) -> tuple[Subscription, str]:
@@ -94,8 +97,12 @@ class Authorization(HandleBase):
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
         """Discard cached `authorize` verdicts for one client or all clients. Ask again, in slices, about all
         subscriptions or those that overlap with `filter`. Also reread every plugin's `authorize_actions`."""
+        what = "invalidate decisions"
+        self._check_types(
+            what, ("client_id", client_id, str | None), ("filter", filter, str | None)
+        )
         if filter is not None:
-            validate_filter(filter)
+            self._parse_filter(filter, what)
         self._on_loop(partial(self._invalidate_authz, client_id, filter))
 
     def _invalidate_authz(self, client_id: str | None, filter: str | None) -> None:

@@ -73,21 +73,33 @@ class HandleBase:
         """Run `call` in a later turn, and return the promise whose result it sets. If `call` raises an error, awaiting
         the promise raises the same error.
         """
-        result = self._state.runtime.promise()
-
-        def begin() -> None:
-            try:
-                call(result)
-            except PluginError as error:
-                if not result.done():
-                    result.set_exception(error)
-            except Exception as error:
-                if not result.done():
-                    result.set_exception(PluginError(self._plugin, f"internal error: {error!r}"))
-                raise
-
-        self._in_turn(begin)
+        result = self._promise()
+        self._in_turn(partial(self._settling, result, partial(call, result)))
         return result
+
+    def _promise(self) -> Promise:
+        """Return a promise for the plugin. It gets an error if the store fails or the broker ends."""
+        return self._state.promises.make(self._plugin)
+
+    def _settling(self, result: Promise, call: Callable[[], None]) -> None:
+        """Run `call`, which sets `result` now or later. If it raises an error, so does awaiting `result`."""
+        try:
+            call()
+        except PluginError as error:
+            self._fail(result, error)
+        except Exception as error:
+            self._broke(result, error)
+            raise
+
+    def _broke(self, result: Promise, error: Exception) -> None:
+        """Make awaiting `result` raise an internal error, unless the caller has stopped waiting."""
+        self._fail(result, PluginError(self._plugin, f"internal error: {error!r}"))
+
+    @staticmethod
+    def _fail(result: Promise, error: PluginError) -> None:
+        """Make awaiting `result` raise `error`, unless the caller has stopped waiting."""
+        if not result.done():
+            result.set_exception(error)
 
     @staticmethod
     def _give(result: Promise, value: object) -> None:
@@ -139,6 +151,7 @@ class HandleBase:
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
         """Notify the observers of `on_event`. Raises PluginError if the name has no dot."""
+        self._check_types("emit", ("event", event, str), ("client", client, ClientInfo | None))
         if "." not in event.strip("."):
             raise PluginError(self._plugin, f"invalid event name {event!r}: it must contain a dot")
         if event.startswith(OWN):

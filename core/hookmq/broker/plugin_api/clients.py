@@ -34,7 +34,7 @@ class Clients(HandleBase):
         scope = Scope(name, request.mount_point, frozenset({5}))
         peer = request.peer or Peer("", 0, "plugin")
         state = self._state
-        result = state.runtime.promise()
+        result = self._promise()
         connection: PluginConnection = state.open_client(self._instance, peer, scope)
         connection.on_accepted = partial(self._client_accepted, connection, result)
         connection.on_over = partial(self._client_refused, result)

@@ -66,6 +66,7 @@ class Inspection(HandleBase):
     def client(self, client_id: str) -> ClientInfo | None:
         """Return a connected client, or None."""
         self._only_on_loop("client()")
+        self._check_types("find a client", ("client_id", client_id, str))
         session = self._state.sessions.get(client_id)
         return session.client if session is not None and session.connection is not None else None
 

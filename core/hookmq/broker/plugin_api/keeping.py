@@ -3,22 +3,17 @@
 import builtins
 from collections.abc import Awaitable
 from functools import partial
-from math import isfinite
+from math import inf
 from typing import Any
 
 from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.broker.plugin_state import PluginSpace
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.model.cursors import check_limit
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, shown
 from hookmq.model.runtime import Promise
 from hookmq.model.snapshots import Page
 from hookmq.storage.records import MAX_STATE_KEY
-
-
-def _give(result: Promise, value: Any) -> None:
-    if not result.done():  # else the caller has stopped waiting
-        result.set_result(value)
 
 
 class Keeping(HandleBase):
@@ -37,17 +32,28 @@ class Keeping(HandleBase):
         space = self._space("set_timer()")
         key = self._key(key, "set_timer()")
         data = self._bytes(data, "set_timer()", "data")
-        if isinstance(at, bool) or not isinstance(at, int | float) or not isfinite(at):
-            raise PluginError(
-                self._plugin, f"set_timer(): `at` must be a time in epoch seconds, not {at!r}"
-            )
+        due = self._time(at)
         if "on_timer" not in self._instance.kept.hooks:
             raise PluginError(self._plugin, "set_timer(): the plugin does not implement on_timer")
         state = self._state
-        state.plugin_states.set_timer(space, key, float(at), data, state.settings.broker)
+        state.plugin_states.set_timer(space, key, due, data, state.settings.broker)
         self._warn(space)
         state.plugin_timers.wake()
         return self._committed(None)
+
+    def _time(self, at: float) -> float:
+        """Return `at` as a float. Raises PluginError unless it is a time that a timer can have."""
+        if isinstance(at, int | float) and not isinstance(at, bool):
+            try:
+                due = float(at)
+            except OverflowError:
+                due = inf
+            if 0.0 <= due < inf:
+                return due
+        raise PluginError(
+            self._plugin,
+            f"set_timer(): `at` must be a time in epoch seconds, finite and at least 0, not {shown(at)}",
+        )
 
     def cancel_timer(self, key: str) -> Awaitable[bool]:
         """Delete a timer. After the commit, the awaitable returns whether the timer existed."""
@@ -68,21 +74,19 @@ class Keeping(HandleBase):
             )
         return states.space(self._plugin)
 
-    def _key(self, key: str, call: str) -> str:
+    def _key(self, key: str, call: str, what: str = "the key") -> str:
         if not isinstance(key, str):
-            raise PluginError(
-                self._plugin, f"{call}: the key must be str, not {type(key).__name__}"
-            )
+            raise PluginError(self._plugin, f"{call}: {what} must be str, not {type(key).__name__}")
         try:
             size = len(key.encode())
         except UnicodeEncodeError as error:
             raise PluginError(
-                self._plugin, f"{call}: the key is not valid Unicode: {error.reason}"
+                self._plugin, f"{call}: {what} is not valid Unicode: {error.reason}"
             ) from None
         if size > MAX_STATE_KEY:
             raise PluginError(
                 self._plugin,
-                f"{call}: the key has {size} bytes: at most {MAX_STATE_KEY} are allowed",
+                f"{call}: {what} has {size} bytes: at most {MAX_STATE_KEY} are allowed",
             )
         return str.__str__(key)  # a store may not accept subclasses
 
@@ -96,9 +100,9 @@ class Keeping(HandleBase):
     def _committed(self, value: Any) -> Promise:
         """Return a promise whose result is set to `value` once this turn is committed."""
         state = self._state
-        result = state.runtime.promise()
+        result = self._promise()
         # Not a place where the batch may be cut: the message that a hook is called for belongs to the same commit.
-        state.committer.after_commit(partial(_give, result, value), cut=False)
+        state.committer.after_commit(partial(self._give, result, value), cut=False)
         state.writes.schedule()
         return result
 
@@ -151,7 +155,7 @@ class KeptState:
         """Return a page of keys and values, sorted by key."""
         handle = self._handle
         space = handle._space("state.items()")
-        prefix = handle._key(prefix, "state.items()")
+        prefix = handle._key(prefix, "state.items()", "the prefix")
         plugin, cursors = handle._plugin, handle._state.cursors
         check_limit(plugin, "state.items", limit)
         query = (plugin, prefix)

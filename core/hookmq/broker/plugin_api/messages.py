@@ -63,14 +63,15 @@ class Messages(HandleBase):
         check_limit(self._plugin, "queue", limit)
         session, after = self._resume("queue", client_id, cursor)
         state = self._state
-        result = state.runtime.promise()
+        result = self._promise()
         if session is None or not session.stored:
             self._give_queue(result, session, after, limit)
         elif state.failed is not None:
-            result.set_exception(self._failed(state.failed))
+            self._fail(result, self._failed(state.failed))
         else:
             # The store returns only what is committed.
-            give = partial(self._give_queue, result, session, after, limit)
+            page = partial(self._give_queue, result, session, after, limit)
+            give = partial(self._settling, result, page)
             state.committer.after_commit(give, cut=False)
             state.writes.schedule()
         return result
@@ -99,11 +100,10 @@ class Messages(HandleBase):
             return
         last = session.last_seq
 
-        def read(page: list[Queued] | StoreFailed) -> None:
+        def show(page: list[Queued] | StoreFailed) -> None:
             if isinstance(page, StoreFailed):
+                self._fail(result, self._failed(page.reason))
                 state.committer.fail(page.reason)
-                if not result.done():
-                    result.set_exception(self._failed(page.reason))
                 return
             for entry, message in page:
                 if not entry.packet_id:  # otherwise it was sent while the page was read
@@ -118,6 +118,9 @@ class Messages(HandleBase):
                     found.append((entry.seq, shown))
             more = bool(page) and page[-1][0].seq < last
             self._give_page(result, session, found, more, page[-1][0].seq if page else 0)
+
+        def read(page: list[Queued] | StoreFailed) -> None:
+            self._settling(result, partial(show, page))
 
         state.store.read(
             session.owner, max(after, session.loaded_seq), limit - len(found), PAGE_BYTES, read

@@ -12,6 +12,7 @@ from hookmq.model.errors import PluginError
 from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
+from hookmq.mqtt.encoder import publish_size
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.primitives import Reader
 from hookmq.mqtt.properties import EMPTY, In, Properties
@@ -54,8 +55,8 @@ class Publishing(HandleBase):
         """Publish, and return an awaitable for the number of recipients once the message is committed. The message is
         sent even if nothing awaits it. Awaiting raises PluginError if the message was refused."""
         self._only_on_loop("publish_and_wait()")
-        result = self._state.runtime.promise()
         message = self._message(topic, payload, qos, retain, properties, as_client, volatile)
+        result = self._promise()
         self._send(message, as_client, volatile, result)
         return result
 
@@ -79,15 +80,25 @@ class Publishing(HandleBase):
         self._check_topic(topic, "publish")
         if qos not in (0, 1, 2):
             raise self._refusal("publish", f"QoS {qos!r}")
+        section = 1
         if properties is not EMPTY:
             properties = properties.only(In.WILL)
             try:
                 # Otherwise an invalid value would fail in a later turn, for each subscriber.
-                reader = Reader(encode_section(properties, In.WILL))
+                raw = encode_section(properties, In.WILL)
+                reader = Reader(raw)
                 most = state.limits.max_user_properties
                 check_response_topic(read_properties(reader, In.WILL, most))
             except (ProtocolError, ValueError, TypeError, AttributeError) as error:
                 raise self._refusal("publish", f"a property is invalid: {error}") from error
+            section = len(raw)
+        size = publish_size(len(topic.encode()), len(payload), qos, section)
+        # Not the limit of new connections: a plugin may pass on what a client was allowed to send before a reload.
+        if size > state.largest_packet:
+            raise self._refusal(
+                "publish",
+                f"the packet of {size} bytes exceeds broker.max_packet_size, {state.largest_packet}",
+            )
         now = state.runtime.time()
         interval = properties.message_expiry_interval
         return Message(
@@ -112,21 +123,21 @@ class Publishing(HandleBase):
             state.dropped(message, client, DropReason.DEPTH, Direction.IN, self._plugin)
             self.log("warning", "publish.too_deep", topic=message.topic)
             if result is not None:
-                result.set_exception(PluginError(self._plugin, "plugins answer in a loop"))
+                self._fail(result, PluginError(self._plugin, "plugins answer in a loop"))
             return
 
         def done(outcome: PublishResult) -> None:
             if outcome.matched < 0:
                 code = f"0x{outcome.code:02X}"
                 self.log("warning", "publish.refused", topic=message.topic, code=code)
-            if result is None or result.done():
+            if result is None:
                 return
             if outcome.matched < 0:
-                result.set_exception(PluginError(self._plugin, f"refused: {outcome.code.text}"))
+                self._fail(result, PluginError(self._plugin, f"refused: {outcome.code.text}"))
             elif outcome.relies:
                 self._after_commit(result, outcome.matched)
             else:
-                result.set_result(outcome.matched)
+                self._give(result, outcome.matched)
 
         def begin() -> None:
             run = PublishPipeline(
@@ -142,7 +153,8 @@ class Publishing(HandleBase):
             at_depth(depth, run.start)
             state.writes.schedule()
 
-        state.runtime.call_soon(begin)
+        call = begin if result is None else partial(self._settling, result, begin)
+        state.runtime.call_soon(partial(state.guarded, call))
 
     def _session_of(self, client: ClientInfo) -> Session | None:
         """Return the session of `client`, unless another client has taken it over."""

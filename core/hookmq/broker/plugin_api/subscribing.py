@@ -92,9 +92,8 @@ class Subscribing(HandleBase):
 
         def decided(made: Subscription | Deny, by: str, late: bool) -> None:
             if state.sessions.get(client_id) is not session:
-                if not result.done():
-                    ended = f"the session of client {client_id!r} has ended"
-                    result.set_exception(self._refusal(_WHAT, ended))
+                ended = f"the session of client {client_id!r} has ended"
+                self._fail(result, self._refusal(_WHAT, ended))
             elif isinstance(made, Deny):
                 state.denied(session.client, Action.SUBSCRIBE, request.filter, made.code, by)
                 self._refused(session, request, made, result)
@@ -102,7 +101,10 @@ class Subscribing(HandleBase):
                 self._made(session, made, pipeline.sends_retained, result)
             state.writes.schedule()
 
-        pipeline.run(wanted, decided)
+        def settled(made: Subscription | Deny, by: str, late: bool) -> None:
+            state.guarded(partial(self._settling, result, partial(decided, made, by, late)))
+
+        pipeline.run(wanted, settled)
 
     def _refused(
         self, session: Session, request: SubscribeRequest, why: Deny, result: Promise
@@ -132,6 +134,6 @@ class Subscribing(HandleBase):
             self._give(result, ReasonCode(made.qos))
 
         if session.durable:
-            state.committer.after_commit(committed)
+            state.committer.after_commit(partial(self._settling, result, committed))
         else:
             committed()

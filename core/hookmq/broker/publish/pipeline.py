@@ -7,6 +7,8 @@ None and the pipeline calls `done` later. A message that waits delays only its o
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from hookmq.broker.publish.authorize import Decisions, authorize
 from hookmq.broker.publish.fan_out import publish
@@ -87,6 +89,7 @@ class PublishPipeline:
         "decisions",
         "done",
         "full",
+        "guarded",
         "kept",
         "message",
         "patient",
@@ -131,6 +134,8 @@ class PublishPipeline:
         self.volatile = False
         """Whether the message is retained without a record, so that a restart forgets it."""
         self.result: PublishResult | None = None
+        self.guarded = False
+        """Whether `_go_on` catches internal errors."""
         self.returned = False
         """Whether `run` has returned, so that the result goes to `done`."""
         self.step: Cancel | None = None
@@ -224,9 +229,23 @@ class PublishPipeline:
             self.step = step
 
     def _authorized(self, verdict: Allow | Deny, by: str) -> None:
-        if self._refused(verdict, by):
-            return
-        self._transform()
+        if self.returned and not self.guarded:
+            self._go_on(partial(self._authorized, verdict, by))
+        elif not self._refused(verdict, by):
+            self._transform()
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Run a step after `run` has returned. After an internal error, refuse the message: the source still waits."""
+        self.guarded = True
+        try:
+            step()
+        except Exception as error:
+            if self.result is not None or self.cancelled:
+                raise  # the source has the result
+            self.state.runtime.log("error", "internal.error", error=repr(error), traceback=error)
+            self._deny(_INTERNAL, "broker")
+        finally:
+            self.guarded = False
 
     def _refused(self, verdict: Allow | Deny, by: str) -> bool:
         self.step = None
@@ -280,6 +299,9 @@ class PublishPipeline:
         return calls if calls and narrow(calls, topic) else ()
 
     def _transformed(self, result: Message | Subscription | Deny | Drop | Handled, by: str) -> None:
+        if self.returned and not self.guarded:
+            self._go_on(partial(self._transformed, result, by))
+            return
         self.step = None
         if self.cancelled:
             return
@@ -328,7 +350,9 @@ class PublishPipeline:
         self._end(outcome)
 
     def _authorized_again(self, verdict: Allow | Deny, by: str) -> None:
-        if not self._refused(verdict, by):
+        if self.returned and not self.guarded:
+            self._go_on(partial(self._authorized_again, verdict, by))
+        elif not self._refused(verdict, by):
             self._accept()
 
     def _accept(self) -> None:
@@ -349,7 +373,7 @@ class PublishPipeline:
     def _accept_next(self) -> None:
         if not self.cancelled:
             self.step = None
-            self._accept()
+            self._go_on(self._accept)
 
     def _hand_on(self, route: Route, without: tuple[BoundedJournal, ...] = ()) -> PublishResult:
         """Deliver the message to every recipient of `route` except the journals in `without`."""
@@ -422,6 +446,9 @@ class PublishPipeline:
         self.result = outcome
         if self.returned:
             self.done(outcome)
+
+
+_INTERNAL: Final = Deny(ReasonCode.UNSPECIFIED_ERROR, "internal error", decided=False)
 
 
 def _nothing() -> None:

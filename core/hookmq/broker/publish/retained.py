@@ -106,10 +106,15 @@ def expire(state: BrokerState, topic: str) -> None:
         state.writes.schedule()
 
 
-def clear_matching(state: BrokerState, filter: str, done: Callable[[int], None]) -> None:
+def clear_matching(
+    state: BrokerState,
+    filter: str,
+    done: Callable[[int], None],
+    failed: Callable[[Exception], None],
+) -> None:
     """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with their number, once that
-    is committed. Subscribers are not sent anything."""
-    _clear_slice(state, state.retained.scan(filter), 0, done)
+    is committed. Call `failed` after an internal error instead. Subscribers are not sent anything."""
+    _clear_slice(state, state.retained.scan(filter), 0, done, failed)
 
 
 def _clear_slice(
@@ -117,7 +122,26 @@ def _clear_slice(
     found: Iterator[tuple[str, Kept] | None],
     count: int,
     done: Callable[[int], None],
+    failed: Callable[[Exception], None],
 ) -> None:
+    """Clear one slice of the messages in `found`. `count` were cleared before."""
+    try:
+        count, more = _clear_some(state, found, count)
+    except Exception as error:
+        failed(error)
+        raise
+    if more:
+        again = partial(_clear_slice, state, found, count, done, failed)
+        state.runtime.call_soon(partial(state.guarded, again))
+    else:
+        state.committer.after_commit(partial(done, count))
+    state.writes.schedule()
+
+
+def _clear_some(
+    state: BrokerState, found: Iterator[tuple[str, Kept] | None], count: int
+) -> tuple[int, bool]:
+    """Clear the next messages, and return how many were cleared by now, and whether there may be more."""
     left = _SLICE
     for item in found:
         if item is None:
@@ -127,12 +151,8 @@ def _clear_slice(
             count += 1
             left -= 1
         if left <= 0:
-            again = partial(_clear_slice, state, found, count, done)
-            state.runtime.call_soon(partial(state.guarded, again))
-            state.writes.schedule()
-            return
-    state.committer.after_commit(partial(done, count))
-    state.writes.schedule()
+            return count, True
+    return count, False
 
 
 def _clear(state: BrokerState, topic: str, known: Kept) -> None:

@@ -18,7 +18,7 @@ from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, S
 from hookmq.plugin import Accept, ClientRequest, Context, Message, Plugin, hookimpl
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.storage.records import CommitId
-from hookmq_testing import Harness, HookRecorder
+from hookmq_testing import Harness, HookRecorder, will
 
 Make = Callable[..., Harness]
 
@@ -63,6 +63,39 @@ FREE: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("metrics", lambda broker: broker.metrics.messages_received),
 ]
 """Calls that any thread may make."""
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda b: b.disconnect([]), "cannot disconnect a client: client_id is list, not str"),
+        (lambda b: b.disconnect("one", 0x98, drop_will=True), "code is int, not ReasonCode"),
+        (lambda b: b.disconnect("one", reason=5, drop_will=True), "reason is int, not str"),
+        (lambda b: b.end_session({}), "cannot end a session: client_id is dict, not str"),
+        (lambda b: b.end_session("one", 5), "reason is int, not str"),
+        (lambda b: b.client([]), "cannot find a client: client_id is list, not str"),
+        (lambda b: b.session([]), "cannot read a session: client_id is list, not str"),
+        (lambda b: b.sessions(5), r"sessions\(\): 5 is not a cursor"),
+        (lambda b: b.queue([]), "client_id is list, not str"),
+        (lambda b: b.inflight({}), "client_id is dict, not str"),
+        (lambda b: b.emit(5), "cannot emit: event is int, not str"),
+        (lambda b: b.emit("a.b", "one"), "cannot emit: client is str, not "),
+        (lambda b: b.invalidate_authz([]), "client_id is list, not "),
+        (lambda b: b.invalidate_authz(filter=5), "filter is int, not "),
+        (lambda b: b.invalidate_authz(filter="a#"), "cannot invalidate decisions: "),
+        (lambda b: b.authorize(None, Action.PUBLISH, "a"), "client is NoneType"),
+        (lambda b: b.authorize("one", [], "a"), "client is str"),
+    ],
+)
+def test_a_wrong_argument_names_the_call_and_the_type(
+    broker_harness: Make, call: Callable[[Any], object], text: str
+) -> None:
+    harness = broker_harness(plugins=[HookRecorder("on_event", id="mine")])
+    one = harness.connect("one", will=will("bye"))
+    with pytest.raises(PluginError, match=text):
+        call(harness.handle("mine"))
+    assert not one.closed
+    assert harness.broker.sessions["one"].will is not None
 
 
 def test_every_member_of_the_handle_has_its_rule() -> None:

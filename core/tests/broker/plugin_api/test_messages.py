@@ -218,7 +218,7 @@ def test_a_store_that_fails() -> None:
     ) as harness:  # fmt: skip
         away(harness, 5)
         for _ in range(2):  # while it fails, and afterwards
-            with pytest.raises(PluginError, match=r"queue\(\): the store failed: disk on fire"):
+            with pytest.raises(PluginError, match="the store failed: disk on fire"):
                 queue(harness)
         assert harness.broker.state.failed == "disk on fire"
 

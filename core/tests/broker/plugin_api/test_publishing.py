@@ -161,6 +161,42 @@ def test_what_is_of_another_type_is_refused_at_once(
     assert not harness.clock.tasks
 
 
+@pytest.mark.parametrize("as_client", [True, False])
+def test_a_message_has_the_limit_of_a_publish(
+    broker_harness: Make, mine: HookRecorder, as_client: bool
+) -> None:
+    """The size is that of the MQTT 5 packet: here 3 bytes for the header, 3 for the topic and 2 for the packet id."""
+    harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
+    harness.connect("one")
+    client = client_of(harness) if as_client else None
+    sub = harness.connect("sub")
+    sub.subscribe("#", 1)
+    broker = harness.handle("mine")
+    properties = Properties(content_type="x" * 17)  # 21 bytes with its length
+    broker.publish("a", bytes(1000 - 8 - 21), 1, properties=properties, as_client=client)
+    assert len(sub.expect_message("a").payload) == 971
+    broker.publish("a", bytes(1000 - 9), 1, as_client=client)
+    assert len(sub.expect_message("a").payload) == 991
+    too_large = r"cannot publish: the packet of 1001 bytes exceeds broker.max_packet_size, 1000"
+    for publish in (broker.publish, broker.publish_and_wait):
+        with pytest.raises(PluginError, match=too_large):
+            publish("a", bytes(1000 - 8), 1, as_client=client)
+        with pytest.raises(PluginError, match=too_large):
+            publish("a", bytes(972), 1, properties=properties, as_client=client)
+    sub.expect_nothing()
+
+
+def test_a_reload_lowers_the_limit_only_for_new_connections(
+    broker_harness: Make, mine: HookRecorder
+) -> None:
+    """A plugin may still pass on what an older connection sends."""
+    harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
+    harness.reload(config={"broker": {"max_packet_size": 500}})
+    harness.handle("mine").publish("a", bytes(900))
+    with pytest.raises(PluginError, match=r"exceeds broker.max_packet_size, 1000"):
+        harness.handle("mine").publish("a", bytes(1000))
+
+
 # --- waiting ------------------------------------------------------------------------------------------------------------
 
 
