@@ -74,9 +74,9 @@ class Kept(Outgoing):
         remaining lifetime needs its own."""
         return FORMS if self.size <= SMALL else 1
 
-    def anew(self) -> Outgoing:
+    def without_id(self) -> Outgoing:
         """See `Outgoing.anew`. A large message's encodings are not shared, so that `most` limits them."""
-        return super().anew() if self.size <= SMALL else Outgoing(self.message)
+        return super().without_id() if self.size <= SMALL else Outgoing(self.message)
 
 
 class Expiries:

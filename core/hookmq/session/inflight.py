@@ -46,7 +46,7 @@ class Outgoing:
         self.forms: dict[tuple[bool, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] | None
         self.forms = None
 
-    def anew(self) -> "Outgoing":
+    def without_id(self) -> "Outgoing":
         """Return the same message for later recipients. They need a new id, because the store deletes the old one with
         its last queue entry."""
         if self.forms is None:

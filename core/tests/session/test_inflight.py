@@ -77,12 +77,12 @@ def test_a_message_is_as_large_as_what_its_sender_chose() -> None:
 
 def test_a_message_anew_shares_the_encodings_and_not_the_id() -> None:
     first = Outgoing(Message("t", b"p"), id=7)
-    second = first.anew()
+    second = first.without_id()
     assert (first.id, second.id) == (7, 0)
     assert second.message is first.message
     assert second.forms is first.forms is not None
     first.forms[True, 0, False, (), -1] = (b"head", b"tail")
-    assert second.anew().forms == {(True, 0, False, (), -1): (b"head", b"tail")}
+    assert second.without_id().forms == {(True, 0, False, (), -1): (b"head", b"tail")}
 
 
 def test_what_is_shared_by_sessions_that_end_differs_by_what_comes_next() -> None:

@@ -216,7 +216,7 @@ def send_retained(state: BrokerState, session: Session) -> None:
             return  # the plugin's answer drains the queue
         session.drained += outgoing.size
         if session.durable and state.recording:
-            outgoing = outgoing.anew()
+            outgoing = outgoing.without_id()
         qos = min(outgoing.message.qos, subscription.qos)
         deliver(state, session, outgoing, qos, True, identifiers_of(subscription), subscription)
         connection = session.connection

@@ -153,7 +153,7 @@ def take_from_groups(state: BrokerState, session: Session) -> int:
         subscription = group.members[session]
         qos = min(waiting.outgoing.message.qos, subscription.qos)
         # The member's queue entry is recorded before the group's is dropped: the message always has an owner.
-        outgoing = waiting.outgoing if waiting.seq else waiting.outgoing.anew()
+        outgoing = waiting.outgoing if waiting.seq else waiting.outgoing.without_id()
         _deliver_shared(state, group, session, subscription, outgoing, qos)
         dequeue_shared(state, group, waiting)
         size: int = outgoing.size
@@ -183,7 +183,7 @@ def give_back(state: BrokerState, session: Session, deliveries: list[Delivery]) 
             # A plugin changed the message for this member only.
             outgoing = Outgoing(delivery.original)
         else:
-            outgoing = delivery.outgoing if delivery.seq else delivery.outgoing.anew()
+            outgoing = delivery.outgoing if delivery.seq else delivery.outgoing.without_id()
         _enqueue_shared(state, group, outgoing, front=True)
         complete(state, session, delivery)
     return own
