@@ -401,7 +401,7 @@ class ClientConnection(ConnectionState):
         acknowledgement.data = data
         acknowledgement.publishes = int(qos == 1)
         if relies:  # [MQTT-4.3.2-4, 4.3.3-8] [MQTT311-4.3.2-2]
-            acknowledgement.hold()
+            acknowledgement.add_condition()
             self.state.committer.after_commit(acknowledgement.met)
         self.answer(acknowledgement)
 

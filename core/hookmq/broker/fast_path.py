@@ -201,7 +201,7 @@ def _publish(
         ):
             state.writes.schedule()
             return
-        acknowledgement.hold()
+        acknowledgement.add_condition()
         committer.after_commit(acknowledgement.met)
     connection.answer(acknowledgement)
     state.writes.schedule()
@@ -282,7 +282,7 @@ def _forward_durable(
     answer = PUBACK + data[stop : stop + 2]
     if not _join(connection, answer, 1):
         acknowledgement = Acknowledgement(connection.release, answer, 1)
-        acknowledgement.hold()
+        acknowledgement.add_condition()
         state.committer.after_commit(acknowledgement.met)
         connection.answer(acknowledgement)
     state.writes.schedule()

@@ -153,7 +153,7 @@ class PluginConnection(PluginMailbox):
         acknowledgement.publishes = int(qos == 1)
         acknowledgement.then = partial(self._answered, packet.packet_id, qos, code)
         if relies:
-            acknowledgement.hold()
+            acknowledgement.add_condition()
             self.state.committer.after_commit(acknowledgement.met)
         self.answer(acknowledgement)
 
@@ -330,7 +330,7 @@ class PluginConnection(PluginMailbox):
         code = ReasonCode.SUCCESS if matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
         if acknowledgement is not None:
             if committer.added != added:
-                acknowledgement.hold()
+                acknowledgement.add_condition()
                 committer.after_commit(acknowledgement.met)
             if acknowledgement.left or self.answers:
                 acknowledgement.then = partial(self._settle, self.number(done), code)
@@ -349,7 +349,7 @@ class PluginConnection(PluginMailbox):
                 self.state.committer.add(DropReceived(session.client_id, number))
                 answer = Acknowledgement(self.release)
                 answer.then = partial(self._settle, number, code)
-                answer.hold()
+                answer.add_condition()
                 self.state.committer.after_commit(answer.met)
                 self.state.writes.schedule()
                 self.answer(answer)

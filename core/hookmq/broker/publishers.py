@@ -99,10 +99,10 @@ class Publishers:
 
     def _make(self, record: ClientRecord, key: bytes, size: int, id: int) -> Publisher:
         client = record.client()
-        place = (record.listener, record.mount_point)
-        scope = self._scopes.get(place)
+        scope_key = (record.listener, record.mount_point)
+        scope = self._scopes.get(scope_key)
         if scope is None:
-            scope = self._scopes[place] = client.scope
+            scope = self._scopes[scope_key] = client.scope
         client.scope = scope
         return Publisher(client, id, key, size)
 

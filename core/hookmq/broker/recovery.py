@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hookmq.broker.delivery.queue import restore
-from hookmq.broker.publish.retained import hold
+from hookmq.broker.publish.retained import keep_retained
 from hookmq.broker.retained_expiry import Kept
 from hookmq.broker.sessions.lifecycle import (
     account_connect,
@@ -103,7 +103,7 @@ def _load(state: BrokerState) -> list[SharedSubscription]:
             publisher = state.publishers.get(item.publisher) if item.publisher else None
             if item.publisher and publisher is None:
                 raise StoreError(f"the publisher of retained {item.message.topic!r} is missing")
-            hold(state, Kept(item.message, publisher))
+            keep_retained(state, Kept(item.message, publisher))
         elif isinstance(item, PutPublisher):
             state.publishers.load(item.id, item.client)
         elif isinstance(item, PutSubscription):

@@ -222,7 +222,7 @@ class BrokerState:
         if outgoing.id == 0:
             outgoing.id = self.next_message_id
             self.next_message_id += 1
-            outgoing.place = self.committer.place()
+            outgoing.record_index = self.committer.next_index()
             self.committer.add(PutMessage(outgoing.id, outgoing.message), outgoing.size)
         outgoing.uses += 1
         return outgoing.id

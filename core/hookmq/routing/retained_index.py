@@ -127,7 +127,7 @@ class _Children(Generic[V]):
         self.moves += 1
 
 
-class _Place(Generic[V]):
+class _Position(Generic[V]):
     """A search's position among the children of `node`."""
 
     __slots__ = ("at", "last", "moves", "node")
@@ -330,7 +330,7 @@ class RetainedIndex(Generic[V]):
             levels.pop()
         depth = len(levels)
         root = self._root
-        places: list[_Place[V]] = []
+        positions: list[_Position[V]] = []
         node: _Node[V] | None = root
         visited = 0
         while node is not None:
@@ -341,11 +341,11 @@ class RetainedIndex(Generic[V]):
                     if node.topic is not None and node.since <= start:
                         yield node.topic, cast("V", node.value)
                     if deep and node.children is not None:
-                        places.append(_Place(node))
+                        positions.append(_Position(node))
                     break
                 level = levels[node.depth]
                 if level == "+":
-                    places.append(_Place(node))
+                    positions.append(_Position(node))
                     break
                 child = None if node.children is None else node.children.find(level)
                 if child is not None:
@@ -354,20 +354,20 @@ class RetainedIndex(Generic[V]):
                         child = None
                 node = child
             node = None
-            while places and node is None:
+            while positions and node is None:
                 if visited >= pace > 0:
                     visited = 0
                     yield None
-                place = places[-1]
-                child = place.step(start)
+                position = positions[-1]
+                child = position.step(start)
                 if child is None:
-                    places.pop()
+                    positions.pop()
                     continue
                 visited += 1 + (len(child.name) >> _LONG)
-                if place.node is root and child.first.startswith("$"):  # [MQTT-4.7.2-1]
+                if position.node is root and child.first.startswith("$"):  # [MQTT-4.7.2-1]
                     continue
                 child = _target(child)
-                if (child.depth <= depth or deep) and _fits(levels, child, place.node.depth):
+                if (child.depth <= depth or deep) and _fits(levels, child, position.node.depth):
                     node = child
 
 

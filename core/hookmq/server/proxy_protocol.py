@@ -140,7 +140,7 @@ def _tlvs(data: bytes) -> dict[int, bytes]:
     while at < len(data):
         end = at + 3 + int.from_bytes(data[at + 1 : at + 3], "big")
         if at + 3 > len(data) or end > len(data):
-            raise ProxyError("PROXY v2 header with a cut off TLV")
+            raise ProxyError("PROXY v2 header with a truncated TLV")
         found[data[at]] = data[at + 3 : end]
         at = end
     return found
@@ -152,7 +152,7 @@ def _certificate(tlvs: bytes) -> Certificate | None:
     if secure is None:
         return None
     if len(secure) < 5:
-        raise ProxyError("PROXY v2 header with a cut off TLV")
+        raise ProxyError("PROXY v2 header with a truncated TLV")
     name = _tlvs(secure[5:]).get(_TLV_SSL_CN)
     verified = secure[0] & _CLIENT_CERTIFICATE and secure[1:5] == bytes(4)
     if not verified or not name:

@@ -27,18 +27,18 @@ PUBCOMP: Final = b"\x70\x02"
 class Outgoing:
     """A message and its encodings, shared by all sessions that receive it.
 
-    `id` is its id in the store, or 0 if it is not stored. `uses` counts its queue entries. `place` is its index in
+    `id` is its id in the store, or 0 if it is not stored. `uses` counts its queue entries. `record_index` is its index in
     the batch being collected (see `group_commit`). `forms` caches (head, tail) by (version is 5, QoS is above 0,
     retain, identifiers, seconds to expiry), so each form is encoded once.
     """
 
-    __slots__ = ("forms", "id", "message", "place", "size", "uses")
+    __slots__ = ("forms", "id", "message", "record_index", "size", "uses")
 
     def __init__(self, message: Message, id: int = 0) -> None:
         self.message = message
         self.id = id
         self.uses = 0
-        self.place = 0
+        self.record_index = 0
         # Count everything that the sender can make large, not just the payload.
         self.size = len(message.payload) + len(message.topic)
         if message.properties is not EMPTY:
@@ -74,7 +74,7 @@ class Acknowledgement:
         self.then: Callable[[], None] | None = None
         """Called after the acknowledgement was sent, to send packets that must not precede it."""
 
-    def hold(self) -> None:
+    def add_condition(self) -> None:
         """Wait for one more condition."""
         self.left += 1
 
@@ -96,12 +96,12 @@ class Delivery:
 
     `seq` is its position in the durable queue; 0 if it has none. `group` is the shared subscription that it came from,
     to which it returns if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch` is the commit that contains
-    its queue entry, at index `place`; 0 if there is none. In a queue without records, `place` is the position in the
-    queue. `owner` is the owner of the queue if the records have not been created yet.
+    its queue entry, at index `position`; 0 if there is none. Without records, `position` is that in
+    the queue. `owner` is the owner of the queue if the records have not been created yet.
     """
 
     __slots__ = (
-        "batch", "group", "identifiers", "original", "outgoing", "owner", "packet_id", "place", "qos",
+        "batch", "group", "identifiers", "original", "outgoing", "owner", "packet_id", "position", "qos",
         "released", "retain", "sent_at", "seq", "subscription", "waiter", "weight",
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ class Delivery:
         self.packet_id = 0
         self.owner = ""
         self.batch = 0
-        self.place = 0
+        self.position = 0
         self.released = False
         self.sent_at = 0.0
         """When it was last sent, used for retransmission; infinite while it waits for its record."""

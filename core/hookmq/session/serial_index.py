@@ -59,10 +59,10 @@ class SerialIndex(Generic[V]):
         if at < 0:
             return
         block = blocks[at]
-        place = bisect_left(block, item.serial, key=_serial)
-        if place == len(block) or block[place] is not item:
+        index = bisect_left(block, item.serial, key=_serial)
+        if index == len(block) or block[index] is not item:
             return
-        del block[place]
+        del block[index]
         self._size -= 1
         if not block:
             del blocks[at]
@@ -77,10 +77,10 @@ class SerialIndex(Generic[V]):
         at = max(0, bisect_right(blocks, serial, key=_first) - 1)
         if at == len(blocks):
             return found
-        place = bisect_left(blocks[at], serial, key=_serial)
+        index = bisect_left(blocks[at], serial, key=_serial)
         while at < len(blocks) and len(found) < count:
-            found += blocks[at][place : place + count - len(found)]
-            place = 0
+            found += blocks[at][index : index + count - len(found)]
+            index = 0
             at += 1
         return found
 

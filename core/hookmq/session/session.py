@@ -100,6 +100,7 @@ class Session(Numbered):
         "last_seq",
         "lingering",
         "loaded_seq",
+        "loading",
         "max_subscriptions",
         "on_page",
         "out",
@@ -110,8 +111,7 @@ class Session(Numbered):
         "queue_qos0",
         "queued",
         "queued_bytes",
-        "reading",
-        "received",
+                "received",
         "recorded",
         "resend",
         "resumes",
@@ -174,7 +174,7 @@ class Session(Numbered):
         """Number of queue entries that are only in the store. They follow the entries in memory."""
         self.last_seq = 0
         self.loaded_seq = 0
-        self.reading = False
+        self.loading = False
         self.on_page: Callable[[Any, Session], None] | None = None
         """Called with the broker's core and this session once the page being read has arrived, or the session has
         ended."""

@@ -18,9 +18,9 @@ from hookmq.storage.records import CommitId, Enqueue, PutMessage, Record
 
 MAX_RECORDS = 20000
 MAX_BYTES = 64 << 20
-"""A batch is cut at the first safe place after this many records, or bytes of messages."""
-_NO_CUT = -1
-"""The index for a waiter in the middle of an effect, where the batch cannot be cut."""
+"""A batch is split at the first safe point after this many records, or bytes of messages."""
+_NO_SPLIT = -1
+"""The index for a waiter in the middle of an effect, where the batch cannot be split."""
 
 
 def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
@@ -53,9 +53,30 @@ class GroupCommit:
     """
 
     __slots__ = (
-        "_bytes", "_cuts", "_failed", "_go_on", "_gone", "_guarded", "_held", "_identity", "_journaled", "_pending",
-        "_put", "_records", "_running", "_sizes", "_taken", "_told", "_waiters", "added", "collecting", "commits",
-        "fresh", "journals", "number", "store",
+        "_bytes",
+        "_failed",
+        "_go_on",
+        "_gone",
+        "_guarded",
+        "_held",
+        "_identity",
+        "_journaled",
+        "_pending",
+        "_put",
+        "_records",
+        "_running",
+        "_sizes",
+        "_splits",
+        "_taken",
+        "_told",
+        "_waiters",
+        "added",
+        "collecting",
+        "commits",
+        "fresh",
+        "journals",
+        "number",
+        "store",
     )  # fmt: skip
 
     def __init__(
@@ -92,9 +113,9 @@ class GroupCommit:
         """The number of records that were removed and are now None."""
         self._bytes = 0
         self._waiters: list[Callable[[], None]] = []
-        self._cuts: list[int] = []
+        self._splits: list[int] = []
         self._sizes: list[int] = []
-        """Bytes up to each index in `_cuts`."""
+        """Bytes up to each index in `_splits`."""
         self._journaled = False
         self._running = False
         self._held = False
@@ -122,7 +143,7 @@ class GroupCommit:
     def sent(self, delivery: Delivery) -> None:
         """Mark the newest record as the queue entry for `delivery`, which is being sent at QoS 1."""
         delivery.batch = self.number
-        delivery.place = len(self._records) - 1
+        delivery.position = len(self._records) - 1
         self.fresh += 1
 
     def add_sent(self, delivery: Delivery) -> None:
@@ -135,7 +156,7 @@ class GroupCommit:
         self._bytes += delivery.outgoing.size
         if self._failed is not None:
             delivery.batch = self.number
-            delivery.place = len(self._records)
+            delivery.position = len(self._records)
             self._records.append(delivery)
             self.fresh += 1
 
@@ -152,21 +173,21 @@ class GroupCommit:
         if self._failed is None:
             return True
         records = self._records
-        records[delivery.place] = None
+        records[delivery.position] = None
         self._gone += 1
         outgoing = delivery.outgoing
         if outgoing.id == 0:
             return True  # it has no records yet
         outgoing.uses -= 1
-        if outgoing.uses == 0 and outgoing.place < len(records):
-            put = records[outgoing.place]
+        if outgoing.uses == 0 and outgoing.record_index < len(records):
+            put = records[outgoing.record_index]
             if isinstance(put, PutMessage) and put.id == outgoing.id:
-                records[outgoing.place] = None
+                records[outgoing.record_index] = None
                 self._gone += 1
                 outgoing.id = 0  # later recipients store it again
         return True
 
-    def place(self) -> int:
+    def next_index(self) -> int:
         """Return the index of the next record in the batch."""
         return len(self._records)
 
@@ -181,7 +202,7 @@ class GroupCommit:
             self._fail(f"journal {journal.name}: {error!r}")
 
     def hold_batch(self) -> None:
-        """Prevent the batch from being committed or cut until `release_batch`. More records of this effect will follow
+        """Prevent the batch from being committed or split until `release_batch`. More records of this effect will follow
         in later turns."""
         self._held = True
         self.added += 1
@@ -190,28 +211,28 @@ class GroupCommit:
         """Mark the effect as complete, so that the next `flush` may commit it."""
         self._held = False
 
-    def after_commit(self, call: Callable[[], None], cut: bool = True) -> None:
+    def after_commit(self, call: Callable[[], None], may_split: bool = True) -> None:
         """Run `call` once every record added before this call is committed.
 
-        The batch may be cut here, unless `cut` is False because more records of the same effect follow.
+        The batch may be split here, unless `may_split` is False because more records of the same effect follow.
         """
         if self._failed is not None:
             self.collecting = True
             self._waiters.append(call)
-            self._cuts.append(len(self._records) if cut and not self._held else _NO_CUT)
+            self._splits.append(len(self._records) if may_split and not self._held else _NO_SPLIT)
             self._sizes.append(self._bytes)
 
     def still_last(self, call: Callable[[], None]) -> bool:
         """If `call` is the newest waiter of the batch, make it also wait for all records added since, and return True.
 
-        The batch may then be cut here instead of at the waiter's old place.
+        The batch may then be split here instead of at the waiter's old point.
         """
         waiters = self._waiters
         if not waiters or self._held or waiters[-1] != call:
             return False
-        if not _NO_CUT < self._cuts[-1] < MAX_RECORDS or self._sizes[-1] >= MAX_BYTES:
-            return False  # the batch must be cut at the old place
-        self._cuts[-1] = len(self._records)
+        if not _NO_SPLIT < self._splits[-1] < MAX_RECORDS or self._sizes[-1] >= MAX_BYTES:
+            return False  # the batch must be split at the old point
+        self._splits[-1] = len(self._records)
         self._sizes[-1] = self._bytes
         return True
 
@@ -231,23 +252,23 @@ class GroupCommit:
             self._start()
 
     def _start(self) -> None:
-        records, waiters, cuts, sizes = self._records, self._waiters, self._cuts, self._sizes
+        records, waiters, splits, sizes = self._records, self._waiters, self._splits, self._sizes
         take, calls = len(records), len(waiters)
         total, done = self._bytes, self._bytes
         if (take > MAX_RECORDS or total > MAX_BYTES) and not self._journaled:
-            # Journals have this commit's number for each message, so such a batch is never cut.
+            # Journals have this commit's number for each message, so such a batch is never split.
             calls = next(
                 (
                     i + 1
-                    for i, cut in enumerate(cuts)
-                    if cut >= MAX_RECORDS or (cut > 0 and sizes[i] >= MAX_BYTES)
+                    for i, split in enumerate(splits)
+                    if split >= MAX_RECORDS or (split > 0 and sizes[i] >= MAX_BYTES)
                 ),
                 calls,
             )
             if calls < len(waiters):
-                take = cuts[calls - 1]
+                take = splits[calls - 1]
                 done = sizes[calls - 1]
-                while calls < len(waiters) and cuts[calls] == take:
+                while calls < len(waiters) and splits[calls] == take:
                     calls += 1
         taken: list[Record] = []
         for record in records if take == len(records) else records[:take]:
@@ -263,7 +284,9 @@ class GroupCommit:
             self._records = records[take:]
             self._gone = self._records.count(None)
         self._waiters = waiters[calls:]
-        self._cuts = [_NO_CUT if cut == _NO_CUT else cut - take for cut in cuts[calls:]]
+        self._splits = [
+            _NO_SPLIT if split == _NO_SPLIT else split - take for split in splits[calls:]
+        ]
         self._sizes = [size - done for size in sizes[calls:]]
         self._bytes = total - done
         self._running = True
@@ -295,7 +318,7 @@ class GroupCommit:
 
     def _empty(self) -> None:
         self._records = []
-        self._cuts = []
+        self._splits = []
         self._sizes = []
         self._gone = self._bytes = self.fresh = 0
 

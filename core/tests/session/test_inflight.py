@@ -55,8 +55,8 @@ def test_packet_ids_are_written_in_two_bytes() -> None:
 def test_an_answer_leaves_when_its_last_condition_is_met() -> None:
     left: list[str] = []
     answer = Acknowledgement(lambda: left.append("left"), b"\x40\2\0\1", publishes=1)
-    answer.hold()
-    answer.hold()
+    answer.add_condition()
+    answer.add_condition()
     answer.met()
     assert left == []
     answer.met()

@@ -93,7 +93,7 @@ def check_settled(broker: Broker, disk: Disk | None, complain: Complain) -> None
         connection = session.connection
         if connection is None:
             continue
-        if session.paused or session.reading or session.resend:
+        if session.paused or session.loading or session.resend:
             complain("liveness", f"{session.client_id} is still held up")
         if session.inflight or session.queued or session.queue_qos0 or session.backlog:
             complain(

@@ -43,7 +43,7 @@ def deliver(
         enqueue(state, session, delivery)
         return
     if waiter is not None:
-        waiter.hold()
+        waiter.add_condition()
         delivery.waiter = waiter
     if not session.queued and not session.resend and has_room(session):
         if session.durable and state.recording:

@@ -123,7 +123,7 @@ class Purge:
     def _read_page(self) -> bool:
         """Read the next page of the queue. Return False if that takes time; the purge then continues later."""
         session = self._session
-        if not session.reading:
+        if not session.loading:
             before = session.stored
             load_page(self._state, session, self._go_on)
             if session.queue or session.stored < before:

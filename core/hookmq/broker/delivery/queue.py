@@ -36,7 +36,7 @@ def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
         state.committer.add(entry_of(owner, delivery, state.keep(delivery.outgoing)))
     else:
         session.last_seq += 1
-        delivery.place = session.last_seq
+        delivery.position = session.last_seq
     session.queued += 1
     session.queued_bytes += delivery.weight
     state.queued_bytes += delivery.weight
@@ -121,19 +121,19 @@ def load_page(
     state: BrokerState, session: Session, then: Callable[[BrokerState, Session], None]
 ) -> None:
     """Read the next page of a durable queue into memory. If that takes time, call `then` when the page is loaded."""
-    if session.reading or not session.stored:
-        if session.reading and then is not _no_op:
+    if session.loading or not session.stored:
+        if session.loading and then is not _no_op:
             session.on_page = then
         return
-    session.reading = True
+    session.loading = True
     session.on_page = None
     last_seq, busy = session.last_seq, state.committer.busy
 
     def loaded(page: list[Queued] | StoreFailed) -> None:
-        if isinstance(page, StoreFailed):  # `reading` remains set, so nothing reads again
+        if isinstance(page, StoreFailed):  # `loading` remains set, so nothing reads again
             state.committer.fail(page.reason)
             return
-        session.reading = False
+        session.loading = False
         if state.sessions.get(session.client_id) is not session:
             return
         queue = session.queue
@@ -161,7 +161,9 @@ def load_page(
                 return
             # Entries newer than the request were not in the store yet. Read again when they are.
             again = session.on_page or then
-            state.committer.after_commit(partial(_look_again, state, session, again), cut=False)
+            state.committer.after_commit(
+                partial(_look_again, state, session, again), may_split=False
+            )
             state.writes.schedule()
         elif not synchronous:
             # The client may have returned, or found room, while the page was read.

@@ -62,11 +62,11 @@ def _found(state: BrokerState, store: ExpiringStore, result: ExpiredEntries | St
             continue
         session = state.sessions.get(owner[2:])
         # A page being read may hold the same entries. They are dropped when they leave the queue.
-        if session is None or session.reading or session.client_id in ended:
+        if session is None or session.loading or session.client_id in ended:
             continue
         if _drop(state, session, entries):
             # No page may be read before these entries are gone from the store.
-            session.reading = True
+            session.loading = True
             session.on_page = None
             held.append(session)
     state.committer.after_commit(partial(_committed, state, store, result.place, held))
@@ -79,7 +79,7 @@ def _committed(
     """Continue the search now that the entries are gone from the store, and let the sessions read pages again."""
     for session in held:
         if state.sessions.get(session.client_id) is session:
-            session.reading = False
+            session.loading = False
             then, session.on_page = session.on_page, None
             if then is not None:
                 then(state, session)

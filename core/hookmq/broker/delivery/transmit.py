@@ -190,8 +190,8 @@ def _send_after_commit(
             session.out += (head, PACKET_IDS[number], tail)
             state.writes.put(session, len(head) + len(tail) + 2)
 
-    # Do not cut the batch here: it may hold the message's entries for others, and its sender's packet id.
-    state.committer.after_commit(send, cut=False)
+    # Do not split the batch here: it may hold the message's entries for others, and its sender's packet id.
+    state.committer.after_commit(send, may_split=False)
     state.writes.schedule()
     release_publisher(state, delivery)
 

@@ -63,7 +63,7 @@ def on_pubrel(connection: ClientConnection, packet: Packet) -> None:
         answer = Acknowledgement(connection.release, PUBCOMP + PACKET_IDS[packet.packet_id])
         if session.durable and state.recording:
             state.committer.add(DropReceived(session.client_id, packet.packet_id))
-            answer.hold()
+            answer.add_condition()
             state.committer.after_commit(answer.met)
             state.writes.schedule()
         connection.answer(answer)
@@ -76,7 +76,7 @@ def on_pubrel(connection: ClientConnection, packet: Packet) -> None:
     answer = Acknowledgement(connection.release, data)
     if session.durable and state.committer.busy:
         # The commit in progress may contain the first PUBREL for this id: until it ends, the id must not be reused.
-        answer.hold()
+        answer.add_condition()
         state.committer.after_commit(answer.met)
         state.writes.schedule()
     connection.answer(answer)

@@ -265,7 +265,7 @@ def _check_filters(connection: ClientConnection, filters: tuple[str, ...]) -> No
 def _send_answer(connection: ClientConnection, answer: Acknowledgement, after_commit: bool) -> None:
     """Send SUBACK or UNSUBACK; with `after_commit`, wait for the commit first."""
     if after_commit:
-        answer.hold()
+        answer.add_condition()
         connection.state.committer.after_commit(answer.met)
         connection.state.writes.schedule()
     connection.answer(answer)

@@ -101,8 +101,8 @@ class Keeping(HandleBase):
         """Return a promise whose result is set to `value` once this turn is committed."""
         state = self._state
         result = self._promise()
-        # Not a place where the batch may be cut: the message that a hook is called for belongs to the same commit.
-        state.committer.after_commit(partial(self._give, result, value), cut=False)
+        # Do not split the batch here: the message that a hook is called for belongs to the same commit.
+        state.committer.after_commit(partial(self._give, result, value), may_split=False)
         state.writes.schedule()
         return result
 

@@ -30,7 +30,7 @@ nodes.
 
 def _place(delivery: Delivery) -> int:
     """Return the position of a waiting delivery in its session's queue. Positions only increase, and are never reused."""
-    return delivery.seq or delivery.place
+    return delivery.seq or delivery.position
 
 
 def _queued(delivery: Delivery) -> QueuedMessage:
@@ -72,7 +72,7 @@ class Messages(HandleBase):
             # The store returns only what is committed.
             page = partial(self._give_queue, result, session, after, limit)
             give = partial(self._settling, result, page)
-            state.committer.after_commit(give, cut=False)
+            state.committer.after_commit(give, may_split=False)
             state.writes.schedule()
         return result
 

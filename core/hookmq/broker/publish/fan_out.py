@@ -1,6 +1,6 @@
 """Deliver one accepted message to all its recipients: retained messages, journals, sessions and shared subscriptions.
 
-A small fan-out is done at once. A large one is cut into slices, one per turn, so that it does not stall other clients.
+A small fan-out is done at once. A large one is divided into slices, one per turn, so that other clients do not wait.
 Its recipients are fixed at the start, and messages on one topic are sent in order of arrival [MQTT-4.6.0-5, 4.6.0-6]
 [MQTT311-4.6.0-5, 4.6.0-6].
 
@@ -82,7 +82,7 @@ def publish(
 def _back_pressure(state: BrokerState, acknowledgement: Acknowledgement) -> Acknowledgement:
     """Return the waiter that a message's deliveries share. Once all of them have started, or after a timeout, the
     publisher's acknowledgement no longer waits for them."""
-    acknowledgement.hold()
+    acknowledgement.add_condition()
     timeout = state.settings.session.backpressure_timeout
     due = state.deadlines.after(timeout, acknowledgement.met)
 
@@ -92,7 +92,7 @@ def _back_pressure(state: BrokerState, acknowledgement: Acknowledgement) -> Ackn
             acknowledgement.met()
 
     waiter = Acknowledgement(started)
-    waiter.hold()
+    waiter.add_condition()
     return waiter
 
 
@@ -149,11 +149,11 @@ def _cut(state: BrokerState, job: FanOutJob, spread: bool) -> None:
     else:
         _serve_slice(state, [job], job.kept, _ALL)
     if job.waiter is not None:
-        job.waiter.hold()
+        job.waiter.add_condition()
     if state.settings.broker.async_fan_out:
         job.acknowledgement = None
     elif job.acknowledgement is not None:
-        job.acknowledgement.hold()
+        job.acknowledgement.add_condition()
     jobs = state.fan_outs.get(topic)
     if jobs is None:
         jobs = state.fan_outs[topic] = deque()

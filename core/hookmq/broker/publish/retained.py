@@ -56,13 +56,13 @@ def set_retained(
     if volatile:
         if known is not None and not known.volatile:
             state.committer.add(DropRetained(topic))  # a restart must not bring it back
-        hold(state, kept)
+        keep_retained(state, kept)
     else:
         if publisher is not None and not publisher.recorded:
             publisher.recorded = True
             record = PutPublisher(publisher.id, publisher.client.record())
             state.committer.add(record, publisher.size)
-        hold(state, kept)
+        keep_retained(state, kept)
         number = 0 if publisher is None else publisher.id
         state.committer.add(PutRetained(message, number), kept.size)
     state.observe_retained(topic, message)
@@ -84,8 +84,8 @@ def _tell_full(state: BrokerState, topic: str) -> None:
     )
 
 
-def hold(state: BrokerState, kept: Kept) -> None:
-    """Hold a retained message, new or loaded, until it is replaced, cleared or expired."""
+def keep_retained(state: BrokerState, kept: Kept) -> None:
+    """Keep a retained message, new or loaded, until it is replaced, cleared or expired."""
     message = kept.message
     publisher = kept.publisher
     if publisher is not None and state.publishers.take(publisher):

@@ -151,7 +151,9 @@ def end_session(state: BrokerState, session: Session, event: SessionEvent) -> No
             state.ended_meanwhile.add(session.client_id)
         state.committer.add(DropSession(session.client_id))
         state.ending[session.client_id] = state.ending.get(session.client_id, 0) + 1
-        state.committer.after_commit(partial(_end_recorded, state, session.client_id), cut=False)
+        state.committer.after_commit(
+            partial(_end_recorded, state, session.client_id), may_split=False
+        )
         state.writes.schedule()
     if event is SessionEvent.EXPIRED:
         state.metrics.sessions_expired += 1
