@@ -1,4 +1,6 @@
-"""Which build runs, and why. `tests/packaging/test_compiled.py` tests the real extension modules."""
+"""Test which build runs, and why. `tests/packaging/test_compiled.py` tests the real extension
+modules.
+"""
 
 import hashlib
 import importlib

@@ -1,7 +1,8 @@
-"""The path of a PUBLISH through the code: counts of calls, files, and returns to a broker file already left.
+"""Count the calls, the files and the returns to a broker file already left, on the path of a
+PUBLISH through the code.
 
-This is the order in which a new contributor reads the code. A change that makes the path longer must raise the counts
-here.
+This is the order in which a new contributor reads the code. A change that makes the path longer
+must raise the counts here.
 """
 
 import re

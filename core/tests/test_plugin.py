@@ -1,4 +1,4 @@
-"""The public module: every name that plugin authors import exists and works as documented."""
+"""Test that every name that plugin authors import exists and works as documented."""
 
 import ast
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""The API for authors of plugins, stores and tests, frozen in ``public_api.txt``, so that no change is accidental.
+"""Check that the API for authors of plugins, stores and tests is as in ``public_api.txt``, so that
+no change is accidental.
 
-After a change, ``python core/tests/test_public_api.py`` rewrites the file, and CHANGELOG.md must mention it.
+After a change, ``python core/tests/test_public_api.py`` rewrites the file, and CHANGELOG.md must
+mention it.
 """
 
 import argparse

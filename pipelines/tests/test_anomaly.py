@@ -1,4 +1,4 @@
-"""Outliers and the alerts about them. test_jobs_stateful.py tests them as streams."""
+"""Test outliers and the alerts about them. test_jobs_stateful.py tests them as streams."""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""Merging small files: the rows stay the same, recorded batches stay recorded, and readers are not disturbed."""
+"""Test the merging of small files. Rows and recorded batches are kept, and readers are not
+disturbed.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The configuration: every error has its line and column, and missing settings of a job are reported."""
+"""Test the configuration. Every error has its line and column, and missing settings of a job are
+reported.
+"""
 
 from pathlib import Path
 

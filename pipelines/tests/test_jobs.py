@@ -1,4 +1,6 @@
-"""The jobs with their own configurations. The broker is killed between two runs, and every message is accounted for."""
+"""Test the jobs with their own configurations. The broker is killed between two runs, and every
+message is accounted for.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""The records that a table keeps of its batches, and how a repeated batch is handled. Spark is not needed."""
+"""Test the records that a table keeps of its batches, and how a repeated batch is handled. Spark is
+not needed.
+"""
 
 import random
 from collections import Counter

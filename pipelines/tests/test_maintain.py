@@ -1,4 +1,5 @@
-"""Missing rows, dead letters that can now be parsed, and the progress of queries, through the command.
+"""Test the commands for missing rows, for dead letters that can now be parsed, and for the progress
+of queries.
 
 The log's pipeline started in the middle of it.
 """

@@ -1,4 +1,4 @@
-"""The files that a task writes: names, values, statistics and sizes. Spark is not needed."""
+"""Test the files that a task writes: names, values, statistics and sizes. Spark is not needed."""
 
 import datetime
 import json

@@ -1,4 +1,6 @@
-"""The online times of devices: connects and disconnects, with the same result for any batches."""
+"""Test the periods in which devices were online. Connects and disconnects have the same result for
+any batches.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

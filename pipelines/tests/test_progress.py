@@ -1,4 +1,4 @@
-"""Reports about a query: a line per batch, metrics, JSON, and the progress of its checkpoint."""
+"""Test reports about a query: a line per batch, metrics, JSON, and the progress of its checkpoint."""
 
 import io
 import json

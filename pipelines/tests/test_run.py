@@ -1,4 +1,6 @@
-"""Running queries: stopped between batches, restarted and failed, and errors that only Spark detects."""
+"""Test how queries are stopped between batches, restarted and ended by failures, and the errors
+that only Spark detects.
+"""
 
 import threading
 from collections.abc import Callable

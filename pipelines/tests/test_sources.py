@@ -1,4 +1,6 @@
-"""Batches of a stream, by the configuration or between two offsets, and batches from Parquet."""
+"""Test batches from a stream, with offsets from the configuration or from the caller, and batches
+from Parquet.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

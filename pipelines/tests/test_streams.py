@@ -1,4 +1,6 @@
-"""Batches and streams give the same rows. Each message is in silver, a dead letter, or counted as duplicate or late."""
+"""Test that batches and streams give the same rows. Each message is in silver, is a dead letter, or
+is counted as a duplicate or as late.
+"""
 
 from collections import Counter
 from datetime import datetime

@@ -1,4 +1,6 @@
-"""The data source with a real broker: acknowledged messages are read once and in order, whatever is killed meanwhile."""
+"""Test the data source with a real broker. Acknowledged messages are read once and in order,
+whatever is killed meanwhile.
+"""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Failures of Spark's processes: a killed driver, and an executor without this package."""
+"""Test failures of Spark's processes: a killed driver, and an executor without this package."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Landing mode of a real broker: Spark reads the same rows from the files as ``format("mqtt")`` reads from the log."""
+"""Test landing mode of a real broker. Spark reads the same rows from the files as
+``format("mqtt")`` reads from the log.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Starting offsets, the end of a batch, and the part that a task reads. Spark is not needed."""
+"""Test starting offsets, the end of a batch, and the part that a task reads. Spark is not needed."""
 
 import json
 import random

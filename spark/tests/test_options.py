@@ -1,4 +1,4 @@
-"""Options: accepted values, and the errors for others."""
+"""Test options: accepted values, and the errors for others."""
 
 import pytest
 from pyspark_mqtt.errors import OptionError

@@ -1,4 +1,4 @@
-"""A planted bug that the "once" test must find: a reader that ignores log_id. Spark is not needed."""
+"""Test that the "once" test finds a planted bug: a reader that ignores log_id. Spark is not needed."""
 
 from collections.abc import Iterator
 

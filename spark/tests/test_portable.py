@@ -1,4 +1,4 @@
-"""The imports of executors, and the error of an executor without this package.
+"""Test the imports of executors, and the error of an executor without this package.
 
 Spark is not needed, except for its pickler and separate processes.
 """

@@ -1,4 +1,4 @@
-"""``format("mqtt")`` in a real Spark, with a read API that can simulate failures."""
+"""Test ``format("mqtt")`` in a real Spark, with a read API that can simulate failures."""
 
 import json
 import time

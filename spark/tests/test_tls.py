@@ -1,4 +1,6 @@
-"""HTTPS from a broker's read API to Spark's readers: a private authority, a wrong one, none, and client certificates."""
+"""Test HTTPS from a broker's read API to Spark's readers: a private authority, a wrong one, none,
+and client certificates.
+"""
 
 import subprocess
 from collections.abc import Iterator

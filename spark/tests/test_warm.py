@@ -1,4 +1,6 @@
-"""How `make test-spark` makes Spark start fast. The tests need Java but not Spark."""
+"""Test the preparation with which `make test-spark` makes Spark start fast. The tests need Java but
+not Spark.
+"""
 
 import os
 import runpy

@@ -1,4 +1,6 @@
-"""DataFrames written to MQTT: the messages that a real broker receives or refuses, and lost connections."""
+"""Test DataFrames written to MQTT: the messages that a real broker receives or refuses, and lost
+connections.
+"""
 
 import base64
 import threading

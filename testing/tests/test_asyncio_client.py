@@ -1,4 +1,6 @@
-"""The client over a network connection, with a real broker or with a scripted server that can misbehave."""
+"""Test the client over a network connection, with a real broker or with a scripted server that can
+misbehave.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""The in-memory client and its wire: packets sent and expected, and the text of failures."""
+"""Test the in-memory client and its wire: packets sent and expected, and the text of failures."""
 
 from collections.abc import Callable
 from functools import partial

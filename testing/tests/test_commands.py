@@ -1,4 +1,4 @@
-"""Commands in tests."""
+"""Test the helper that runs commands in tests."""
 
 import pytest
 from hookmq_testing import run_command

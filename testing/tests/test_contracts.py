@@ -1,4 +1,4 @@
-"""The contracts, applied to the stores, journals and plugins of the testing kit."""
+"""Test the contracts, applied to the stores, journals and plugins of the testing kit."""
 
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The harness: an in-memory broker that starts, stops, restarts and reloads, and what tests can observe."""
+"""Test the harness: an in-memory broker that starts, stops, restarts and reloads, and that tests
+can observe.
+"""
 
 import ast
 import inspect

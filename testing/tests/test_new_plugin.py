@@ -1,4 +1,4 @@
-"""`hookmq plugins new`: the project of each kind of plugin."""
+"""Test `hookmq plugins new` with each kind of plugin."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The recorder: the hooks it implements, its records and its answers."""
+"""Test the recorder: the hooks it implements, its records and its answers."""
 
 from typing import Any
 

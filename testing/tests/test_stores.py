@@ -1,4 +1,4 @@
-"""The stores and the journal of the testing kit."""
+"""Test the stores and the journal of the testing kit."""
 
 from collections.abc import Callable
 

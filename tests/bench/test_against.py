@@ -1,4 +1,6 @@
-"""`--against` compares with the HookMQ of another checkout, in its own environment and with its own configurations."""
+"""Test that `--against` compares with the HookMQ of another checkout, in its own environment and
+with its own configurations.
+"""
 
 from __future__ import annotations
 

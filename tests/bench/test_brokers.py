@@ -1,4 +1,6 @@
-"""The comparison with mosquitto: every load delivers all its messages, and the command prints a table."""
+"""Test the comparison with mosquitto. Every load delivers all its messages, and the command prints
+a table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The costs of plugins: all rows are measured, failures are void, and the cores are restored."""
+"""Test the measurement of plugins. All rows are measured, failures make a row void, and the cores
+are restored.
+"""
 
 from __future__ import annotations
 

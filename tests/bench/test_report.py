@@ -1,4 +1,4 @@
-"""Medians, ratios and the void rule."""
+"""Test medians, ratios and the rule that makes a run void."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The shapes of the curves in docs/explanation/performance.md, tested by counting operations instead of time.
+"""Test the shapes of the curves in docs/explanation/performance.md by counting operations instead
+of measuring time.
 
-An operation is a Python or C call that a message causes in a whole broker in memory. A flat cost has the same number of
-calls at any size. A linear cost adds the same number for each further item.
+An operation is a Python or C call that a message causes in a whole broker in memory. A flat cost
+has the same number of calls at any size. A linear cost adds the same number for each further item.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The byte-level client itself: its packets over a socket and in memory, and the errors that it
-detects.
+"""Test the byte-level client itself: its packets over a socket and in memory, and the errors that
+it detects.
 """
 
 import socket

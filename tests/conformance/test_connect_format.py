@@ -1,4 +1,6 @@
-"""Chapter 3.1, the format of CONNECT: position, protocol name and version, flags, and order of the fields."""
+"""Test chapter 3.1, the format of CONNECT: position, protocol name and version, flags, and order of
+the fields.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Chapters 1 and 2: strings, integers, the fixed header, packet ids and property sections."""
+"""Test chapters 1 and 2: strings, integers, the fixed header, packet ids and property sections."""
 
 import mqttbytes as m
 import pytest

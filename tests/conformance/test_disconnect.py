@@ -1,4 +1,6 @@
-"""Chapters 3.12, 3.14 and 4.13: PINGREQ, DISCONNECT in both directions, and the end of connections after an error."""
+"""Test chapters 3.12, 3.14 and 4.13: PINGREQ, DISCONNECT in both directions, and the end of
+connections after an error.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Chapters 3.15 and 4.12: AUTH packets, challenges before CONNACK and reauthentication."""
+"""Test chapters 3.15 and 4.12: AUTH packets, challenges before CONNACK and reauthentication."""
 
 from typing import Any
 

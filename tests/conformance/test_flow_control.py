@@ -1,4 +1,4 @@
-"""Chapters 4.9 and 3.3.4: Receive Maximum in both directions."""
+"""Test chapters 4.9 and 3.3.4: Receive Maximum in both directions."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Chapters 3.1.2.11 and 3.2.2.3: the limits that clients and broker announce: packet size, QoS, retain and aliases."""
+"""Test chapters 3.1.2.11 and 3.2.2.3: the limits on packet size, QoS, retain and aliases that
+clients and broker announce.
+"""
 
 from typing import Any
 

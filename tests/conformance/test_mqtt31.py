@@ -1,4 +1,4 @@
-"""MQTT 3.1 as clients use it in practice: protocol name MQIsdp, level 3."""
+"""Test MQTT 3.1 as clients use it in practice, with protocol name MQIsdp and level 3."""
 
 from typing import Any
 

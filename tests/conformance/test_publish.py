@@ -1,4 +1,4 @@
-"""Chapter 3.3: received and sent PUBLISH packets: flags, topic, properties and expiry."""
+"""Test chapter 3.3: the flags, topic, properties and expiry of received and sent PUBLISH packets."""
 
 from typing import Any
 

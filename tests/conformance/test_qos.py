@@ -1,4 +1,6 @@
-"""Chapters 4.3 to 4.6 and packets 3.4 to 3.7: acknowledgements, QoS exchanges across connections, and order."""
+"""Test chapters 4.3 to 4.6 and packets 3.4 to 3.7: acknowledgements, QoS exchanges across
+connections, and order.
+"""
 
 from typing import Any
 

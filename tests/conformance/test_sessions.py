@@ -1,4 +1,6 @@
-"""Chapters 3.1.2, 3.1.4 and 4.1: how sessions are kept, resumed, discarded, taken over and expired; keep alive."""
+"""Test chapters 3.1.2, 3.1.4 and 4.1: how sessions are kept, resumed, discarded, taken over and
+expired, and keep alive.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Chapter 4.8.2: shared subscriptions."""
+"""Test chapter 4.8.2: shared subscriptions."""
 
 from typing import Any
 

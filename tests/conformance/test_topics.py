@@ -1,4 +1,4 @@
-"""Chapter 4.7: topics, filters and how they match."""
+"""Test chapter 4.7: topics, filters and how they match."""
 
 import unicodedata
 from collections.abc import Callable

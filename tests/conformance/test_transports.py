@@ -1,4 +1,4 @@
-"""Chapters 4.2 and 6: TCP and WebSocket on real ports, with packets assembled by hand."""
+"""Test chapters 4.2 and 6: TCP and WebSocket on real ports, with packets assembled by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,8 @@
-"""Twenty kills under load.
+"""Test twenty kills under load.
 
-No acknowledged message is lost, QoS 2 messages arrive exactly once, and the order, sessions, retained messages and
-wills are kept. `make crash KILLS=1000` runs more kills. SEED repeats the choices of a run.
+No acknowledged message is lost, QoS 2 messages arrive exactly once, and the order, sessions,
+retained messages and wills are kept. `make crash KILLS=1000` runs more kills. SEED repeats the
+choices of a run.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The broker is killed repeatedly while clients publish and an unreliable service receives events.
+"""Kill the broker repeatedly while clients publish and an unreliable service receives events.
 
-No acknowledged event is lost, each client's messages arrive in order, and a repeated event has the same id. A QoS 2
-message is always one event.
+No acknowledged event is lost, each client's messages arrive in order, and a repeated event has the
+same id. A QoS 2 message is always one event.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A short overload run, and tests of its checks. `make overload` runs it longer."""
+"""Run a short overload, and test its checks. `make overload` runs it longer."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The sources of the compiled build, and its requirements on a machine."""
+"""Test the sources of the compiled build, and its requirements on a machine."""
 
 import ast
 import importlib.util

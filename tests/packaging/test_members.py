@@ -1,4 +1,4 @@
-"""Common properties of all distributions of the workspace."""
+"""Test common properties of all distributions of the workspace."""
 
 import ast
 import re

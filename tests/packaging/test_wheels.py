@@ -1,4 +1,6 @@
-"""Every member as a wheel: built from its sdist, installed into an empty environment and run there."""
+"""Test every member as a wheel that is built from its sdist, installed into an empty environment
+and run there.
+"""
 
 import email
 import os

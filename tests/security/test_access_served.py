@@ -1,6 +1,7 @@
-"""One broker with all access plugins and the services they query.
+"""Test one broker with all access plugins and the services they query.
 
-A slow service delays only its own client, an unavailable service grants nothing, and no secret appears in the output.
+A slow service delays only its own client, an unavailable service grants nothing, and no secret
+appears in the output.
 """
 
 import asyncio

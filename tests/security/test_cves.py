@@ -1,4 +1,6 @@
-"""Vulnerabilities of other brokers, each as a test of this one. The name or docstring identifies the vulnerability."""
+"""Test vulnerabilities of other brokers. The name or docstring of each test identifies the
+vulnerability.
+"""
 
 import gc
 import itertools

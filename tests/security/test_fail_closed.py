@@ -1,7 +1,8 @@
-"""CVE-2018-12550, CVE-2018-12551, CVE-2017-7652, CVE-2026-95848: a failure never grants access.
+"""Test that a failure never grants access: CVE-2018-12550, CVE-2018-12551, CVE-2017-7652,
+CVE-2026-95848.
 
-The tests cover plugins that raise, return invalid values or nothing, or cannot be loaded. They also cover
-configurations that are missing, empty, truncated or wrong, at start and at reload.
+The tests cover plugins that raise, return invalid values or nothing, or cannot be loaded. They also
+cover configurations that are missing, empty, truncated or wrong, at start and at reload.
 """
 
 import signal

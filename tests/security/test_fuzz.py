@@ -1,4 +1,6 @@
-"""A short fuzzing run with constant inputs. Use `python tests/security/fuzz.py --seconds N` for a longer one."""
+"""Run the fuzzer briefly with constant inputs. Use `python tests/security/fuzz.py --seconds N` for
+a longer run.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Hostile bytes on real sockets: WebSocket frames, HTTP, PROXY headers, TLS, and slow or silent peers.
+"""Test hostile bytes on real sockets: WebSocket frames, HTTP, PROXY headers, TLS, and slow or
+silent peers.
 
 Other clients are served meanwhile, no error is logged and no connection remains.
 """

@@ -1,4 +1,5 @@
-"""CVE-2017-7653 (mosquitto), CVE-2026-67418 (RabbitMQ), GHSA-52qw-whmv-87c5 (aedes): poisoned messages.
+"""Test poisoned messages: CVE-2017-7653 (mosquitto), CVE-2026-67418 (RabbitMQ), GHSA-52qw-whmv-87c5
+(aedes).
 
 Whatever one client publishes, subscribers receive only valid packets and stay connected.
 """

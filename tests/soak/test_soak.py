@@ -1,4 +1,4 @@
-"""A short soak, and a test that its checks detect a leak. `make soak MINUTES=…` runs it longer."""
+"""Run a short soak, and test that its checks detect a leak. `make soak MINUTES=…` runs it longer."""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Files that survive a power cut: the order of fsync and rename, and the state after a failure."""
+"""Test files that survive a power cut: the order of fsync and rename, and the state after a
+failure.
+"""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Files that another program writes."""
+"""Test files that another program writes."""
 
 import errno
 import os

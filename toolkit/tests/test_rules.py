@@ -1,4 +1,6 @@
-"""Rules: the decisive rule, compared with the specification and a brute-force search."""
+"""Test access rules: the rule that decides is compared with the specification and a brute-force
+search.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

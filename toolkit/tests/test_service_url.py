@@ -1,4 +1,4 @@
-"""URLs in settings: refused ones, and those that would send secrets in clear text."""
+"""Test the URLs in settings that are refused, and those that would send secrets in clear text."""
 
 import pytest
 from hookmq.plugin import ConfigError

@@ -1,4 +1,4 @@
-"""Folders for plugins' data: the default path, folders that survive a power cut, and locks."""
+"""Test folders for plugins' data: the default path, folders that survive a power cut, and locks."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""TLS settings: what the context trusts and presents, and unusable files."""
+"""Test TLS settings: the authorities and certificates in the context, and unusable files."""
 
 import os
 import ssl

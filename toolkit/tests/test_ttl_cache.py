@@ -1,4 +1,4 @@
-"""The cache: expiry, limits, eviction and distinct keys."""
+"""Test the cache: expiry, limits, eviction and distinct keys."""
 
 import pytest
 from hookmq_toolkit.ttl_cache import KeyDigest, TtlCache

@@ -1,4 +1,4 @@
-"""Drain and reload of a broker."""
+"""Test drain and reload of a broker."""
 
 from collections.abc import Callable
 from typing import Any

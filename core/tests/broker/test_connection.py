@@ -1,4 +1,4 @@
-"""The time limits of a connection: keep alive, and the deadline for CONNECT."""
+"""Test the time limits of a connection: keep alive, and the deadline for CONNECT."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The state of a connection: the fields it begins with, and what its end releases."""
+"""Test the state of a connection: its initial fields, and what is released at its end."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The packets that a connection accepts in each phase."""
+"""Test the packets that a connection accepts in each phase."""
 
 import pytest
 from hookmq.mqtt.packets import (

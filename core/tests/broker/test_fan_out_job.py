@@ -1,4 +1,4 @@
-"""A fan-out in slices, with clients that connect and disconnect meanwhile."""
+"""Test a fan-out in slices, with clients that connect and disconnect meanwhile."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""A connection's bytes: packets in any segments, held while a decision is awaited, and limited before they are read."""
+"""Test how a connection's bytes are read. Packets may be split into any segments, wait for a
+decision, and are limited before they are read.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""PUBLISH packets that wait for room in a full journal: in order, limited, and sent again by clients that leave."""
+"""Test PUBLISH packets that wait for room in a full journal. They keep their order, are limited,
+and are sent again by clients that leave.
+"""
 
 from collections import Counter
 from collections.abc import Callable

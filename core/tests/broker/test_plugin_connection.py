@@ -1,4 +1,6 @@
-"""A plugin client's connection: the order of its packets, their limits, and the end of the connection."""
+"""Test a plugin client's connection: the order of its packets, their limits, and the end of the
+connection.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""A plugin client acknowledges its messages: once, with any code, in the batch of the turn."""
+"""Test how a plugin client acknowledges its messages: once, with any code, in the batch of the
+turn.
+"""
 
 from collections.abc import Callable
 

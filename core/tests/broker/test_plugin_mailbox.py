@@ -1,4 +1,6 @@
-"""Deliveries to a plugin client: they arrive in turns, within limits, regardless of what the plugin's functions do."""
+"""Test deliveries to a plugin client. They arrive in turns and within limits, regardless of what
+the plugin's functions do.
+"""
 
 from collections.abc import Callable
 from typing import Any

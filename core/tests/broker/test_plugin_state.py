@@ -1,4 +1,4 @@
-"""The keys and timers of plugins in memory: sizes, bounds, order, and what is recorded."""
+"""Test the keys and timers of plugins in memory: their sizes, limits, order and records."""
 
 from math import inf
 

@@ -1,4 +1,6 @@
-"""Timers of plugins: when and how often `on_timer` is called, and the effect of failures, restarts and reloads."""
+"""Test the timers of plugins: when and how often `on_timer` is called, and the effect of failures,
+restarts and reloads.
+"""
 
 from collections.abc import Callable
 from itertools import pairwise

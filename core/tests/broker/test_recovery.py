@@ -1,4 +1,6 @@
-"""A new broker on an existing store: the queues of shared subscriptions, page by page, and failures."""
+"""Test a new broker on an existing store: how it loads the queues of shared subscriptions page by
+page, and how it fails.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""Replies with a Reason String, which is left out if it is not wanted or does not fit."""
+"""Test replies with a Reason String, which is left out if the client does not want it or if it does
+not fit.
+"""
 
 import pytest
 from hookmq.broker.replies import (

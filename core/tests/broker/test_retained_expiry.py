@@ -1,4 +1,4 @@
-"""The expiry of retained messages, which share one deadline."""
+"""Test the expiry of retained messages, which share one deadline."""
 
 from collections.abc import Callable
 

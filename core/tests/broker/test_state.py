@@ -1,4 +1,4 @@
-"""The broker's counters of dropped messages."""
+"""Test the broker's counters of dropped messages."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command 'hookmq check'."""
+"""Test the command 'hookmq check'."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Commands that installed plugins add."""
+"""Test commands that installed plugins add."""
 
 import argparse
 import pathlib

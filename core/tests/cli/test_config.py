@@ -1,4 +1,4 @@
-"""The command 'hookmq config', run in this process."""
+"""Test the command 'hookmq config', run in this process."""
 
 import json
 import pathlib

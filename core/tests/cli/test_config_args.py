@@ -1,4 +1,4 @@
-"""The options that name a configuration."""
+"""Test the options that name a configuration."""
 
 import argparse
 import pathlib

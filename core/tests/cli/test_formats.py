@@ -1,4 +1,4 @@
-"""How `hookmq sub` prints messages."""
+"""Test how `hookmq sub` prints messages."""
 
 import json
 from types import SimpleNamespace

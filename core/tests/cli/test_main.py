@@ -1,4 +1,4 @@
-"""The command ``hookmq``: its subcommands, help, exit codes and messages."""
+"""Test the command ``hookmq``: its subcommands, help, exit codes and error messages."""
 
 import io
 import logging

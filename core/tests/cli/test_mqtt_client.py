@@ -1,4 +1,4 @@
-"""``pub``, ``sub`` and ``rr`` against a real broker."""
+"""Test ``pub``, ``sub`` and ``rr`` against a real broker."""
 
 import argparse
 import contextlib

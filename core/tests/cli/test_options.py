@@ -1,4 +1,4 @@
-"""The flags of ``pub``, ``sub`` and ``rr``."""
+"""Test the flags of ``pub``, ``sub`` and ``rr``."""
 
 import argparse
 import pathlib

@@ -1,4 +1,6 @@
-"""The command 'hookmq plugins': the plugins of a configuration, and the implementations of a hook."""
+"""Test the command 'hookmq plugins': the plugins of a configuration, and the implementations of a
+hook.
+"""
 
 import json
 import pathlib

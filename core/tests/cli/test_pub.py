@@ -1,4 +1,4 @@
-"""The command 'hookmq pub' with every kind of payload."""
+"""Test the command 'hookmq pub' with every kind of payload."""
 
 import io
 import pathlib

@@ -1,4 +1,4 @@
-"""The command 'hookmq rr'."""
+"""Test the command 'hookmq rr'."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command ``hookmq serve``: a process from its start to its end."""
+"""Test the command ``hookmq serve``: a process from its start to its end."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The life of a plugin in ``hookmq serve``: the order of its hooks, and what is open at each of them."""
+"""Test the life of a plugin in ``hookmq serve``: the order of its hooks, and the sockets that are
+open at each of them.
+"""
 
 import argparse
 import asyncio

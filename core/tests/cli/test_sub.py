@@ -1,4 +1,4 @@
-"""The command 'hookmq sub': its output to pipes and terminals."""
+"""Test the command 'hookmq sub': its output to pipes and terminals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The summary of the effects of a configuration."""
+"""Test the summary of the effects of a configuration."""
 
 import pytest
 from hookmq.cli import main

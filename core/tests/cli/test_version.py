@@ -1,4 +1,4 @@
-"""The command 'hookmq version'."""
+"""Test the command 'hookmq version'."""
 
 import json
 import sys

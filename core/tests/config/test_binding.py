@@ -1,4 +1,4 @@
-"""Binding of parsed values to dataclasses."""
+"""Test binding of parsed values to dataclasses."""
 
 import pathlib
 from collections.abc import Mapping

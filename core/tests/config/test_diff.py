@@ -1,4 +1,4 @@
-"""The effects of a changed configuration."""
+"""Test the effects of a changed configuration."""
 
 from hookmq.config.diff import compare
 from hookmq.config.model import Config, loads

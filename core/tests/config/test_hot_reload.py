@@ -1,4 +1,4 @@
-"""A changed configuration applied to a running broker."""
+"""Test how a changed configuration is applied to a running broker."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Reading a configuration: files and the default."""
+"""Test reading a configuration: files and the default."""
 
 import os
 import pathlib

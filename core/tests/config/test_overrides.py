@@ -1,4 +1,4 @@
-"""Values from the environment and the command line."""
+"""Test values from the environment and the command line."""
 
 import pytest
 from hookmq.config.model import loads

@@ -1,4 +1,4 @@
-"""Creating plugin objects from configuration entries."""
+"""Test creating plugin objects from configuration entries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Listener types that plugins add, as 'check' validates them."""
+"""Test listener types that plugins add, as 'check' validates them."""
 
 import pathlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The two references to secrets, {$env: NAME} and {$file: PATH}."""
+"""Test the two references to secrets, ``{$env: NAME}`` and ``{$file: PATH}``."""
 
 import pathlib
 

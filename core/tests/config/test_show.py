@@ -1,4 +1,4 @@
-"""The display of the effective configuration: values, origins and hidden secrets."""
+"""Test the display of the effective configuration: values, origins and hidden secrets."""
 
 import pathlib
 

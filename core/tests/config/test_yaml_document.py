@@ -1,4 +1,4 @@
-"""YAML with source positions, within limits."""
+"""Test that YAML is parsed with source positions and within limits."""
 
 import pytest
 from hookmq.config import yaml_document as document

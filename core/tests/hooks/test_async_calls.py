@@ -1,4 +1,4 @@
-"""Awaited results, calls in a thread and their timeouts, independent of any hook."""
+"""Test awaited results, calls in a thread and their timeouts, independent of any hook."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Every deciding and transforming hook with every result, for every way to write an implementation."""
+"""Test every deciding and transforming hook with every result, for every way to write an
+implementation.
+"""
 
 from collections.abc import Callable
 from typing import Any

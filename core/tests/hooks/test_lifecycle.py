@@ -1,4 +1,4 @@
-"""Starting, announcing, reloading and stopping plugins."""
+"""Test starting, announcing, reloading and stopping plugins."""
 
 from collections.abc import Callable
 from typing import Any

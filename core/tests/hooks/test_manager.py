@@ -1,4 +1,4 @@
-"""Hooks as the broker uses them: order, filters, counters and explanations."""
+"""Test the hooks of a whole broker: order, filters, counters and explanations."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Metric families and their text format."""
+"""Test metric families and their text format."""
 
 import math
 from collections.abc import Callable

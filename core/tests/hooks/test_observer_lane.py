@@ -1,4 +1,4 @@
-"""The events that wait for an observer: their limits, and how they are taken in runs."""
+"""Test the events that wait for an observer: their limits, and how they are taken in runs."""
 
 from typing import Any
 

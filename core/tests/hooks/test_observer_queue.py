@@ -1,4 +1,4 @@
-"""The queue of one observing plugin: order, limits, failures and the circuit breaker."""
+"""Test the queue of one observing plugin: order, limits, failures and the circuit breaker."""
 
 from typing import Any
 

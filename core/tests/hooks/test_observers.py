@@ -1,4 +1,4 @@
-"""Observers: which events they get, and how they change with the configuration."""
+"""Test observers: the events that they get, and how they change with the configuration."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""What a plugin and its configuration entry may declare. Every error names the plugin and the problem."""
+"""Test the declarations of a plugin and its configuration entry. Every error names the plugin and
+the problem.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

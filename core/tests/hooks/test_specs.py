@@ -1,4 +1,4 @@
-"""The properties that hooks.specs declares for each hook."""
+"""Test the properties that hooks.specs declares for each hook."""
 
 import inspect
 from typing import Any, get_type_hints

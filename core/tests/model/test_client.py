@@ -1,4 +1,4 @@
-"""The claims that a client's record keeps."""
+"""Test the claims that a client's record keeps."""
 
 import json
 from collections.abc import Callable, Mapping

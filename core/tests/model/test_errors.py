@@ -1,4 +1,4 @@
-"""The text and the position of an error."""
+"""Test the text and the position of an error."""
 
 from hookmq.config.model import loads
 

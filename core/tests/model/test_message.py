@@ -1,4 +1,4 @@
-"""Application messages as values."""
+"""Test application messages as values."""
 
 from dataclasses import FrozenInstanceError
 

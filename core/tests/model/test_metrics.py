@@ -1,4 +1,6 @@
-"""The broker's counters: what each counts, and that the fast path and the slow path count alike."""
+"""Test the broker's counters: what each one counts, and that the fast path and the slow path count
+alike.
+"""
 
 from collections.abc import Callable
 

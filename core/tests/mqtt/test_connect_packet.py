@@ -1,4 +1,4 @@
-"""CONNECT: versions, will topics and authentication data."""
+"""Test CONNECT: versions, will topics and authentication data."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError

@@ -1,4 +1,4 @@
-"""The behavior of `Decoder` on a stream: limits, order of errors and packets, versions."""
+"""Test how `Decoder` handles a stream: its limits, the order of errors and packets, and versions."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError

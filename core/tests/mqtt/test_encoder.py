@@ -1,4 +1,4 @@
-"""Packets that the encoder refuses, and fields that it omits."""
+"""Test packets that the encoder refuses, and fields that it omits."""
 
 import pytest
 from hookmq.mqtt.encoder import encode, encode_publish_parts, publish_size

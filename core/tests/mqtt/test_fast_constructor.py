@@ -1,4 +1,4 @@
-"""The fast constructor of frozen dataclasses."""
+"""Test the fast constructor of frozen dataclasses."""
 
 from dataclasses import FrozenInstanceError, dataclass
 

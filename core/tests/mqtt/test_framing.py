@@ -1,4 +1,4 @@
-"""The boundaries of packets, and the valid first bytes."""
+"""Test the boundaries of packets, and the valid first bytes."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError

@@ -1,4 +1,4 @@
-"""The bodies of packets: limits and flags."""
+"""Test the bodies of packets: limits and flags."""
 
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packet_limits import PacketLimits

@@ -1,4 +1,4 @@
-"""Packets as values: immutable, hashable and without secrets in their repr."""
+"""Test that packets are immutable and hashable values, without secrets in their repr."""
 
 import pytest
 from hookmq.mqtt.decoder import decode_publish

@@ -1,4 +1,4 @@
-"""Integers, strings and binary data on the wire."""
+"""Test integers, strings and binary data on the wire."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""Property sections: limits and encoding."""
+"""Test property sections: limits and encoding."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError

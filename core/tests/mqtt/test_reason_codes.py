@@ -1,4 +1,6 @@
-"""Reason codes and the packets that may contain them, compared with the tables of paho-mqtt and mqtt5."""
+"""Compare reason codes and the packets that may contain them with the tables of paho-mqtt and
+mqtt5.
+"""
 
 from typing import Any
 

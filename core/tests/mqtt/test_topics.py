@@ -1,4 +1,6 @@
-"""The topic rules of MQTT 5.0 section 4.7, compared with the specification's examples and a brute-force search."""
+"""Compare the topic rules of MQTT 5.0 section 4.7 with the specification's examples and a
+brute-force search.
+"""
 
 import itertools
 

@@ -1,4 +1,6 @@
-"""Open searches: each page continues once, and the oldest search ends when there are too many."""
+"""Test open searches. Each page can be continued once, and the oldest search ends when there are
+too many.
+"""
 
 from hookmq.routing.retained_search import MAX_SEARCHES, RetainedSearch, RetainedSearches
 

@@ -1,4 +1,6 @@
-"""The members of a shared subscription: the order in which they receive messages, and the limits on waiting messages."""
+"""Test the members of a shared subscription: the order in which they receive messages, and the
+limits on waiting messages.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Every hook in a whole broker: its arguments, its order, and the effect of its result on the packets."""
+"""Test every hook in a whole broker: its arguments, its order, and the effect of its result on the
+packets.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,9 +1,11 @@
-"""A few clients do anything in any order, compared with a model of the guarantees of MQTT.
+"""Test a few clients that do anything in any order, and compare the results with a model of the
+guarantees of MQTT.
 
-- Every QoS 1 and 2 message reaches every session that was subscribed when it was published, unless it was dropped at a
-  limit and counted. QoS 2 messages arrive exactly once. QoS 1 messages repeat only with DUP and the same packet id.
-  QoS 0 messages arrive at most once.
-- Messages of one publisher, topic and QoS keep their order. No client receives a message that it did not subscribe to.
+- Every QoS 1 and 2 message reaches every session that was subscribed when it was published, unless
+  it was dropped at a limit and counted. QoS 2 messages arrive exactly once. QoS 1 messages repeat
+  only with DUP and the same packet id. QoS 0 messages arrive at most once.
+- Messages of one publisher, topic and QoS keep their order. No client receives a message that it
+  did not subscribe to.
 - No window is exceeded, and no packet id is used twice at a time.
 - No state remains when all clients have left.
 """

@@ -1,4 +1,6 @@
-"""Every refused CONNECT causes one log line and one event, as docs/explanation/choices.md says under "Refusals"."""
+"""Test that every refused CONNECT causes one log line and one event, as docs/explanation/choices.md
+says under "Refusals".
+"""
 
 from collections.abc import Callable
 from typing import Any

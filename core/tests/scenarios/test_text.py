@@ -1,4 +1,6 @@
-"""`broker.text`: control characters and non-characters in strings, which section 1.5.4 allows a receiver to refuse."""
+"""Test `broker.text`, which decides on control characters and non-characters in strings. Section
+1.5.4 allows a receiver to refuse them.
+"""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
-"""Connections that cannot be accepted, or are refused. They cause few log lines, and no resource is
-lost.
+"""Test connections that cannot be accepted, or are refused. They cause few log lines, and no
+resource is lost.
 """
 
 import asyncio

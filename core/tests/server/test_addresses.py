@@ -1,4 +1,4 @@
-"""Addresses in the syntax of the configuration, and trusted proxies."""
+"""Test addresses in the syntax of the configuration, and trusted proxies."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The runtime on asyncio and uvloop."""
+"""Test the runtime on asyncio and uvloop."""
 
 import asyncio
 import logging

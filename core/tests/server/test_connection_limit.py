@@ -1,4 +1,4 @@
-"""The connection limit of a listener."""
+"""Test the connection limit of a listener."""
 
 import asyncio
 import contextlib

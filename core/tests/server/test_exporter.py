@@ -1,4 +1,4 @@
-"""The metrics that the core exports."""
+"""Test the metrics that the core exports."""
 
 from typing import Any
 

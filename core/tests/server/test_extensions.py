@@ -1,4 +1,4 @@
-"""The extensions that plugins may add to a server, and those that are refused."""
+"""Test the extensions that plugins may add to a server, and those that are refused."""
 
 from typing import Any
 

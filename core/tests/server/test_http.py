@@ -1,4 +1,4 @@
-"""The HTTP listener, on real sockets."""
+"""Test the HTTP listener, on real sockets."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Logging: stable event names and fields, and no secrets."""
+"""Test logging: event names and fields are stable, and no secret is logged."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""The choice of the event loop."""
+"""Test the choice of the event loop."""
 
 import asyncio
 from typing import Any

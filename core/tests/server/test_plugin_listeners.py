@@ -1,4 +1,4 @@
-"""Listener types that plugins add."""
+"""Test listener types that plugins add."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The PROXY protocol: the parser alone, then with every transport."""
+"""Test the PROXY protocol: the parser alone, then with every transport."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""A server: start, drain, reload and signals."""
+"""Test a server: start, drain, reload and signals."""
 
 import asyncio
 import gc

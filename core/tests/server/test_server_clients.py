@@ -1,4 +1,6 @@
-"""The real broker with real listeners: a message over every transport, limits, and the drain as clients observe it."""
+"""Test the real broker with real listeners: a message over every transport, limits, and the drain
+as clients observe it.
+"""
 
 import asyncio
 import ssl

@@ -1,4 +1,6 @@
-"""A reload that a plugin requests: it gets the report or the error, also if other requests come in between."""
+"""Test reloads that a plugin requests. The plugin gets the report or the error, even if other
+requests come in between.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The settings of listeners: defaults and errors."""
+"""Test the settings of listeners: defaults and errors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Listening sockets: opened at an address, or refused with the reason."""
+"""Test listening sockets, which are opened at an address or refused with the reason."""
 
 import socket
 import stat

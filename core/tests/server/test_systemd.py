@@ -1,4 +1,4 @@
-"""Support for systemd: notifications and inherited sockets."""
+"""Test support for systemd: notifications and inherited sockets."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""TCP: order of bytes, flow control in both directions, ends of connections, and limits."""
+"""Test TCP: order of bytes, flow control in both directions, ends of connections, and limits."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Unix sockets: permissions and inherited sockets."""
+"""Test Unix sockets: permissions and inherited sockets."""
 
 import socket
 import stat

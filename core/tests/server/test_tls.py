@@ -1,4 +1,6 @@
-"""TLS: which clients are accepted, what the broker knows about them, and new certificates without a restart."""
+"""Test TLS: which clients are accepted, what the broker knows about them, and new certificates
+without a restart.
+"""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""WebSocket: accepted requests, frames and packets, flow control, and ends of connections."""
+"""Test WebSocket: accepted requests, frames and packets, flow control, and ends of connections."""
 
 import asyncio
 from collections.abc import AsyncIterator

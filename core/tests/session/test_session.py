@@ -1,4 +1,4 @@
-"""A session without its connection."""
+"""Test the state of a session, without a connection."""
 
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.session.session import QUEUEING, Session

@@ -1,4 +1,4 @@
-"""Topic aliases that the broker assigns for a client."""
+"""Test topic aliases that the broker assigns for a client."""
 
 from collections.abc import Callable
 from typing import Any

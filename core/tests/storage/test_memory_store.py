@@ -1,4 +1,4 @@
-"""The store that keeps nothing after the process ends."""
+"""Test the store that keeps nothing after the process ends."""
 
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import Store

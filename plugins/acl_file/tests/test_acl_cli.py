@@ -1,4 +1,4 @@
-"""``hookmq acl``: try, check, import."""
+"""Test the commands ``hookmq acl test``, ``check`` and ``import``."""
 
 import json
 from pathlib import Path

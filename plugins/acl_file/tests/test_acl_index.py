@@ -1,4 +1,6 @@
-"""The index by client and topic: its decisions equal those of reading the file from top to bottom."""
+"""Test the index by client and topic. Its decisions equal those of reading the file from top to
+bottom.
+"""
 
 import gc
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""mosquitto's format: its meaning in both brokers, errors with their lines, and the equivalent in YAML."""
+"""Test mosquitto's format: its meaning in both brokers, errors with their lines, and the equivalent
+in YAML.
+"""
 
 import pytest
 from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope

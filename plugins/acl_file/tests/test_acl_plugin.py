@@ -1,4 +1,6 @@
-"""The plugin in a broker: verdicts, reloads, revoked permissions, and every failure of the file."""
+"""Test the plugin in a broker: verdicts, reloads, revoked permissions, and every failure of the
+file.
+"""
 
 import errno
 import os

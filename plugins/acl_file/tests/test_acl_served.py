@@ -1,4 +1,6 @@
-"""A broker process with real clients: a revoked permission ends the subscriptions granted under it."""
+"""Test a broker process with real clients. A revoked permission ends the subscriptions granted
+under it.
+"""
 
 import signal
 from pathlib import Path

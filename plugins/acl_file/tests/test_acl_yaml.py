@@ -1,4 +1,6 @@
-"""The YAML format: its meaning, every error with its position, and truncated files, which never grant more."""
+"""Test the YAML format: its meaning, every error with its position, and truncated files, which
+never grant more.
+"""
 
 import pytest
 from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope

@@ -1,4 +1,6 @@
-"""The plugin in a broker process with real clients and a real service, and the plugin contract."""
+"""Test the plugin in a broker process with real clients and a real service, and the plugin
+contract.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The requests to the service and the meaning of its answers. Only a clear "allow" allows."""
+"""Test the requests to the service and the meaning of its responses. Only a clear "allow" allows."""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""A token's permissions when another plugin accepted the client first and its claims take precedence."""
+"""Test a token's permissions when another plugin accepted the client first and its claims take
+precedence.
+"""
 
 from collections.abc import Callable
 from typing import Any

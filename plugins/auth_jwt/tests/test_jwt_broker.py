@@ -1,4 +1,4 @@
-"""A broker process with a key server and real clients over TCP."""
+"""Test a broker process with a key server and real clients over TCP."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The claims that tokens must contain, and the tokens of real identity providers."""
+"""Test the claims that tokens must contain, and the tokens of real identity providers."""
 
 from pathlib import Path
 from types import SimpleNamespace

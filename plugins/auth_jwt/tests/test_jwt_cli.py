@@ -1,4 +1,4 @@
-"""The command ``hookmq jwt``."""
+"""Test the command ``hookmq jwt``."""
 
 import dataclasses
 import io

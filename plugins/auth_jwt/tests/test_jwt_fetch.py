@@ -1,4 +1,6 @@
-"""Fetching from a real server that is fast, slow, down or redirecting, or sends wrong or huge answers."""
+"""Test fetching from a real server that is fast, slow, down or redirecting, or sends wrong or huge
+answers.
+"""
 
 import gzip
 import socket

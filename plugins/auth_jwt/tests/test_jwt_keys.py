@@ -1,4 +1,4 @@
-"""The key that verifies a token, and keys that are too weak."""
+"""Test which key verifies which token, and which keys are too weak."""
 
 import base64
 import hashlib

@@ -1,4 +1,6 @@
-"""The plugin in an in-memory broker: which clients connect, with which permissions, and for how long."""
+"""Test the plugin in an in-memory broker: which clients may connect, with which permissions, and
+for how long.
+"""
 
 import errno
 import json

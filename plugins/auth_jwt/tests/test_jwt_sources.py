@@ -1,4 +1,4 @@
-"""Keys from a URL through any sequence of events, on a virtual clock."""
+"""Test keys from a URL through any sequence of events, on a virtual clock."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Parsing tokens: any input is either a token or refused."""
+"""Test that any input is either parsed as a token or refused."""
 
 import base64
 import json

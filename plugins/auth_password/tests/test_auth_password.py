@@ -1,4 +1,4 @@
-"""Which clients may connect: every case in every MQTT version, in an in-memory broker."""
+"""Test which clients may connect, in every MQTT version and in an in-memory broker."""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""The command ``hookmq passwd``."""
+"""Test the command ``hookmq passwd``."""
 
 import getpass
 import io

@@ -1,4 +1,4 @@
-"""Password files: read strictly, and edited without changing anything else."""
+"""Test that password files are read strictly, and edited without changing anything else."""
 
 import fcntl
 import gc

@@ -1,4 +1,6 @@
-"""Every kind of hash: recognized, limited, verified, created and never shown."""
+"""Test every kind of hash: how it is recognized, limited, verified and created, and that it is
+never shown.
+"""
 
 import hashlib
 from base64 import b64encode

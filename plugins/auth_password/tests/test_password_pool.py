@@ -1,4 +1,4 @@
-"""The pool, the checker and the cache on a virtual clock."""
+"""Test the pool, the checker and the cache on a virtual clock."""
 
 from collections.abc import Callable
 from functools import partial

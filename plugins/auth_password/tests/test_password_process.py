@@ -1,4 +1,4 @@
-"""The plugin with a real broker, real clients and a real mosquitto."""
+"""Test the plugin with a real broker, real clients and a real mosquitto."""
 
 import asyncio
 import os

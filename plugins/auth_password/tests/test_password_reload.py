@@ -1,5 +1,5 @@
-"""The file changes: a valid file replaces the old one at once, an invalid one changes nothing, and removed users are
-disconnected.
+"""Test changes of the file. A valid file replaces the old one at once, an invalid one changes
+nothing, and removed users are disconnected.
 """
 
 import errno

@@ -1,4 +1,6 @@
-"""Subscriptions by rule: variables, options, listeners, authorization, sessions, and a real client."""
+"""Test subscriptions by rule: variables, options, listeners, authorization and sessions. Also test
+a real client.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

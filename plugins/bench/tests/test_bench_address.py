@@ -1,4 +1,4 @@
-"""TLS options, applied to the connections of the load test."""
+"""Test the TLS options of the connections of the load test."""
 
 import ssl
 from pathlib import Path

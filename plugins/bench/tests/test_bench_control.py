@@ -1,4 +1,6 @@
-"""The parent process: open files, processes that end, samples. test_bench_run.py has whole runs."""
+"""Test the parent process: open files, processes that end, and samples. test_bench_run.py tests
+whole runs.
+"""
 
 import resource
 from multiprocessing import Pipe

@@ -1,4 +1,4 @@
-"""The part of a run that sends and receives, without processes and connections."""
+"""Test the part of a run that sends and receives, without processes and connections."""
 
 import asyncio
 import time

@@ -1,4 +1,6 @@
-"""The native engine: relays that break one message make a run void, and a plan gives the same report as with asyncio."""
+"""Test the native engine. A relay that breaks one message makes a run void, and a plan gives the
+same report as with asyncio.
+"""
 
 import asyncio
 import contextlib

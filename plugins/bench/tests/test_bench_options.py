@@ -1,4 +1,4 @@
-"""The command line: the plan of its options, and the error for each mistake."""
+"""Test the command line: the plan of its options, and the error for each mistake."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Which subscriber gets which messages, and in which process each client is."""
+"""Test which subscriber gets which messages, and in which process each client is."""
 
 import pytest
 from hookmq.mqtt_api import matches

@@ -1,4 +1,4 @@
-"""The result of a run: verdict, failures, warnings and reports."""
+"""Test the result of a run: verdict, failures, warnings and reports."""
 
 import json
 from collections import Counter

@@ -1,4 +1,6 @@
-"""`hookmq bench` as a process, against real brokers: HookMQ, HookMQ with a plugin that drops messages, mosquitto."""
+"""Test `hookmq bench` as a process against real brokers: HookMQ, HookMQ with a plugin that drops
+messages, and mosquitto.
+"""
 
 import asyncio
 import json

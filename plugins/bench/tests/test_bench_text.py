@@ -1,4 +1,4 @@
-"""The line of progress, on a terminal and in a file."""
+"""Test the line of progress, on a terminal and in a file."""
 
 import io
 

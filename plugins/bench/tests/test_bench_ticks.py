@@ -1,4 +1,4 @@
-"""Alarms expire, and never early."""
+"""Test that alarms expire, and that they never expire early."""
 
 import asyncio
 import sys

@@ -1,4 +1,6 @@
-"""The client's side of a WebSocket, tested with the server's side of the same library, and connections over it."""
+"""Test the client's side of a WebSocket with the server's side of the same library, and connections
+over it.
+"""
 
 import pytest
 from hookmq.mqtt_api import Connack, encode

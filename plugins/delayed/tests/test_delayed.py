@@ -1,4 +1,6 @@
-"""Delayed messages: requests, permission, cancel, restart, crash, limits, and a real client."""
+"""Test delayed messages: requests, permissions, cancellation, restart, crash and limits. Also test
+a real client.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress

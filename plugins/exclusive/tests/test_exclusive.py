@@ -1,5 +1,5 @@
-"""Exclusive subscriptions: which client gets a topic, when it is free again, restarts, and real
-clients.
+"""Test exclusive subscriptions: which client gets a topic, and when the topic is free again. Also
+test restarts and real clients.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""The status of clients: connect, lost connection, takeover, will, restart, and real clients."""
+"""Test the status of clients after a connect, a lost connection, a takeover, a will and a restart.
+Also test real clients.
+"""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Simultaneous wrong passwords with a plugin that answers slowly."""
+"""Test simultaneous wrong passwords with a plugin that answers slowly."""
 
 from typing import Any
 

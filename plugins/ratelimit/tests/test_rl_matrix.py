@@ -1,4 +1,4 @@
-"""What a client observes, by version, QoS and mode. Messages that wait are not lost."""
+"""Test what a client observes, by version, QoS and mode. Messages that wait are not lost."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Unverified user names: with a token in the password, a client can choose any user name."""
+"""Test unverified user names. With a token in the password, a client can choose any user name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Bans, wrong passwords, reloads, log events and metrics, and the plugin contract."""
+"""Test bans, wrong passwords, reloads, log events and metrics, and the plugin contract."""
 
 import asyncio
 import json

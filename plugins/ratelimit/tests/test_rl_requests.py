@@ -1,4 +1,4 @@
-"""Bans that other plugins request with an event."""
+"""Test bans that other plugins request with an event."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Real clients over TCP, which their own broker throttles, refuses or bans."""
+"""Test real clients over TCP that are throttled, refused or banned by their own broker."""
 
 import json
 from collections.abc import Iterator

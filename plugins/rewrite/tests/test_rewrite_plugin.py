@@ -1,4 +1,6 @@
-"""Rewriting in a broker: publish, subscribe, will and delivery, with authorization before and after."""
+"""Test rewriting in a broker: publish, subscribe, will and delivery, with authorization before and
+after.
+"""
 
 from collections.abc import Callable
 from typing import Any

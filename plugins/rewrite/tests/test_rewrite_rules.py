@@ -1,4 +1,6 @@
-"""Rules on their own: captured groups, variables, loops and refused configurations."""
+"""Test rewrite rules without a broker: captured groups, variables, loops and refused
+configurations.
+"""
 
 import pytest
 from hookmq.plugin import ConfigError, Plugin

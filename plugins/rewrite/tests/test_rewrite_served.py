@@ -1,4 +1,4 @@
-"""A broker process with the plugin, and real clients."""
+"""Test a broker process with the plugin, and real clients."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Checks on their own: each format against good, bad and hostile payloads and schemas."""
+"""Test checks without a broker: each format against good, bad and hostile payloads and schemas."""
 
 import json
 from typing import Any

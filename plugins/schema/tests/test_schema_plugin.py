@@ -1,4 +1,6 @@
-"""Checking in a broker: refuse, drop and tag, wills, changed files, and a broker process with real clients."""
+"""Test checks in a broker: refused, dropped and tagged messages, wills, changed files, and a broker
+process with real clients.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The read API with a real HTTP client: it follows PROTOCOL.md and returns only committed messages."""
+"""Test the read API with a real HTTP client. It follows PROTOCOL.md and returns only committed
+messages.
+"""
 
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,6 @@
-"""The plugin in broker processes with real clients: acknowledged messages are in the stream, even after SIGKILL."""
+"""Test the plugin in broker processes with real clients. Acknowledged messages are in the stream,
+even after SIGKILL.
+"""
 
 import json
 import os

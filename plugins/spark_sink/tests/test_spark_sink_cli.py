@@ -1,4 +1,4 @@
-"""The command ``hookmq spark``."""
+"""Test the command ``hookmq spark``."""
 
 import argparse
 import json

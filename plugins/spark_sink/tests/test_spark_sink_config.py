@@ -1,4 +1,4 @@
-"""The configuration: every error is reported before anything starts, and no token is shown."""
+"""Test the configuration. Every error is reported before anything starts, and no token is shown."""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""The plugin contract, in an in-memory broker. Each plugin object has its own folder, because two cannot share one."""
+"""Test the plugin contract, in an in-memory broker. Each plugin object has its own folder, because
+two cannot share one.
+"""
 
 import itertools
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""Landing mode: files are complete or absent, and no row is missing or duplicated, whichever process dies.
+"""Test landing mode. Files are complete or absent, and no row is missing or duplicated, whichever
+process dies.
 
 The rows here are lines of JSON. The Spark tests check that Parquet contains the same.
 """

@@ -1,4 +1,4 @@
-"""The address where the reader process listens."""
+"""Test the address where the reader process listens."""
 
 import socket
 

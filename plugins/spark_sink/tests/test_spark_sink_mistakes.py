@@ -1,4 +1,4 @@
-"""Errors of operators and publishers, with whole brokers.
+"""Test errors of operators and publishers, with whole brokers.
 
 Each error is reported in one line, and no acknowledged message is lost.
 """

@@ -1,5 +1,5 @@
-"""The reader process alone: TLS with client certificates, an occupied port, its end with the broker's, and streams that
-were removed from the configuration.
+"""Test the reader process alone: TLS with client certificates, an occupied port, the end of its
+broker, and streams that were removed from the configuration.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""A stream as a journal: the contract, the data that readers may see, retention, merging and changed folders."""
+"""Test a stream as a journal: the contract, the data that readers may see, retention, merging and
+changed folders.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Birth certificates and death timestamps, in memory and in a broker process with real clients."""
+"""Test birth certificates and death timestamps, in memory and in a broker process with real
+clients.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command ``hookmq storage``."""
+"""Test the command ``hookmq storage``."""
 
 import json
 import sqlite3

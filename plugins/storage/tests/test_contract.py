@@ -1,4 +1,4 @@
-"""The store contract on real files, in the broker's process and in a writer process."""
+"""Test the store contract on real files, in the broker's process and in a writer process."""
 
 import errno
 import os

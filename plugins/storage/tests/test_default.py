@@ -1,4 +1,6 @@
-"""``hookmq serve`` without a configuration keeps acknowledged data in a folder whose name it prints."""
+"""Test that ``hookmq serve`` without a configuration keeps acknowledged data, in a folder whose
+name it prints.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Other programs change the folder of a running broker, which acknowledges only what the next start would find."""
+"""Test other programs that change the folder of a running broker. The broker acknowledges only what
+the next start would find.
+"""
 
 import os
 import shutil

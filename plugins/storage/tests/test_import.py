@@ -1,4 +1,6 @@
-"""The input of ``hookmq storage import``: data that a broker cannot use is refused with its line."""
+"""Test the input of ``hookmq storage import``. Data that a broker cannot use is refused with its
+line.
+"""
 
 import json
 from pathlib import Path

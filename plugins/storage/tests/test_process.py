@@ -1,4 +1,4 @@
-"""The writer process: large frames, a limited log, and the ends of either process."""
+"""Test the writer process: large frames, a limited log, and the end of either process."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Statistics below $SYS: values, intervals, load averages, and a real client."""
+"""Test the statistics below $SYS: values, intervals and load averages. Also test a real client."""
 
 from collections.abc import Callable
 from math import exp

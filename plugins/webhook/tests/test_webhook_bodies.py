@@ -1,4 +1,4 @@
-"""Request bodies that an operator defines."""
+"""Test the request bodies that an operator defines."""
 
 import json
 from typing import Any

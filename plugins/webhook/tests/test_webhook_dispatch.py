@@ -1,4 +1,6 @@
-"""The dispatcher on a virtual clock: order per key, no loss, batches, retries and abandoned events."""
+"""Test the dispatcher on a virtual clock: order per key, no loss, batches, retries and abandoned
+events.
+"""
 
 import random
 import tempfile

@@ -1,4 +1,4 @@
-"""Envelopes: whatever a client sends, the request is valid and contains the message."""
+"""Test envelopes. Whatever a client sends, the request is valid and contains the message."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Filters: which events are sent."""
+"""Test the filters that select the events to send."""
 
 from fnmatch import fnmatchcase
 from typing import Any

@@ -1,4 +1,4 @@
-"""The commands `hookmq webhook test`, `listen`, `schema` and `secret`."""
+"""Test the commands `hookmq webhook test`, `listen`, `schema` and `secret`."""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""The outbox: the journal contract, delivered events, a full outbox, and the contents of its folder."""
+"""Test the outbox: the journal contract, delivered events, a full outbox, and the contents of its
+folder.
+"""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The sending process: its input, its answers, and what happens when it dies."""
+"""Test the sending process: its input, its answers, and its restart after it dies."""
 
 import asyncio
 import os

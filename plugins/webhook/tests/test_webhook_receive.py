@@ -1,4 +1,4 @@
-"""The library for receivers: it extracts events from requests and finds repeated ones."""
+"""Test the library for receivers. It extracts events from requests and finds repeated ones."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Signatures: the published example, and everything that must be refused."""
+"""Test signatures: the published example, and everything that must be refused."""
 
 import base64
 import subprocess

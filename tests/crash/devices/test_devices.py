@@ -1,4 +1,4 @@
-"""The parts of the devices-to-tables test: its verdicts and its choice of victims.
+"""Test the parts of the devices-to-tables test: its verdicts and its choice of victims.
 
 `make crash-spark KILLS=6`, which `make test-all` runs, is the whole test.
 """

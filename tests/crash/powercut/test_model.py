@@ -1,4 +1,6 @@
-"""The recorder and its model of a disk: every change to a folder is recorded, and a cut keeps synced data."""
+"""Test the recorder and its model of a disk. Every change to a folder is recorded, and a power cut
+keeps synced data.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Power cuts while a store is created or restarted after a kill. The next start must accept what is left."""
+"""Test power cuts while a store is created, or restarted after a kill. The next start must accept
+the remaining data.
+"""
 
 import os
 import shutil

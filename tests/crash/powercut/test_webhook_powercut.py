@@ -1,6 +1,7 @@
-"""Power cuts under a broker with a webhook outbox.
+"""Test power cuts under a broker with a webhook outbox.
 
-Every acknowledged event arrived before the cut or is sent after the restart, in order and with its original id.
+Every acknowledged event arrived before the cut or is sent after the restart, in order and with its
+original id.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""Frames: valid ones are read, damaged ones are refused, and a torn tail is distinguished from damage."""
+"""Test frames. Valid ones are read, damaged ones are refused, and a torn tail is distinguished from
+damage.
+"""
 
 import pytest
 from hookmq_toolkit.segment_log.frame import HEADER, MAGIC, Frame, decode, encode, lost, scan

@@ -1,4 +1,4 @@
-"""The segmented log: it fulfills the journal contract and distinguishes a crash from damage."""
+"""Test the segmented log. It fulfills the journal contract and distinguishes a crash from damage."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Changes to a delivery and its packet id when the receiver acknowledges it."""
+"""Test changes to a delivery and its packet id when the receiver acknowledges it."""
 
 from collections.abc import Callable
 from typing import Any

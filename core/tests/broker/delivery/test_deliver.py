@@ -1,4 +1,4 @@
-"""QoS 0 and slow readers: which messages are sent, queued or dropped."""
+"""Test deliveries at QoS 0 and to slow readers: the messages that are sent, queued or dropped."""
 
 from collections.abc import Callable
 from typing import Any

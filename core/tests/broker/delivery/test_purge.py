@@ -1,4 +1,4 @@
-"""A plugin empties a client's queue: in memory and in the store, a slice per turn."""
+"""Test that a plugin can empty a client's queue, in memory and in the store, a slice per turn."""
 
 import itertools
 from collections.abc import Awaitable, Callable

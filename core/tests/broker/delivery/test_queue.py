@@ -1,4 +1,6 @@
-"""A queue longer than a page: its limits, and a store whose pages are late, fail or are not committed yet."""
+"""Test a queue that is longer than a page: its limits, and a store whose pages are late, fail or
+are not committed yet.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Retransmission after a session was resumed and, if configured, within a connection."""
+"""Test retransmission after a session was resumed and, if configured, within a connection."""
 
 from collections.abc import Callable
 from typing import Any

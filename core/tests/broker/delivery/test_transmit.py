@@ -1,4 +1,4 @@
-"""Messages in flight to a client: its window and its maximum packet size."""
+"""Test the limits on messages in flight to a client: its window and its maximum packet size."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The bytes of an outgoing PUBLISH: its version, QoS, properties and topic alias."""
+"""Test the bytes of an outgoing PUBLISH: its version, QoS, properties and topic alias."""
 
 from collections.abc import Callable
 from typing import Any

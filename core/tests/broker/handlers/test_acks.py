@@ -1,4 +1,4 @@
-"""Acknowledgements from clients and to clients."""
+"""Test acknowledgements from clients and to clients."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Enhanced authentication before CONNACK and reauthentication after it."""
+"""Test enhanced authentication before CONNACK and reauthentication after it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""CONNECT in all three versions: which packets are accepted, and the codes that refuse the others."""
+"""Test CONNECT in all three versions: which packets are accepted, and the codes that refuse the
+others.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""The attributes of a connection at each stage, and the error of a handler that runs too early."""
+"""Test the attributes of a connection at each stage, and the error of a handler that runs too
+early.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""PUBLISH from a client: its acknowledgement, forwarding and refusal."""
+"""Test PUBLISH from a client: its acknowledgement, forwarding and refusal."""
 
 from collections.abc import Callable
 from typing import Any

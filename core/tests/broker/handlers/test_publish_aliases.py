@@ -1,4 +1,4 @@
-"""Topic aliases that clients set."""
+"""Test topic aliases that clients set."""
 
 from collections.abc import Callable
 from typing import Any

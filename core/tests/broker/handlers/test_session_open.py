@@ -1,4 +1,6 @@
-"""Two clients with one client id: which one stays, what the other receives, and repeated takeovers."""
+"""Test two clients with one client id: the one that stays, what the other one receives, and
+repeated takeovers.
+"""
 
 from collections.abc import Callable
 

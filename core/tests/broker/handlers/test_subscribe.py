@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: granted QoS and overlapping subscriptions."""
+"""Test SUBSCRIBE and UNSUBSCRIBE: granted QoS and overlapping subscriptions."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The pipeline of one subscription, as SUBSCRIBE and plugins use it."""
+"""Test the pipeline of one subscription, as SUBSCRIBE and plugins use it."""
 
 from collections.abc import Callable
 from typing import Any

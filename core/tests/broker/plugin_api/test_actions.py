@@ -1,4 +1,4 @@
-"""A plugin acts on clients through its handle."""
+"""Test the calls with which a plugin acts on clients."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""A plugin checks whether a client has a permission: `await broker.authorize(client, action, topic)`."""
+"""Test the call with which a plugin checks a permission: `await broker.authorize(client, action,
+topic)`.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A plugin connects a client: valid and invalid requests, and the result of waiting."""
+"""Test the clients that a plugin connects: valid and invalid requests, and waiting for the result."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""A plugin reads the broker's state through its handle: sessions, subscriptions, shared subscriptions, listeners."""
+"""Test the calls with which a plugin reads the broker's state: sessions, subscriptions, shared
+subscriptions and listeners.
+"""
 
 from collections.abc import Callable
 from functools import partial

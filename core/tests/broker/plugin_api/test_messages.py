@@ -1,4 +1,6 @@
-"""A plugin reads messages page by page: queued, in flight and retained. Reading changes nothing."""
+"""Test the calls with which a plugin reads messages, page by page: queued, in flight and retained.
+Reading changes nothing.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial

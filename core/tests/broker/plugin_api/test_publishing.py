@@ -1,4 +1,4 @@
-"""A plugin publishes through its handle, and waits for the commit."""
+"""Test the calls with which a plugin publishes and waits for the commit."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""A plugin subscribes for a client: the same checks, hooks, records and retained messages as for a SUBSCRIBE."""
+"""Test the call with which a plugin subscribes a client. It has the same checks, hooks, records and
+retained messages as a SUBSCRIBE.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""`authorize` in the broker: when it is called, how long verdicts are cached, and what each verdict does."""
+"""Test `authorize` in the broker: when it is called, how long verdicts are cached, and what each
+verdict does.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Large fan-outs are sent in slices: bounded turns, order per topic, one list of recipients and one commit."""
+"""Test that large fan-outs are sent in slices: with bounded turns, order per topic, one list of
+recipients and one commit.
+"""
 
 from collections.abc import Callable
 from typing import Any

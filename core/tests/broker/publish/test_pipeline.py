@@ -1,4 +1,4 @@
-"""The arguments of on_publish, and the effects of its verdicts on a message."""
+"""Test the arguments of on_publish, and the effects of its verdicts on a message."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Retained messages: which are stored, and to whom, when and in what form they are sent."""
+"""Test retained messages: the messages that are stored, and the recipients, time and form of their
+delivery.
+"""
 
 from collections.abc import Callable
 from typing import Any

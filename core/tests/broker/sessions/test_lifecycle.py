@@ -1,4 +1,6 @@
-"""How sessions outlive connections: Session Present, expiry and its changes, and the order of resumption."""
+"""Test how sessions outlive connections: Session Present, expiry and its changes, and the order of
+resumption.
+"""
 
 from collections.abc import Callable
 from math import inf

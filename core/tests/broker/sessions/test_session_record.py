@@ -1,4 +1,4 @@
-"""The record of a session: the state of its clients that a restarted broker knows."""
+"""Test the record of a session: the state of its clients that a restarted broker knows."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A session's subscriptions: replacement, removal and lifetime."""
+"""Test a session's subscriptions: replacement, removal and lifetime."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Wills: when they are published, when they are not, and with which publisher."""
+"""Test wills: when they are published and when not, and under which publisher."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Our tables and bytes compared with paho-mqtt's property and reason tables and with the `mqtt5` codec."""
+"""Compare our tables and bytes with paho-mqtt's property and reason tables and with the `mqtt5`
+codec.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The codec compared with the table of packet vectors, whole and in pieces."""
+"""Compare the codec with the table of packet vectors, whole and in pieces."""
 
 import re
 from collections import Counter

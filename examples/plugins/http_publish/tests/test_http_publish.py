@@ -1,4 +1,6 @@
-"""The gateway for HTTP requests, with real sockets: statuses, load, and the clients that stay connected."""
+"""Test the gateway for HTTP requests, with real sockets: statuses, load, and the clients that stay
+connected.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

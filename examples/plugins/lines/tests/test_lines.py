@@ -1,5 +1,5 @@
-"""The gateway for lines, with real sockets: commands, load in both directions, and removal while devices
-are connected.
+"""Test the gateway for lines, with real sockets: commands, load in both directions, and removal
+while devices are connected.
 """
 
 import asyncio
