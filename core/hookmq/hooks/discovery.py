@@ -35,9 +35,13 @@ def installed() -> tuple[InstalledPlugin, ...]:
     listed twice."""
     found: dict[tuple[str, str, str], InstalledPlugin] = {}
     for distribution in importlib_metadata.distributions():
+        # Parsing the metadata of a distribution costs far more than reading its entry points.
+        points = distribution.entry_points.select(group=GROUP)
+        if not points:
+            continue
         # As with imports, the first distribution with a name on sys.path shadows the others.
         owner = distribution.metadata["Name"] or "?"
-        for point in distribution.entry_points.select(group=GROUP):
+        for point in points:
             key = (point.name, owner.lower().replace("_", "-"), point.value)
             if key not in found:
                 found[key] = InstalledPlugin(

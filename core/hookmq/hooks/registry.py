@@ -22,6 +22,33 @@ Registry = Mapping[str, tuple["Implementation", ...]]
 """Implementations by hook, in the order of the configuration."""
 
 
+class _Manager(pluggy.PluginManager):
+    """A pluggy manager that looks for hooks only among the attributes that the plugin's author wrote.
+
+    pluggy searches every attribute, and most are those that each plugin inherits. That search took most of the time
+    in which a broker without clients starts.
+    """
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+        if _inherited(plugin, name):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
+def _inherited(plugin: Any, name: str) -> bool:
+    """Return whether an attribute of a plugin, or of its class, is the one that `Plugin` or `object` defines."""
+    if isinstance(plugin, type):
+        kind = plugin
+    elif name in getattr(plugin, "__dict__", ()):
+        return False
+    else:
+        kind = type(plugin)
+    for one in kind.__mro__:
+        if name in one.__dict__:
+            return one is Plugin or one is object
+    return False
+
+
 class Implementation(NamedTuple):
     """One plugin's implementation of one hook. `arguments` are the names of its arguments, in its own order."""
 
@@ -37,7 +64,9 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
 
     Raises PluginError if an implementation is invalid, and ConfigError if an entry's options do not apply to it.
     """
-    manager = pluggy.PluginManager(PROJECT)
+    if not instances:
+        return dict.fromkeys(SPECS, ())
+    manager = _Manager(PROJECT)
     manager.add_hookspecs(Specs)
     order: dict[str, int] = {}
     by_id: dict[str, PluginInstance] = {}
@@ -109,11 +138,12 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
     for attribute in dir(plugin):
         options: Mapping[str, Any] | None = manager.parse_hookimpl_opts(plugin, attribute)
         if options is None:
-            found = inspect.getattr_static(plugin, attribute, None)
-            if attribute in SPECS and (callable(found) or isinstance(found, classmethod)):
-                raise PluginError(
-                    plugin_id, f"{attribute} is named like a hook but is not marked @hookimpl"
-                )
+            if attribute in SPECS:
+                found = inspect.getattr_static(plugin, attribute, None)
+                if callable(found) or isinstance(found, classmethod):
+                    raise PluginError(
+                        plugin_id, f"{attribute} is named like a hook but is not marked @hookimpl"
+                    )
             continue
         name = options.get("specname") or attribute
         spec = SPECS.get(name)
@@ -139,15 +169,14 @@ def class_hook(plugin_id: str, kind: type[Plugin], name: str) -> Callable[..., A
 
     Raises PluginError if the implementation cannot be called without an object.
     """
-    manager, spec = pluggy.PluginManager(PROJECT), SPECS[name]
+    manager, spec = _Manager(PROJECT), SPECS[name]
     for attribute in dir(kind):
-        found = inspect.getattr_static(kind, attribute)
         options = manager.parse_hookimpl_opts(kind, attribute)
         if attribute == name and options is None:
             raise PluginError(plugin_id, f"{name} is named like a hook but is not marked @hookimpl")
         if options is None or (options.get("specname") or attribute) != name:
             continue
-        if not isinstance(found, staticmethod | classmethod):
+        if not isinstance(inspect.getattr_static(kind, attribute), staticmethod | classmethod):
             raise PluginError(
                 plugin_id,
                 f"{attribute} is called on the class: it must be a @staticmethod or @classmethod",

@@ -186,7 +186,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_a_session_that_stays_is_seen_once(steps: list[tuple[str, int]], limit: int) -> None:
     """A session that exists throughout is listed once, although other sessions begin and end
@@ -223,7 +223,7 @@ def test_a_session_that_stays_is_seen_once(steps: list[tuple[str, int]], limit: 
         assert len(set(seen)) == len(seen)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("+-p"), st.integers(0, 2), st.integers(0, 30)), max_size=50),
     st.integers(1, 5),

@@ -105,7 +105,7 @@ def test_a_queue_after_a_restart() -> None:
             queue(harness, cursor)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(KINDS),
     st.lists(st.sampled_from(["publish", "take", "page", "page"]), max_size=12),
@@ -302,7 +302,7 @@ def test_messages_in_flight_to_a_clean_session(broker_harness: Make) -> None:
 
 
 @pytest.mark.parametrize("examined", [5, 1000])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sets(st.integers(1, 60), max_size=20),
     st.sets(st.integers(1, 60), max_size=20),
@@ -389,7 +389,7 @@ def test_an_expired_message_is_not_retained(broker_harness: Make) -> None:
     assert topics(broker.retained("a/#")) == ["a/1"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.tuples(
