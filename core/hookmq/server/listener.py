@@ -1,7 +1,6 @@
 """A listener: its socket, its TLS context, and the protocol for each connection."""
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -14,6 +13,7 @@ from hookmq.model.metrics import Metrics
 from hookmq.model.settings import BrokerSettings
 from hookmq.server.accept import SocketAcceptor
 from hookmq.server.addresses import format_address
+from hookmq.server.base_listener import BaseListener
 from hookmq.server.connection_limit import ListenerConnections, Log
 from hookmq.server.http import HttpServer, HttpSite
 from hookmq.server.protocols import AcceptConnection
@@ -29,31 +29,6 @@ _UNIX_OPTIONS: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >=
 
 class _Acceptor(Protocol):
     def close(self) -> None: ...
-
-
-class BaseListener:
-    """The base of all listeners: their `settings`, and their connections in `gate`."""
-
-    def __init__(self, settings: ListenerSettings, gate: ListenerConnections) -> None:
-        self.settings = settings
-        self.gate = gate
-
-    def apply(self, settings: ListenerSettings) -> None:
-        """Apply the settings that can change while the listener is open. Open connections keep their scope."""
-        self.settings = settings
-        self.gate.apply(settings)
-
-    def shut(self) -> None:
-        """Stop accepting, but keep open connections. Harmless if called again."""
-        self.gate.shut()
-
-    async def close(self) -> None:
-        """Stop accepting, close all connections at once, and wait until they have ended."""
-        self.shut()
-        self.gate.abort_all()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.close_timeout):
-                await self.gate.emptied()
 
 
 class Listener(BaseListener):

@@ -12,8 +12,8 @@ from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import BrokerSettings
 from hookmq.mqtt.errors import HookMQError
+from hookmq.server.base_listener import BaseListener
 from hookmq.server.connection_limit import ListenerConnections, Log
-from hookmq.server.listener import BaseListener
 from hookmq.server.protocols import AcceptConnection, ConnectionHandler
 from hookmq.server.settings import TYPES, ListenerSettings
 

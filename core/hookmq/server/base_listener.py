@@ -1,0 +1,32 @@
+"""What all listeners have, those of plugins included. It imports no HTTP library: every command imports this module."""
+
+import asyncio
+import contextlib
+
+from hookmq.server.connection_limit import ListenerConnections
+from hookmq.server.settings import ListenerSettings
+
+
+class BaseListener:
+    """The base of all listeners: their `settings`, and their connections in `gate`."""
+
+    def __init__(self, settings: ListenerSettings, gate: ListenerConnections) -> None:
+        self.settings = settings
+        self.gate = gate
+
+    def apply(self, settings: ListenerSettings) -> None:
+        """Apply the settings that can change while the listener is open. Open connections keep their scope."""
+        self.settings = settings
+        self.gate.apply(settings)
+
+    def shut(self) -> None:
+        """Stop accepting, but keep open connections. Harmless if called again."""
+        self.gate.shut()
+
+    async def close(self) -> None:
+        """Stop accepting, close all connections at once, and wait until they have ended."""
+        self.shut()
+        self.gate.abort_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.close_timeout):
+                await self.gate.emptied()
