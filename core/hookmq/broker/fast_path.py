@@ -157,9 +157,10 @@ def forward(
             if taken is None:
                 taken = session.received = set()
             taken.add(number)
-        _forward_raw(
-            connection, session, cached, data, pos, stop, start, after, qos, properties, message
-        )
+        forward_raw(
+            connection, session, cached, data, pos, stop, start, after, qos, properties, message,
+            connection.version == 5,
+        )  # fmt: skip
         return CONTINUED if route.asked and connection.phase is not Phase.OPEN else FORWARDED
     if cached.single_durable and _forward_durable(
         connection, session, cached, data, pos, stop, start, after, properties, message
@@ -289,7 +290,7 @@ def _forward_durable(
     return True
 
 
-def _forward_raw(
+def forward_raw(
     connection: ClientConnection,
     session: Session,
     cached: CachedPublish,
@@ -301,13 +302,15 @@ def _forward_raw(
     qos: int,
     properties: Properties,
     message: Message | None,
+    five: bool,
 ) -> None:
     """Forward a QoS 1 or 2 message to plain receivers with clean sessions. Nothing is recorded or committed. All
-    receivers share the packet's head and tail; only the packet id differs."""
+    receivers share the packet's head and tail; only the packet id differs. `five` tells whether it is a packet of MQTT 5.
+    Do not acknowledge a message of a plugin client: it gets a reason code."""
     # Long on purpose: a function call per receiver would cost more than the work itself.
     state = connection.state
     route = cached.route
-    kind = 5 if connection.version == 5 else 3
+    kind = 5 if five else 3
     same_head = data[pos:stop]
     same_tail = data[stop + 2 : after]
     lower: bytes | None = None
@@ -388,6 +391,8 @@ def _forward_raw(
         state.writes.later.append(
             (session.client, route, data[start:after], qos, properties, message)
         )
+    if connection.in_process:
+        return
     number = data[stop : stop + 2]
     out = session.out
     if kind == 5 and not route.matched:

@@ -11,7 +11,7 @@ from hookmq.hooks.call import run_deliver
 from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.mqtt.encoder import encode_publish_parts
-from hookmq.mqtt.properties import Properties
+from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.routing.route import CachedPublish, Route
 from hookmq.session.inflight import Outgoing
 from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
@@ -120,6 +120,40 @@ def forward_seen(
         state.writes.later.append(
             (session.client, cached.route, message.payload, 0, properties, message)
         )
+
+
+def forward_payload(
+    connection: ClientConnection, session: Session, cached: CachedPublish, payload: bytes
+) -> None:
+    """Forward a QoS 0 message of a plugin client to plain receivers, encoded once for each version. No plugin may look
+    at the message."""
+    state = connection.state
+    route = cached.route
+    outgoing: Outgoing | None = None
+    size = 0
+    if cached.same_version:
+        section = b"\0" if connection.version == 5 else None
+        head, tail = encode_publish_parts(route.topic.encode(), payload, 0, False, False, section)
+        packet = head + tail
+        size = len(packet)
+        delivered = 0
+        for receiver in cached.same_version:
+            write_state = receiver.state
+            if write_state == IDLE:
+                receiver.state = PENDING
+                state.writes.dirty.append(receiver)
+            elif write_state == QUEUEING:
+                outgoing = deliver_to_one(connection, receiver, route, payload, EMPTY, outgoing)
+                continue
+            receiver.out.append(packet)
+            delivered += 1
+        state.metrics.messages_delivered += delivered
+        state.work += delivered >> 4
+    if cached.other_version:
+        size = size or len(payload) + len(route.topic) + 5
+        forward_other_version(connection, cached, payload, b"", EMPTY, outgoing)
+    if size:
+        state.writes.share(size)
 
 
 def _for_other_version(connection: ClientConnection, route: Route, payload: bytes) -> bytes:

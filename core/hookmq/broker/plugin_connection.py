@@ -15,6 +15,8 @@ from typing import Final
 from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
+from hookmq.broker.fast_path import forward_raw
+from hookmq.broker.plain_receivers import forward_payload
 from hookmq.broker.plugin_delivery import EACH
 from hookmq.broker.plugin_mailbox import Done, PluginMailbox
 from hookmq.broker.publish.fan_out import publish
@@ -24,6 +26,7 @@ from hookmq.hooks.recursion import at_depth
 from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.message import make_message
+from hookmq.mqtt.encoder import encode_publish_parts
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.packets import (
     Connect,
@@ -37,7 +40,9 @@ from hookmq.mqtt.packets import (
 )
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import PacketType, ReasonCode, clamp
+from hookmq.routing.route import CachedPublish
 from hookmq.session.inflight import Acknowledgement
+from hookmq.session.session import Session
 from hookmq.storage.records import DropReceived
 
 _EMPTY: Final = EMPTY
@@ -312,6 +317,12 @@ class PluginConnection(PluginMailbox):
         session = self.session
         assert session is not None
         state.metrics.messages_received += 1
+        if cached.raw_forwardable and not cached.told and not (qos and self.answers):
+            self._forward_encoded(cached, session, payload, qos)
+            if done is not None:
+                code = ReasonCode.SUCCESS if route.matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
+                self.results.append((done, code))
+            return True
         message = make_message(
             topic,
             payload,
@@ -339,6 +350,23 @@ class PluginConnection(PluginMailbox):
         if done is not None:
             self.results.append((done, code))
         return True
+
+    def _forward_encoded(
+        self, cached: CachedPublish, session: Session, payload: bytes, qos: int
+    ) -> None:
+        """Publish a message that no plugin sees, and of which nothing is recorded. All receivers share its encoding."""
+        if qos == 0:
+            forward_payload(self, session, cached, payload)
+            return
+        route = cached.route
+        five = bool(route.plain5) or not route.plain3
+        section = b"\0" if five else None
+        head, tail = encode_publish_parts(route.topic.encode(), payload, qos, False, False, section)
+        data = head + b"\0\0" + tail
+        size = len(data)
+        start = size - len(payload)
+        forward_raw(self, session, cached, data, 0, len(head), start, size, qos, _EMPTY, None, five)
+        self.state.writes.share(size)
 
     def _answered(self, number: int, qos: int, code: ReasonCode) -> None:
         """Complete a QoS 1 publish, or release the packet id of a QoS 2 publish first, as PUBREL does."""

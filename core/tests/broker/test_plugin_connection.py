@@ -153,6 +153,63 @@ def test_the_shortcut_does_what_the_handler_does(broker_harness: Make) -> None:
     assert results[0][0].count(ReasonCode.NO_MATCHING_SUBSCRIBERS) == 13
 
 
+@pytest.mark.parametrize("versions", [(5, 5), (4, 4), (5, 4)])
+def test_receivers_that_share_an_encoding_get_what_the_handler_sends(
+    broker_harness: Make, versions: tuple[int, int]
+) -> None:
+    """Clean sessions of either version receive the same bytes with and without the fast path, even if one is slow."""
+    results = []
+    for shortcuts in (True, False):
+        harness = broker_harness([HookRecorder("on_event", id="gw")])
+        harness.broker.state.shortcuts = shortcuts
+        receivers = []
+        for number, version in enumerate((*versions, *versions)):
+            receiver = harness.connect(f"r{number}", version=version)
+            receiver.subscribe("a/#", number // 2)
+            receivers.append(receiver)
+        client = connect(harness, "c")
+        codes: list[int] = []
+        for number in range(60):
+            topic = ("a/x", "a/y", "none")[number % 3]
+            client.publish_later(topic, b"%d" % number * 9000, number % 2, done=codes.append)
+            if number % 10 == 0:
+                harness.settle()
+            if number == 30:
+                receivers[0].wire.block()
+        harness.settle()
+        receivers[0].wire.unblock()
+        harness.settle()
+        results.append(
+            (
+                codes,
+                [[(m.topic, m.payload, m.qos) for m in one.messages] for one in receivers],
+                harness.metrics.messages_received,
+                harness.metrics.messages_delivered,
+                harness.metrics.bytes_sent,
+                [one.inflight for one in harness.broker.sessions.values()],
+            )
+        )
+    assert results[0] == results[1]
+    codes, received, *_ = results[0]
+    assert codes.count(ReasonCode.NO_MATCHING_SUBSCRIBERS) == 20
+    assert [len(one) for one in received[1:]] == [40] * 3
+
+
+def test_a_message_that_no_plugin_sees_is_encoded_once(broker_harness: Make) -> None:
+    harness = broker_harness([HookRecorder("on_event", id="gw")])
+    for number in range(3):
+        harness.connect(f"r{number}").subscribe("a", number % 2)
+    client = connect(harness, "c")
+    for qos in (0, 1):
+        client.publish_later("a", b"first", qos)
+        harness.settle()
+        before = harness.broker.state.work
+        client.publish_later("a", b"then", qos)
+        harness.settle()
+        # A receiver that needs its own delivery is a step of work. These share one packet.
+        assert harness.broker.state.work - before == 1
+
+
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
