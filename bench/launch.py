@@ -191,11 +191,13 @@ def running(name: str, *, core: int | None, variant: str = "plain") -> Iterator[
     if config is None:
         raise PeerError(f"{name} has no variant {variant!r}")
     # A store must be on a disk, but /tmp may be in memory.
-    parent = CACHE if variant == "durable" else None
+    parent = CACHE if variant in ("durable", "guards") else None
     if parent:
         parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=f"hookmq-bench-{name}-", dir=parent) as folder,
-        configured(peer, program, config, pathlib.Path(folder), core) as broker,
-    ):
-        yield broker
+    with tempfile.TemporaryDirectory(prefix=f"hookmq-bench-{name}-", dir=parent) as folder:
+        for file, text in peer.files.get(variant, {}).items():
+            path = pathlib.Path(folder, file)
+            path.write_text(text)
+            path.chmod(0o600)
+        with configured(peer, program, config, pathlib.Path(folder), core) as broker:
+            yield broker

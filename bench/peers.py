@@ -37,6 +37,12 @@ max_inflight_messages 0
 max_queued_messages 0
 log_dest none
 """
+# Both brokers read the same password and access files. The generator's clients have no user name.
+GUARD_FILES = {
+    "passwords": "bench:$7$101$Hbvp1lT2quHtVlJp$"
+    "68ZroT91HW5z8Z2zAO4+2ysL9h5Rv7avnLzudZbH7V/7719w39XokVyBRSbRXKaHnURWzYEGEj/WR1yVt/dltA==\n",
+    "acl": "topic readwrite bench/#\n\nuser bench\ntopic readwrite #\n",
+}
 TLS_FILES = "certfile {tls}/cert.pem\nkeyfile {tls}/key.pem\n"
 
 HOOKMQ = """\
@@ -77,8 +83,9 @@ class Peer:
 
     `program()` returns the path of its executable, or None if it is not installed. `arguments` are its command-line
     arguments. `configs` maps variants to configurations; a broker that lacks a scenario's variant does not take part in
-    that scenario. In `arguments` and `configs`, these placeholders are replaced: {port}, {config}, {folder} (the run's
-    folder) and {tls} (a folder with cert.pem and key.pem).
+    that scenario. `files` maps variants to further files in the run's folder, by name. In `arguments` and `configs`,
+    these placeholders are replaced: {port}, {config}, {folder} (the run's folder) and {tls} (a folder with cert.pem and
+    key.pem).
     """
 
     name: str
@@ -89,6 +96,9 @@ class Peer:
     version: Callable[[str], str]
     where_from: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, Mapping[str, str]] = dataclasses.field(
+        default_factory=lambda: {"guards": GUARD_FILES}
+    )
 
     def program_or_error(self) -> str:
         """Return the program's path. Raises PeerError, with instructions for installing it, if it is missing."""
@@ -124,6 +134,7 @@ def _mosquitto(variant: str = "") -> str:
         "ws": "protocol websockets\n",
         # The folder belongs to root, so the user mosquitto could not write to it.
         "disk": "persistence true\npersistence_location {folder}/\nuser root\n",
+        "guards": "persistence false\nuser root\npassword_file {folder}/passwords\nacl_file {folder}/acl\n",
     }.get(variant, "persistence false\n")
 
 
@@ -199,6 +210,12 @@ def _hookmq_configs() -> dict[str, str]:
         "plugins-filtered": ["{{use: bench_pass, filters: [elsewhere/#]}}"],
         "plugins-published": ["{{use: bench_observe}}"],
         "plugins-deliver": ["{{use: bench_deliver}}"],
+        "guards": [
+            "{{use: auth_password, config: {{path: passwords, format: mosquitto, anonymous: allow}}}}",
+            "{{use: acl_file, config: {{path: acl, format: mosquitto}}}}",
+            "{{use: ratelimit, config: {{limits: [{{rate: 900000/s}}]}}}}",
+            "{{use: storage, config: {{path: data, durability: group}}}}",
+        ],
     }
     return {
         variant: HOOKMQ.replace(
@@ -243,7 +260,7 @@ def _peers() -> tuple[Peer, ...]:
             ("-c", "{config}"),
             "mosquitto.conf",
             dict.fromkeys(alike, _mosquitto())
-            | {"tls": _mosquitto("tls"), "ws": _mosquitto("ws")},
+            | {name: _mosquitto(name) for name in ("tls", "ws", "guards")},
             _mosquitto_version,
             "Debian: apt install mosquitto",
         ),

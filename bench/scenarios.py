@@ -321,6 +321,22 @@ SCENARIOS: tuple[Scenario, ...] = (
     _like(
         _PLAIN, "plugins-deliver", "1 plugin in on_deliver", "plugins", variant="plugins-deliver"
     ),
+    _like(
+        _PLAIN,
+        "guards-q0",
+        "passwords, access file, rate limit, storage",
+        "plugins",
+        variant="guards",
+        goal=Goal(7, 7),
+    ),
+    _like(
+        _SURE,
+        "guards-q1",
+        "passwords, access file, rate limit, storage",
+        "plugins",
+        variant="guards",
+        goal=Goal(7, 7),
+    ),
 )
 GROUPS = tuple(dict.fromkeys(scenario.group for scenario in SCENARIOS))
 
