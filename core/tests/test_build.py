@@ -84,7 +84,7 @@ def write(package: Package, *names: str) -> Path:
     return file
 
 
-def test_what_was_compiled_of_this_source_runs(package: Package) -> None:
+def test_modules_compiled_from_this_source_are_used(package: Package) -> None:
     before = len(sys.meta_path)
     assert choose(str(package)) == Build("compiled", f"from this source, for {TAG}")
     assert len(sys.meta_path) == before + 1

@@ -27,7 +27,7 @@ def test_all_names_are_there() -> None:
         "Action", "ReasonCode", "Properties", "ClientInfo", "Context", "BrokerHandle", "PluginError", "HOOK_API",
     ],
 )  # fmt: skip
-def test_what_authors_need_is_public(name: str) -> None:
+def test_names_that_authors_need_are_public(name: str) -> None:
     assert name in plugin.__all__
 
 

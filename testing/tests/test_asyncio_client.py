@@ -153,7 +153,7 @@ async def test_a_conversation(port: int, version: int, qos: int) -> None:
     assert one.closed
 
 
-async def test_what_is_sent_is_what_was_said(script: Script) -> None:
+async def test_connect_has_the_given_fields(script: Script) -> None:
     given = will("w", b"x", 1, True, 3)
     client = AsyncioClient("c", 5, False, 9, "u", b"p", given, {"receive_maximum": 5}, topic_alias_maximum=7)  # fmt: skip
     properties = Properties(receive_maximum=5, topic_alias_maximum=7)
@@ -198,7 +198,7 @@ async def test_a_subscription_has_its_options(port: int) -> None:
     lambda c: c.subscribe("a"), lambda c: c.unsubscribe("a"), lambda c: c.publish("a", b"", 1), lambda c: c.ping(),
     lambda c: c.message(), lambda c: c.expect(Auth),
 ], ids=["subscribe", "unsubscribe", "publish", "ping", "message", "expect"])  # fmt: skip
-async def test_who_waits_learns_that_the_connection_ended(script: Script, wait: Wait) -> None:
+async def test_a_waiting_call_raises_when_the_connection_ends(script: Script, wait: Wait) -> None:
     client = AsyncioClient("c")
     await script.accept(client)
     waiting = asyncio.create_task(wait(client))
@@ -209,7 +209,7 @@ async def test_who_waits_learns_that_the_connection_ended(script: Script, wait: 
         await waiting
 
 
-async def test_who_waits_for_ever_is_stopped(script: Script) -> None:
+async def test_a_waiting_call_raises_after_its_timeout(script: Script) -> None:
     client = AsyncioClient("c")
     await script.accept(client)
     with pytest.raises(TimeoutError, match="expected PUBLISH"):
@@ -285,7 +285,7 @@ async def test_an_alias_that_was_never_set(script: Script) -> None:
         await client.message()
 
 
-async def test_what_a_callback_raises_is_not_lost(script: Script) -> None:
+async def test_an_exception_of_a_callback_is_raised_by_the_waiting_call(script: Script) -> None:
     def refuse(message: Publish) -> None:
         raise ValueError(message.topic)
 
@@ -414,7 +414,7 @@ async def test_acknowledging_by_hand(script: Script) -> None:
     await leave(client)
 
 
-async def test_who_does_not_read(port: int) -> None:
+async def test_a_paused_client_gets_messages_after_it_resumes(port: int) -> None:
     client = await AsyncioClient("c").connect(port)
     await client.subscribe("t")
     client.pause()

@@ -48,7 +48,7 @@ def test_a_conversation(harness: Harness, version: int, qos: int) -> None:
     assert not two.closed
 
 
-def test_what_is_sent_is_what_was_said(harness: Harness) -> None:
+def test_connect_has_the_given_fields(harness: Harness) -> None:
     scope = Scope("tls", mount_point="m/")
     peer = Peer("203.0.113.9", 7, "tls")
     client = harness.connect(
@@ -207,7 +207,7 @@ def test_dropping_is_no_goodbye(harness: Harness) -> None:
     assert harness.logged("client.disconnected")[0]["error"] == "cable"
 
 
-def test_what_was_sent_before_a_drop_arrives(harness: Harness) -> None:
+def test_packets_sent_before_a_drop_arrive(harness: Harness) -> None:
     watcher = harness.connect("watcher")
     watcher.subscribe("a")
     client = harness.connect("c")

@@ -73,7 +73,7 @@ def test_a_whole_life() -> None:
     assert len(recorder.calls()) == 3
 
 
-def test_what_forbids_to_start_is_raised() -> None:
+def test_a_failing_on_startup_is_raised_by_the_harness() -> None:
     recorder = HookRecorder("on_startup")
     recorder.answer("on_startup", OSError("no disk"))
     with pytest.raises(PluginError, match="no disk"):

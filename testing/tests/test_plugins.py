@@ -126,12 +126,14 @@ BAD: list[tuple[type[Plugin], Any]] = [
 
 
 @pytest.mark.parametrize("written", GOOD)
-def test_what_serve_takes_is_bound_alike(written: dict[str, Any]) -> None:
+def test_make_plugin_binds_settings_as_serve_does(written: dict[str, Any]) -> None:
     assert make_plugin(Bound, written, "it").plugin.config == served(Bound, written)
 
 
 @pytest.mark.parametrize(("kind", "written"), BAD)
-def test_what_serve_refuses_is_refused_alike(kind: type[Plugin], written: dict[str, Any]) -> None:
+def test_make_plugin_refuses_settings_as_serve_does(
+    kind: type[Plugin], written: dict[str, Any]
+) -> None:
     with pytest.raises((ConfigError, PluginError)) as expected:
         served(kind, written)
     with pytest.raises((ConfigError, PluginError)) as caught:
@@ -143,7 +145,7 @@ def test_what_serve_refuses_is_refused_alike(kind: type[Plugin], written: dict[s
         assert words in str(caught.value)
 
 
-def test_what_is_not_of_a_file() -> None:
+def test_make_plugin_accepts_python_values() -> None:
     made = make_plugin(Bound, {"path": Path("a"), "inner": {"names": ("x",)}})
     assert (made.plugin.config.path, made.plugin.config.inner.names) == (Path("a"), ("x",))
     config = Config(Path("b"))

@@ -162,7 +162,7 @@ def test_awaitables_that_are_no_coroutines(runtime: VirtualRuntime, spawn: Spawn
     assert second == [(None, None)]
 
 
-def test_what_belongs_to_asyncio_cannot_be_awaited(runtime: VirtualRuntime, spawn: Spawn) -> None:
+def test_an_asyncio_future_cannot_be_awaited(runtime: VirtualRuntime, spawn: Spawn) -> None:
     loop = asyncio.new_event_loop()
     future = loop.create_future()
 
@@ -371,7 +371,7 @@ def test_the_log_is_kept(runtime: VirtualRuntime) -> None:
 
 
 @pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
-def test_what_belongs_to_the_loop_is_refused_in_a_thread(name: str) -> None:
+def test_calls_for_the_event_loop_are_refused_in_a_thread(name: str) -> None:
     """Calls that belong to the event loop are refused in a thread. On a real event loop, they would
     be a data race that no test detects.
     """

@@ -138,7 +138,7 @@ def expects_an_open_connection(client: ByteClient) -> None:
         (ends_with_more, ", expected $"), (expects_an_open_connection, "closed"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_found(
+def test_the_client_detects_each_mistake(
     dial: Dial, mistake: Callable[[ByteClient], None], message: str
 ) -> None:
     client = dial().join("wrong")

@@ -56,7 +56,7 @@ def test_a_dropped_publish_takes_no_room_and_is_not_kept(harness: Harness) -> No
 
 @statement("MQTT-3.1.2-24", "MQTT-3.1.2-25")
 @edge(20)
-def test_what_is_sent_again_fits_as_well(harness: Harness) -> None:
+def test_resent_messages_fit_the_maximum_packet_size(harness: Harness) -> None:
     keep: dict[str, Any] = {"clean": False}
     client = join(harness, properties=m.session_expiry(100), **keep)
     client.subscribe(("t", 2))
@@ -454,7 +454,7 @@ def test_our_aliases_are_in_range_and_stand_for_what_was_said(harness: Harness, 
 
 @statement("MQTT-3.3.2-7", "MQTT-3.1.2-26")
 @edge(22)
-def test_what_is_sent_again_has_its_whole_topic(harness: Harness) -> None:
+def test_resent_messages_have_no_alias_of_an_earlier_connection(harness: Harness) -> None:
     keep: dict[str, Any] = {
         "clean": False, "properties": m.session_expiry(100) + m.alias_maximum(5)
     }  # fmt: skip

@@ -51,7 +51,9 @@ def test_an_acknowledgement_waits_for_the_store(
 
 @statement("MQTT-3.3.4-7", "MQTT-4.9.0-1")
 @edge(19)
-def test_what_is_not_answered_yet_counts(store: SlowStore, broker_harness: Any) -> None:
+def test_unanswered_publishes_count_against_receive_maximum(
+    store: SlowStore, broker_harness: Any
+) -> None:
     harness = broker_harness(store=store, config={"broker": {"receive_maximum": 2}})
     away(harness, 5)
     sender = join(harness, "sender")

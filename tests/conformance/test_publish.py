@@ -54,7 +54,7 @@ def test_dup_is_of_one_hop(harness: Harness, level: int, qos: int, granted: int)
 @statement("MQTT-3.3.1-1", "MQTT311-3.3.1-1")
 @LEVELS
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_sent_again_has_dup(harness: Harness, level: int, qos: int) -> None:
+def test_a_resent_publish_has_dup(harness: Harness, level: int, qos: int) -> None:
     keep: dict[str, Any] = {
         "clean": False, "properties": m.session_expiry(100) if level == 5 else b""
     }  # fmt: skip

@@ -174,7 +174,7 @@ def test_a_pubrec_that_does_not_refuse(harness: Harness, pubrec: bytes) -> None:
 
 @statement("MQTT-4.3.3-7", "MQTT-4.3.3-13")
 @edge(28)
-def test_what_was_sent_does_not_expire(harness: Harness) -> None:
+def test_a_message_that_was_sent_does_not_expire(harness: Harness) -> None:
     client = reader(harness, 5, 2)
     properties = m.expiry(5)
     join(harness, "sender").publish("t", b"x", 2, 1, properties=properties)

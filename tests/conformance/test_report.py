@@ -60,7 +60,7 @@ def test_every_statement_is_named_where_it_is_enforced() -> None:
         ("MQTT-3.1.0-1,\n    3.1.0-2", ["MQTT-3.1.0-1", "MQTT-3.1.0-2"]),
     ],
 )
-def test_what_a_tag_names(tag: str, ids: list[str]) -> None:
+def test_a_tag_names_its_statements(tag: str, ids: list[str]) -> None:
     assert ids_of(tag) == ids
 
 

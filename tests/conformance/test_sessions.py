@@ -239,7 +239,7 @@ def test_a_refused_client_id(broker_harness: Any) -> None:
 @statement("MQTT-3.1.4-6", "MQTT311-3.1.4-5")
 @edge(14)
 @LEVELS
-def test_what_follows_a_refused_connect_has_no_effect(broker_harness: Any, level: int) -> None:
+def test_packets_behind_a_refused_connect_have_no_effect(broker_harness: Any, level: int) -> None:
     harness = broker_harness([Doorman])
     watcher = join(harness, "watcher", username="w", password=b"right")
     watcher.subscribe(("#", 0))
@@ -263,7 +263,7 @@ def test_what_follows_a_refused_connect_has_no_effect(broker_harness: Any, level
 @statement("MQTT-3.2.0-1", "MQTT311-3.2.0-1")
 @edge(14)
 @LEVELS
-def test_what_follows_an_accepted_connect_counts(harness: Harness, level: int) -> None:
+def test_packets_behind_an_accepted_connect_are_handled(harness: Harness, level: int) -> None:
     client = in_memory(harness, level)
     client.send(
         m.connect("c", level=level),

@@ -192,7 +192,7 @@ async def test_frames_have_nothing_to_do_with_packets(dial: Dial, level: int) ->
 
 
 @statement("MQTT-6.0.0-1", "MQTT311-6.0.0-1")
-async def test_what_we_send_is_binary(dial: Dial) -> None:
+async def test_the_broker_sends_binary_frames(dial: Dial) -> None:
     client = await dial("ws")
     client.send(m.connect("c") + m.PINGREQ)
     data = b""

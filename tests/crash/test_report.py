@@ -29,7 +29,7 @@ def test_every_row_is_there_and_killed_as_often() -> None:
         assert not counts.corrupt
 
 
-def test_what_keeps_lost_nothing() -> None:
+def test_no_setting_of_the_report_lost_what_it_promises() -> None:
     for row in table.read()["rows"]:
         assert not table.broken(row), row["setting"]
 

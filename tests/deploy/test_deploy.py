@@ -113,7 +113,7 @@ def test_compose_publishes_the_metrics() -> None:
     assert "9090" in published
 
 
-def test_what_the_systemd_page_installs_keeps_state(
+def test_the_broker_of_the_systemd_page_keeps_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker that the systemd page installs keeps its state. The page uses the configuration of

@@ -155,7 +155,7 @@ def test_the_certificates_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_allowed_is_allowed_and_all_else_is_not(plant: Plant, version: Any) -> None:
+def test_the_example_permits_its_rules_and_nothing_else(plant: Plant, version: Any) -> None:
     five = version == V5
     wrong, no = 0x86, 0x87  # paho tells the return codes 4 and 5 of 3.1.1 so
     # who comes in
@@ -305,7 +305,7 @@ def test_rules_that_change_end_what_was_granted(plant: Plant) -> None:
         app.paho.loop_stop()
 
 
-def test_who_is_too_fast_is_slowed_down_or_refused(plant: Plant) -> None:
+def test_clients_above_their_rate_are_slowed_or_refused(plant: Plant) -> None:
     board = plant.token("board", groups=["dashboards"])
     with (
         plant.client("apps", "board", username="u", password=board) as app,

@@ -235,7 +235,7 @@ def test_reason_codes_of_version_5(broker: Served, topic: str) -> None:
         assert one.unsubscribe(topic) == [0x00]
 
 
-def test_what_the_broker_tells_of_itself(broker: Served) -> None:
+def test_connack_announces_the_limits_of_the_broker(broker: Served) -> None:
     one = Client(broker.ports["tcp"], "", V5)
     assert one.connect() == (0, False)
     told = given(one.connack_properties)

@@ -32,7 +32,7 @@ def names(paths: list[Path]) -> set[str]:
     return {path.relative_to(CORE / "hookmq").as_posix() for path in paths}
 
 
-def test_what_every_message_passes_is_compiled(compiling: ModuleType) -> None:
+def test_modules_on_the_way_of_a_message_are_compiled(compiling: ModuleType) -> None:
     found = names(compiling.modules())
     assert {
         "routing/subscription_tree.py",
@@ -47,7 +47,7 @@ def test_what_every_message_passes_is_compiled(compiling: ModuleType) -> None:
     assert not [name for name in found if name.startswith(("hooks/", "testing/", "cli/"))]
 
 
-def test_what_constants_and_types_come_from_counts_as_source(compiling: ModuleType) -> None:
+def test_modules_that_define_constants_and_types_count_as_source(compiling: ModuleType) -> None:
     found = names(compiling.sources())
     assert names(compiling.modules()) <= found
     assert {
@@ -74,7 +74,7 @@ def test_every_way_of_importing_counts(compiling: ModuleType, tmp_path: Path) ->
     }  # fmt: skip
 
 
-def test_what_only_type_checkers_import_counts_in_compiled_files(
+def test_imports_for_type_checkers_count_in_compiled_files(
     compiling: ModuleType, tmp_path: Path
 ) -> None:
     file = tmp_path / "any.py"
@@ -129,7 +129,7 @@ def test_the_manifest_is_as_hookmq_reads_it(compiling: ModuleType) -> None:
     assert _listed(text.replace(b"12", b"13").splitlines(keepends=True)) is None
 
 
-def test_who_has_no_compiler_is_told_what_to_install() -> None:
+def test_a_missing_compiler_is_reported_with_what_to_install() -> None:
     for environ, lacks in (({"CC": "no-such-cc"}, "no-such-cc"), ({"PATH": ""}, "a C compiler")):
         done = subprocess.run(
             [sys.executable, CORE / "compiling.py", "check"],

@@ -108,7 +108,7 @@ PUBLISHED = [one for one in ALL if not str(one.id).startswith("hookmq-example-")
 
 
 @pytest.mark.parametrize("member", PUBLISHED)
-def test_what_is_published_says_its_licence_and_pythons(member: Member) -> None:
+def test_each_distribution_names_its_licence_and_pythons(member: Member) -> None:
     assert member.project["license-files"] == ["LICENSE"]
     oldest = member.project["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {oldest}" in member.project["classifiers"]

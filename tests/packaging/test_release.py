@@ -34,7 +34,9 @@ def test_two_sections_of_one_version_are_refused() -> None:
         ("v0.2.0", "# Changelog\n\n## 0.2.0 (2027-01-31)\n", ["the changelog says nothing about 0.2.0"]),
     ],
 )  # fmt: skip
-def test_what_keeps_a_tag_from_being_released(tag: str, changelog: str, found: list[str]) -> None:
+def test_a_tag_with_other_versions_is_not_released(
+    tag: str, changelog: str, found: list[str]
+) -> None:
     assert problems(tag, {"hookmq": "0.2.0"}, changelog) == found
 
 

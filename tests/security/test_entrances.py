@@ -74,7 +74,7 @@ REFUSE = " refuses clients that only "
         ),
     ],
 )
-def test_who_comes_in_is_named(
+def test_check_names_the_clients_that_may_connect(
     check: Any, default: str, plugins: list[dict[str, Any]], text: str, is_open: bool
 ) -> None:
     out = check(default, *plugins)

@@ -86,7 +86,7 @@ def test_no_empty_topic_comes_through(
     assert harness.metrics.dropped["denied", "out"] >= 4
 
 
-def test_what_is_put_before_a_topic_does_not_make_it_too_long(harness: Harness) -> None:
+def test_a_mount_point_does_not_make_a_topic_too_long(harness: Harness) -> None:
     """A mount point does not make a topic too long. Such a message could not be sent to anyone, and
     its failure would also stop delivery to other subscribers.
     """
@@ -216,7 +216,7 @@ def test_a_stuck_disk_does_not_keep_a_flooding_client() -> None:
         store.finish()
 
 
-def test_what_makes_messages_large_survives_a_restart() -> None:
+def test_loaded_messages_count_with_all_their_parts() -> None:
     """After a restart, messages loaded from the store count against the size limits with all their
     parts.
     """

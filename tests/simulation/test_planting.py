@@ -59,7 +59,9 @@ def test_code_is_found_as_syntax_and_replaced(function: str, old: str, new: str,
         ("Broker.start", "if ready:", "p/x.py: its code stands 0 times in Broker.start"),
     ],
 )
-def test_what_is_gone_or_not_unique_is_refused(function: str, old: str, words: str) -> None:
+def test_a_planted_bug_whose_line_is_missing_or_repeated_is_refused(
+    function: str, old: str, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         changed(function, old, "pass")
 

@@ -72,7 +72,7 @@ def regressions() -> list[pathlib.Path]:
 
 
 @pytest.mark.parametrize("path", regressions(), ids=lambda path: path.stem)
-def test_what_was_mended_stays_mended(path: pathlib.Path) -> None:
+def test_fixed_failures_do_not_return(path: pathlib.Path) -> None:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -25,7 +25,7 @@ def test_a_leak_is_seen(objects: int, memory: int, found: int) -> None:
 
 
 @pytest.mark.parametrize("when", range(12))
-def test_what_grows_once_is_no_leak(when: int) -> None:
+def test_growth_that_happens_once_is_not_a_leak(when: int) -> None:
     """Growth that happens only once is not a leak. Examples are a module imported late or a pool
     created once.
     """

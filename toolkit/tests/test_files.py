@@ -35,7 +35,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "missing", "/dev/null"])
-def test_what_is_no_file(tmp_path: Path, name: str) -> None:
+def test_paths_that_are_not_regular_files_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
         open_regular(tmp_path / name)
     with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
@@ -114,7 +114,9 @@ def wrapped() -> Exception:
 
 @pytest.mark.parametrize("error", [NO_DESCRIPTORS, wrapped(), MemoryError()])
 @pytest.mark.parametrize("interval", [2.0, 0.0])
-def test_what_may_pass_is_tried_again(tmp_path: Path, error: Exception, interval: float) -> None:
+def test_a_temporary_error_is_tried_again(
+    tmp_path: Path, error: Exception, interval: float
+) -> None:
     followed = Followed(tmp_path / "file", interval)
     followed.error = error
     followed.write("second")
@@ -131,7 +133,7 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, error: Exception, interval
     assert not followed.watch.failing
 
 
-def test_what_is_wrong_with_the_content_is_read_once(followed: Followed) -> None:
+def test_invalid_content_is_read_once(followed: Followed) -> None:
     followed.error = CONTENT
     followed.write("second")
     followed.runtime.advance(100)
@@ -142,7 +144,7 @@ def test_what_is_wrong_with_the_content_is_read_once(followed: Followed) -> None
     assert followed.told[1:] == ["third"]
 
 
-def test_what_is_not_ours_may_quote_the_file(followed: Followed) -> None:
+def test_an_unknown_error_is_reported_without_its_text(followed: Followed) -> None:
     followed.error = ValueError("invalid literal: 'hunter2'")
     followed.write("second")
     followed.runtime.advance(4)
@@ -167,7 +169,9 @@ def test_a_file_that_is_back_as_it_was_is_told(followed: Followed) -> None:
 
 
 @pytest.mark.parametrize("stopped_first", [True, False])
-def test_who_waits_for_a_look_hears_of_the_end(followed: Followed, stopped_first: bool) -> None:
+def test_a_pending_look_is_called_when_the_watch_stops(
+    followed: Followed, stopped_first: bool
+) -> None:
     ended: list[bool] = []
     if stopped_first:
         followed.watch.stop()

@@ -120,7 +120,7 @@ def test_a_subscription_must_not_overlap_what_is_denied_first(
     assert may(rules, SUBSCRIBE, share + asked) is not refused
 
 
-def test_what_is_allowed_first_is_not_taken_back() -> None:
+def test_an_earlier_allow_prevails_over_a_later_deny() -> None:
     rules = [allow("home/+"), deny("home/#")]
     assert may(rules, SUBSCRIBE, "home/+")
     assert not may(rules, SUBSCRIBE, "home/#")
@@ -365,7 +365,7 @@ def test_a_hundred_thousand_rules_are_as_good_as_ten() -> None:
 
 @unhurried
 @given(RULES, st.lists(st.tuples(filters(), VALUES), min_size=1, max_size=8), st.booleans())
-def test_what_was_asked_before_changes_nothing(
+def test_earlier_lookups_do_not_change_later_results(
     rules: list[Rule], questions: list[tuple[str, dict[str, str]]], forgetful: bool
 ) -> None:
     """Earlier lookups do not change later results, although wildcards merge parts of the trie and
@@ -381,7 +381,7 @@ def test_what_was_asked_before_changes_nothing(
 
 @unhurried
 @given(RULES, filters(), TOPICS, VALUES)
-def test_what_was_taken_apart_allows_nothing(
+def test_rules_taken_apart_allow_nothing(
     rules: list[Rule], asked: str, topic: str, values: dict[str, str]
 ) -> None:
     compiled = Rules(rules)
@@ -501,7 +501,7 @@ def test_a_list_of_rules_keeps_its_order() -> None:
         {"publish": ["a"] * (MAX_LISTED + 1)},
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_whole_is_not_read_at_all(lists: Any) -> None:
+def test_lists_with_an_invalid_entry_are_refused_whole(lists: Any) -> None:
     with pytest.raises(ConfigError, match=r"^claim acl"):
         rules_from_lists(lists, "claim acl")
 

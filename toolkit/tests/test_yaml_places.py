@@ -152,7 +152,7 @@ YAMLISH = st.lists(
 
 
 @given(YAMLISH | st.text(max_size=40))
-def test_what_is_read_is_what_yaml_says(text: str) -> None:
+def test_the_parsed_values_are_those_of_yaml(text: str) -> None:
     try:
         node = parse(text, "f.yaml")
     except ConfigError as error:

@@ -100,7 +100,7 @@ def test_drain_commits_what_is_left_before_it_is_done(broker_harness: Make) -> N
     assert told == ["done"]
 
 
-def test_what_was_acknowledged_this_turn_still_leaves(broker_harness: Make) -> None:
+def test_acknowledgements_of_this_turn_are_sent_before_the_drain(broker_harness: Make) -> None:
     harness = broker_harness()
     pub = harness.connect("pub", auto_ack=False)
     harness._together += 1
@@ -202,7 +202,7 @@ def test_a_removed_plugin_is_no_longer_asked(broker_harness: Make, qos: int) -> 
     assert pub.connection.memo  # nothing stands in its way any more
 
 
-def test_what_is_being_decided_is_decided_by_who_was_asked(broker_harness: Make) -> None:
+def test_a_pending_decision_stays_with_the_plugin_that_was_called(broker_harness: Make) -> None:
     old = HookRecorder("on_publish", id="old")
     harness = broker_harness(plugins=[old])
     event = harness.clock.event()
@@ -222,7 +222,7 @@ def test_what_is_being_decided_is_decided_by_who_was_asked(broker_harness: Make)
     assert (len(old.calls()), len(new.calls())) == (1, 1)
 
 
-def test_what_was_remembered_is_asked_again(broker_harness: Make) -> None:
+def test_a_reload_discards_cached_decisions(broker_harness: Make) -> None:
     plugin = HookRecorder("authorize")
     plugin.answer("authorize", Allow())
     harness = broker_harness(plugins=[plugin])

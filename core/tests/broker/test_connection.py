@@ -109,7 +109,7 @@ def test_part_of_a_packet_does_not_keep_alive(harness: Harness) -> None:
     client.expect_disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
 
 
-def test_what_the_broker_sends_does_not_keep_alive(harness: Harness) -> None:
+def test_packets_of_the_broker_do_not_count_as_keep_alive(harness: Harness) -> None:
     client = harness.connect("c", keep_alive=10)
     client.subscribe("a")
     other = harness.connect("d")

@@ -49,7 +49,7 @@ def test_plugins_read_what_the_exporter_shows(broker_harness: Make) -> None:
     assert counters["messages_received_total"] == 1  # the plugin's own copy
 
 
-def test_what_each_plugin_keeps(broker_harness: Make) -> None:
+def test_metrics_report_the_state_and_timers_of_each_plugin(broker_harness: Make) -> None:
     plugins = [HookRecorder("on_timer", id=id) for id in ("one", "two")]
     harness = broker_harness(plugins=plugins)
     one, two = harness.handle("one"), harness.handle("two")

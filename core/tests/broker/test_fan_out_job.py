@@ -39,7 +39,9 @@ def later(harness: Harness, pub: MemoryClient, *publishes: tuple[bytes, int]) ->
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_who_leaves_between_slices_is_counted(broker_harness: Make, qos: int) -> None:
+def test_a_subscriber_that_leaves_between_slices_is_counted_as_dropped(
+    broker_harness: Make, qos: int
+) -> None:
     observer = HookRecorder("on_dropped")
     harness = sliced(broker_harness, plugins=[observer])
     subs = subscribers(harness)
@@ -60,7 +62,7 @@ def test_who_leaves_between_slices_is_counted(broker_harness: Make, qos: int) ->
         pub.expect(Puback)
 
 
-def test_who_returns_between_slices_is_another(broker_harness: Make) -> None:
+def test_a_subscriber_that_reconnects_between_slices_is_a_new_session(broker_harness: Make) -> None:
     harness = sliced(broker_harness)
     subs = subscribers(harness)
     pub = harness.connect("pub")
@@ -114,7 +116,7 @@ def test_a_publisher_that_leaves_between_slices_has_still_published(broker_harne
 
 
 @pytest.mark.parametrize("store", [MemoryStore, DurableStore])
-def test_who_acknowledges_between_slices_frees_nothing(
+def test_an_acknowledgement_between_slices_keeps_the_message_for_others(
     broker_harness: Make, store: Callable[[], Any]
 ) -> None:
     """A receiver acknowledges the message between two slices. Its queue entry is removed before the

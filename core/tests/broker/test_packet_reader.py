@@ -169,7 +169,7 @@ def test_reading_stops_before_a_large_packet_while_a_plugin_decides(
     assert harness.metrics.messages_received == 1
 
 
-def test_who_waits_too_long_to_be_read_is_sent_away(
+def test_a_client_that_is_not_read_for_too_long_is_disconnected(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
     config = {"broker": {"hold_timeout": 3.0}}
@@ -200,7 +200,7 @@ def test_a_protocol_error_behind_connect_ends_the_wait(
     assert list(harness.broker.sessions) == ["watcher"]
 
 
-def test_what_is_sent_fits_the_clients_packet_size(harness: Harness) -> None:
+def test_messages_above_the_clients_packet_size_are_dropped(harness: Harness) -> None:
     # Edge case 20: equal is allowed
     client = harness.connect("c", maximum_packet_size=64)
     client.subscribe("a")

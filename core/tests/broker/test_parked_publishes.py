@@ -97,7 +97,9 @@ def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_who_leaves_while_it_waits_for_room_sends_it_again(broker_harness: Make, qos: int) -> None:
+def test_a_publish_that_waited_for_room_is_sent_again_after_a_reconnect(
+    broker_harness: Make, qos: int
+) -> None:
     journal, observer = SmallJournal(1), HookRecorder("on_dropped", id="o")
     harness = broker_harness(journals=[journal], plugins=[observer])
     sub, pub = harness.connect("sub"), harness.connect("pub", 4, False)
@@ -153,7 +155,7 @@ def test_a_client_that_has_too_much_waiting_for_room_is_disconnected(broker_harn
     modest.expect(Puback)
 
 
-def test_what_waits_for_room_is_bounded_for_all_clients_together(broker_harness: Make) -> None:
+def test_parked_publishes_are_bounded_over_all_clients(broker_harness: Make) -> None:
     harness = broker_harness(journals=[SmallJournal(0)])
     harness.broker.state.parking.max_bytes = 5000
     clients = [harness.connect(f"c{number}", 4) for number in range(8)]
@@ -173,7 +175,7 @@ class CountedJournal(SmallJournal):
         return id(self)
 
 
-def test_what_waits_for_room_is_not_visited_for_each_look(broker_harness: Make) -> None:
+def test_a_check_for_room_does_not_visit_every_parked_publish(broker_harness: Make) -> None:
     journal = CountedJournal(0)
     harness = broker_harness(journals=[journal])
     clients = [harness.connect(f"c{number}", 4) for number in range(10)]
@@ -194,7 +196,7 @@ def test_what_waits_for_room_is_not_visited_for_each_look(broker_harness: Make) 
         client.expect(Puback)
 
 
-def test_what_waited_for_room_goes_on_in_slices(broker_harness: Make) -> None:
+def test_parked_publishes_continue_in_slices(broker_harness: Make) -> None:
     journal = SmallJournal(0)
     harness = broker_harness(journals=[journal])
     sub = harness.connect("sub")
@@ -212,7 +214,7 @@ def test_what_waited_for_room_goes_on_in_slices(broker_harness: Make) -> None:
     assert max(sent.values()) <= 64
 
 
-def test_what_was_collected_during_a_flush_is_committed_after_it(broker_harness: Make) -> None:
+def test_messages_collected_during_a_flush_are_committed_after_it(broker_harness: Make) -> None:
     """Messages collected during a flush are committed after it. The store commits at once, and the
     client acknowledged by the first commit has already left.
     """

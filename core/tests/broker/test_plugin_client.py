@@ -109,7 +109,9 @@ def test_the_largest_packet(harness: Harness) -> None:
     assert socket.closed, "the socket's limit is the same"
 
 
-def test_what_the_broker_does_not_offer(broker_harness: Make, recorder: HookRecorder) -> None:
+def test_a_plugin_client_cannot_use_what_settings_exclude(
+    broker_harness: Make, recorder: HookRecorder
+) -> None:
     config = {
         "broker": {
             "max_qos": 1, "retain_available": False, "subscription_identifiers_available": False,
@@ -297,7 +299,7 @@ def test_two_ways_to_read_exclude_each_other(harness: Harness) -> None:
         client.messages()
 
 
-def test_what_waits_to_be_published_is_bounded(
+def test_waiting_publishes_of_a_plugin_client_are_bounded(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
     harness = broker_harness([recorder], config={"broker": {"max_held_inbound_bytes": 10_000}})

@@ -62,7 +62,7 @@ def test_an_error_names_the_bound() -> None:
     space.set_timer("a", 2.0, b"", BOUNDS)  # one that it has
 
 
-def test_what_is_over_a_lowered_bound_may_shrink() -> None:
+def test_a_value_above_a_lowered_bound_may_shrink() -> None:
     space = PluginSpace("p")
     space.put("a", b"x" * 100, None)
     space.put("a", b"x" * 50, BOUNDS)
@@ -135,7 +135,7 @@ def test_every_change_is_recorded() -> None:
     assert (other.space("p").timers["k"].at, other.space("p").size) == (5.0, 4)
 
 
-def test_what_is_refused_is_not_recorded() -> None:
+def test_a_refused_change_of_plugin_state_is_not_recorded() -> None:
     records: list[Record] = []
     states = PluginStates(records.append)
     with pytest.raises(PluginError):

@@ -216,7 +216,9 @@ def test_many_timers_that_are_due_together_are_called_in_slices(broker_harness: 
     assert len(turns) > 10
 
 
-def test_what_a_hook_keeps_and_the_end_of_its_timer_are_one_commit(broker_harness: Make) -> None:
+def test_the_state_put_by_on_timer_and_the_end_of_the_timer_are_one_commit(
+    broker_harness: Make,
+) -> None:
     plugin = Clocked()
     plugin.then = lambda broker, key: broker.state.put("done", b"1")
     store = SlowStore(DurableStore(), slow=False)
@@ -323,7 +325,7 @@ def _set_clock(harness: Harness, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "something"])
-def test_what_a_hook_returns_is_ignored(broker_harness: Make, answer: Any) -> None:
+def test_the_result_of_on_timer_is_ignored(broker_harness: Make, answer: Any) -> None:
     class Answers(Plugin):
         @hookimpl
         def on_timer(self, key: str) -> Any:

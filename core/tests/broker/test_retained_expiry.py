@@ -81,7 +81,7 @@ def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> Non
     assert len(core.retained) == core.retained_bytes == 0
 
 
-def test_what_is_replaced_or_cleared_leaves_nothing(harness: Harness) -> None:
+def test_replaced_and_cleared_messages_leave_no_deadlines(harness: Harness) -> None:
     """After many replacements, there is one deadline for all messages, and little more than one
     entry per retained message.
     """

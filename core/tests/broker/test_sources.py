@@ -139,7 +139,9 @@ def test_a_will_is_asked_about_as_a_will(broker_harness: Make, rights: Rights) -
     assert rights.asked == [("ann", Action.WILL, "w")]
 
 
-def test_what_a_plugin_published_is_nobodys(broker_harness: Make, rights: Rights) -> None:
+def test_a_plugins_retained_message_has_no_publisher_to_authorize(
+    broker_harness: Make, rights: Rights
+) -> None:
     harness = started(broker_harness, rights)
     rights.handle.publish("t", b"x", retain=True)
     harness.settle()

@@ -75,7 +75,7 @@ def test_one_turn_is_one_commit_and_one_write(harness: Harness, store: SlowStore
         assert len(pub.wire.writes) == 2  # CONNACK, and both acknowledgements
 
 
-def test_what_comes_while_a_commit_runs_is_the_next_one(harness: Harness, store: SlowStore) -> None:
+def test_publishes_during_a_commit_are_one_next_commit(harness: Harness, store: SlowStore) -> None:
     away(harness, "sub", "#")
     pub = harness.connect("pub")
     store.slow = True

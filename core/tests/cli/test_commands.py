@@ -254,7 +254,7 @@ def test_a_command_of_two_plugins_is_neithers(offer: Offer, capsys: Captured) ->
 
 
 @pytest.mark.parametrize("kind", [Instance, Unmarked, Later, Wrong])
-def test_what_cannot_be_called_on_the_class_is_not_loaded(kind: type[Plugin]) -> None:
+def test_a_plugin_whose_register_cli_needs_an_instance_is_not_loaded(kind: type[Plugin]) -> None:
     with pytest.raises(PluginError, match="'bad'"):
         load(package("bad", kind))
     with pytest.raises(PluginError, match="'bad'"):

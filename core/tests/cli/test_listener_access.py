@@ -10,7 +10,7 @@ from hookmq.cli import main
 Captured = pytest.CaptureFixture[str]
 
 
-def test_who_must_show_a_certificate_to_a_proxy_is_not_anonymous(
+def test_a_certificate_required_by_a_proxy_excludes_anonymous_clients(
     tmp_path: pathlib.Path, capsys: Captured
 ) -> None:
     path = tmp_path / "hookmq.yaml"
@@ -26,7 +26,7 @@ def test_who_must_show_a_certificate_to_a_proxy_is_not_anonymous(
     assert "may connect" not in out
 
 
-def test_who_must_show_a_certificate_is_not_anonymous(
+def test_a_required_certificate_excludes_anonymous_clients(
     tmp_path: pathlib.Path, capsys: Captured
 ) -> None:
     authority = trustme.CA()

@@ -52,7 +52,9 @@ def test_over_tls(broker: Any, kind: str, capfdbinary: Captured) -> None:
     assert b"certificate verify failed" in done.stderr
 
 
-def test_who_hangs_up_without_an_answer_has_refused_nothing(capfdbinary: Captured) -> None:
+def test_a_connection_closed_without_connack_is_not_reported_as_refused(
+    capfdbinary: Captured,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def hang_up() -> None:
@@ -83,7 +85,7 @@ def test_authorities_in_a_folder(
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ws", "tls", "wss"])
-def test_how_it_connects(broker: Any, kind: str) -> None:
+def test_connection_options_apply_to_every_transport(broker: Any, kind: str) -> None:
     parser = argparse.ArgumentParser(add_help=False)
     add_connection(parser)
     words = [*getattr(broker, kind), "-A", "127.0.0.7", "-I", "batch-", "-M", "3", "--nodelay"]
@@ -119,7 +121,7 @@ def test_a_unix_socket(broker: Any, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("code", [0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C])
-def test_who_is_refused_for_good_does_not_try_for_ever(
+def test_a_permanent_refusal_ends_the_reconnecting(
     code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     events = [

@@ -42,7 +42,7 @@ def test_without_options_it_is_this_machine() -> None:
         ("-L mqtt://h -u other", {"username": "other"}),
     ],
 )  # fmt: skip
-def test_where_and_as_whom(words: str, expected: dict[str, Any]) -> None:
+def test_options_set_the_address_and_the_credentials(words: str, expected: dict[str, Any]) -> None:
     found, _ = target(*words.split())
     assert {name: getattr(found, name) for name in expected} == expected
 
@@ -106,7 +106,7 @@ def test_wrong_properties(words: str, message: str) -> None:
         ("--will-payload x", "needs --will-topic"),
     ],
 )
-def test_what_does_not_go_together(words: str, message: str) -> None:
+def test_contradicting_options_are_refused_without_secrets(words: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         target(*words.split())
     assert "hunter2" not in str(caught.value)

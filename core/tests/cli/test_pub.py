@@ -18,7 +18,7 @@ def tcp(broker: Any) -> list[str]:
 
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-def test_what_is_published_is_received(
+def test_sub_prints_what_pub_published(
     tcp: list[str], version: str, qos: str, capfdbinary: Captured
 ) -> None:
     topic = f"round/{version}/{qos}"
@@ -60,7 +60,7 @@ def test_lines_files_and_nothing(
     assert main(["sub", *tcp, *with_session, "-U", "src/#"]) == 0
 
 
-def test_what_is_refused_is_told(tcp: list[str], capfdbinary: Captured) -> None:
+def test_refusals_of_the_broker_are_printed(tcp: list[str], capfdbinary: Captured) -> None:
     def told(code: int, *words: str) -> str:
         assert main([words[0], *tcp, *words[1:]]) == code
         return capfdbinary.readouterr().err.decode()

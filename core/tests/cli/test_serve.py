@@ -113,7 +113,7 @@ class Chatty(Plugin):
 """
 
 
-def test_what_plugins_log_is_in_the_log(
+def test_the_log_contains_events_of_plugins(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log contains the events that plugins log from their construction to their end, without
@@ -171,7 +171,7 @@ def test_an_address_that_is_taken_exits_with_4() -> None:
     assert "Traceback (most recent" not in done.stderr
 
 
-def test_what_is_wrong_before_the_start_is_told_in_this_process(
+def test_errors_before_the_start_are_printed_by_the_parent_process(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "-o", "broker.max_qos=5"]) == 2

@@ -48,7 +48,7 @@ def retain(tcp: list[str], topic: str, text: str, *words: str) -> None:
     assert main(["pub", *tcp, "-t", topic, "-m", text, "-r", "-q", "1", *words]) == 0
 
 
-def test_what_is_printed_can_be_narrowed(tcp: list[str], capfdbinary: Captured) -> None:
+def test_options_narrow_what_sub_prints(tcp: list[str], capfdbinary: Captured) -> None:
     for name in ("a", "b", "c"):
         retain(tcp, f"narrow/{name}", name)
     words = ["sub", *tcp, "-t", "narrow/#", "-T", "narrow/b", "-N", "-C", "2", "-W", "10"]

@@ -27,7 +27,7 @@ def test_the_default_is_right_and_says_what_it_means(core_alone: None, capsys: C
     assert capsys.readouterr().out == out
 
 
-def test_what_is_open_to_the_network_is_pointed_out(capsys: Captured) -> None:
+def test_the_summary_warns_of_listeners_open_to_the_network(capsys: Captured) -> None:
     assert main(["check", "-o", "listeners.0.bind=*:1883"]) == 0
     assert "anyone who can reach tcp (*:1883) may connect" in capsys.readouterr().out
 

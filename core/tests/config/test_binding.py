@@ -86,7 +86,7 @@ def test_mappings_are_read_only() -> None:
         ("ratio: .inf", "f:1:8: ratio: expected a number, found the number inf"),
     ],
 )
-def test_what_does_not_fit(text: str, expected: str) -> None:
+def test_values_of_a_wrong_type_are_reported_with_their_place(text: str, expected: str) -> None:
     value, problems = bind(text)
     assert value is FAILED
     assert len(problems) == 1

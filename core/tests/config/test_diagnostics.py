@@ -150,7 +150,7 @@ def test_all_mistakes_are_told_at_once_in_their_order() -> None:
     assert (error.line, error.column, error.exit_code) == (1, 10, 2)
 
 
-def test_what_is_required_is_named() -> None:
+def test_missing_required_keys_are_named() -> None:
     error = error_of("broker: {}\n")
     assert str(error).splitlines() == [
         "test.yaml:1:1: version: this key is missing",

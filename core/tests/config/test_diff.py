@@ -75,7 +75,7 @@ def test_plugins_are_known_by_id_and_their_order_counts() -> None:
     assert [str(c) for c in changed("  - {use: q}\n", "").applied] == ["plugins.q: q -> -"]
 
 
-def test_what_came_by_an_indirection_is_masked() -> None:
+def test_changed_secrets_are_masked_in_the_report() -> None:
     text = BASE.replace("url: x", "url: {$env: U}")
     report = compare(config(text, U="one"), config(text, U="two"))
     assert [str(change) for change in report.applied] == ["plugins.p.config.url: *** -> ***"]

@@ -25,7 +25,7 @@ def test_the_default_is_this_machine_only_and_open_to_it() -> None:
     assert storage.config == {"durability": "group"}
 
 
-def test_what_the_default_file_spells_out_are_the_defaults() -> None:
+def test_the_default_file_contains_the_default_values() -> None:
     config = default_config(environ={})
     plain = loads(SMALL, environ={})
     assert (config.broker, config.session, config.log) == (plain.broker, plain.session, plain.log)

@@ -150,7 +150,7 @@ def test_no_message_tells_to_install_what_may_be_anybodys(use: str, words: str) 
     assert str(caught.value).endswith(words)
 
 
-def test_what_is_not_required_is_left_out_and_logged() -> None:
+def test_a_plugin_that_is_not_required_is_left_out_and_logged() -> None:
     logged: list[tuple[str, str, object]] = []
 
     def log(level: str, event: str, /, **fields: object) -> None:
@@ -166,7 +166,7 @@ def test_what_is_not_required_is_left_out_and_logged() -> None:
     ]
 
 
-def test_what_is_required_if_installed_may_be_missing_and_nothing_else() -> None:
+def test_a_plugin_required_if_installed_may_be_missing_but_not_fail() -> None:
     """A plugin with ``required: if_installed`` may be missing, but it may not fail. Otherwise, the
     broker would lose all state if its installed store could not be used.
     """
@@ -232,7 +232,7 @@ def test_a_plugin_built_of_no_document_is_bound_too() -> None:
     assert build(made, OFFERED)[0].plugin.config == Settings("x")
 
 
-def test_what_is_shown_are_the_effective_values() -> None:
+def test_the_shown_configuration_has_the_effective_values() -> None:
     text = "  - {use: hello, config: {url: {$env: URL}}}\n  - {use: nowhere, config: {a: 1}}\n"
     shown = show(effective(config(text), OFFERED))
     lines = {line.split(":")[0].strip(): line for line in shown.splitlines()}

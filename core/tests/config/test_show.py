@@ -23,7 +23,7 @@ plugins:
 """
 
 
-def test_what_is_shown_can_be_read_back_as_the_same() -> None:
+def test_the_shown_configuration_can_be_loaded_again() -> None:
     config = default_config(["broker.max_qos=1", "broker.shared_groups.g=random"], {})
     again = loads(show(config, origins=False), environ={})
     assert again == config

@@ -25,7 +25,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s x", "-5s", "5S", "1e3s", "5s,"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^"):
         parse_duration(text)
 
@@ -39,7 +39,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "KiB", "-1", "1.3B", "5 apples", "1K"])
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^"):
         parse_size(text)
 
@@ -57,7 +57,7 @@ def test_rates(text: str, rate: Rate) -> None:
 
 
 @pytest.mark.parametrize("text", ["100", "100/", "/s", "100/fortnight", "-1/s", "inf/s", "1/0s"])
-def test_what_is_no_rate(text: str) -> None:
+def test_invalid_rates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^"):
         parse_rate(text)
 

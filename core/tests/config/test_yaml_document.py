@@ -98,7 +98,7 @@ def test_any_text_is_a_document_or_a_config_error(text: str) -> None:
 
 @given(st.dictionaries(st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=5),
        st.text(max_size=20)))  # fmt: skip
-def test_what_yaml_writes_is_read_back(values: dict[str, str]) -> None:
+def test_values_written_by_yaml_are_read_back(values: dict[str, str]) -> None:
     import yaml
 
     text = yaml.safe_dump(values, default_style='"')

@@ -236,7 +236,7 @@ def test_wrong_answers_close(bench: Bench, way: str, hook: str, answer: Any) -> 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w not in ("sync", "thread")])
 @pytest.mark.parametrize("hook", FAILURES)
-def test_what_was_awaited_is_not_awaited_again(bench: Bench, way: str, hook: str) -> None:
+def test_an_awaited_result_is_not_awaited_again(bench: Bench, way: str, hook: str) -> None:
     bench.run(hook, bench.call(hook, "p", way, _coroutine), allow=True)
     bench.runtime.advance(0.2)
     # a coroutine left unawaited would be a warning, and warnings are errors
@@ -304,7 +304,9 @@ def test_cancel_reaches_the_call_that_waits_now(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_program_is_not_swallowed(bench: Bench, error: type[BaseException]) -> None:
+def test_exceptions_that_end_the_program_are_not_caught(
+    bench: Bench, error: type[BaseException]
+) -> None:
     with pytest.raises(error):
         bench.run("on_connect", bench.call("on_connect", "p", "sync", error()))
     assert bench.told == []
@@ -590,7 +592,7 @@ def test_a_subscription_that_cannot_be(bench: Bench, changes: Any, words: str) -
     assert words in str(bench.runtime.logged[0][2]["error"])
 
 
-def test_where_a_message_came_from_stays(bench: Bench) -> None:
+def test_on_publish_cannot_change_the_source_of_a_message(bench: Bench) -> None:
     answer = Message("elsewhere", b"new", 0, sender="forged", origin="plugin:forged")
     bench.run("on_publish", bench.call("on_publish", "p", "sync", answer))
     ((made, _),) = bench.told

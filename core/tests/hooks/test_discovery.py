@@ -87,7 +87,7 @@ def test_one_distribution_found_twice_is_one(
         (None, "No module named"),
     ],
 )
-def test_what_cannot_be_loaded_names_where_it_came_from(
+def test_an_entry_point_that_fails_to_load_is_named_with_its_distribution(
     site: Path, body: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distribution(site, "hq-broken", "3.1", "hq_broken = hq_broken_module:P")

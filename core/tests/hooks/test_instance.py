@@ -48,7 +48,7 @@ def test_timeouts_of_a_plugin_that_do_not_fit(
         bound(make("wrong", timeouts=timeouts, on_publish=lambda self: None))
 
 
-def test_what_a_plugin_leaves_behind_is_called_once() -> None:
+def test_farewells_of_a_plugin_are_called_once() -> None:
     kept = KeptState("a")
     told: list[str] = []
     kept.farewells += [lambda: told.append("one"), lambda: told.append("two")]

@@ -211,7 +211,7 @@ def test_a_sync_hook_that_returns_a_coroutine_is_awaited(
     assert story.told == ["awaited", (None,)]
 
 
-def test_what_it_returns_means_nothing(story: Story, bound: Bound, make: Make) -> None:
+def test_the_result_of_a_lifecycle_hook_is_ignored(story: Story, bound: Bound, make: Make) -> None:
     hooks = bound(make("p", on_startup=lambda self: 5))
     hooks.startup(story.done)
     assert story.told == [(None,)]

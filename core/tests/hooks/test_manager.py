@@ -303,7 +303,7 @@ def test_registering(hook: str, make: Make, bound: Bound) -> None:
 @pytest.mark.parametrize(
     "hook", [n for n, s in SPECS.items() if s.kind in (HookKind.REGISTER, HookKind.PROVIDE)]
 )
-def test_what_fails_to_provide_or_register_refuses_to_start(
+def test_a_failure_to_provide_or_register_prevents_the_start(
     hook: str, make: Make, bound: Bound
 ) -> None:
     async def later() -> None:

@@ -75,7 +75,7 @@ def test_two_plugins_share_a_family() -> None:
         (lambda r: r.of("p").summary("a", "A.", list), "already exists as a gauge: A"),
     ],
 )
-def test_what_cannot_be_exported_is_refused(
+def test_metrics_that_cannot_be_exported_are_refused(
     add: Callable[[MetricRegistry], None], words: str
 ) -> None:
     registry = MetricRegistry()

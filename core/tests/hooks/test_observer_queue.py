@@ -37,7 +37,7 @@ def test_order_is_kept(way: str, seconds: float, blocking: float) -> None:
     assert watcher.seen[-1] == "more"
 
 
-def test_what_the_turn_has_for_clients_leaves_first(runtime: VirtualRuntime) -> None:
+def test_clients_get_their_packets_before_observers_their_events(runtime: VirtualRuntime) -> None:
     watcher = Watcher(runtime, "sync, awaited")
     hooks = bind(runtime, watcher)
     order: list[str] = []
@@ -355,7 +355,9 @@ def test_a_success_closes_the_count(runtime: VirtualRuntime, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_waited_when_it_opened_is_not_lost(runtime: VirtualRuntime, way: str) -> None:
+def test_events_that_waited_when_the_circuit_opened_are_not_lost(
+    runtime: VirtualRuntime, way: str
+) -> None:
     watcher = Watcher(runtime, way)
     hooks = bind(runtime, watcher)
     watcher.failing = lambda value: runtime.now() < 1

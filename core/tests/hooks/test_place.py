@@ -136,7 +136,7 @@ def test_every_way_to_call_a_hook_names_the_line(
 
 
 @pytest.mark.parametrize("name", ["Startup", "Provider"])
-def test_what_forbids_to_start_names_the_line(failing: ModuleType, name: str) -> None:
+def test_an_error_that_prevents_the_start_names_its_line(failing: ModuleType, name: str) -> None:
     with pytest.raises(PluginError) as caught:
         Harness([make(failing, name)])
     if name == "Provider":

@@ -249,7 +249,7 @@ def test_ping_and_suback_while_a_publish_waits() -> None:
         assert any(isinstance(p, Pingresp) for p in client.received)
 
 
-def test_what_comes_behind_stays_on_the_wire_when_enough_is_held() -> None:
+def test_reading_stops_behind_a_held_publish_at_the_byte_limit() -> None:
     gate = Gate()
     with Harness(
         [Metering(Measure(gate))], config={"broker": {"max_held_inbound_bytes": 5000}}

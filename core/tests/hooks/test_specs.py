@@ -105,7 +105,7 @@ def test_every_outcome_is_counted(name: str) -> None:
         ("register_metrics", "registry", MetricRegistry),
     ],
 )
-def test_what_a_hook_registers_to_is_typed_and_exported(
+def test_the_registries_of_hooks_are_typed_and_exported(
     hook: str, argument: str, given: type
 ) -> None:
     kind = get_type_hints(getattr(Specs, hook))[argument]
@@ -119,7 +119,7 @@ def test_what_a_hook_registers_to_is_typed_and_exported(
             ]
 
 
-def test_what_is_given_fits_its_type() -> None:
+def test_the_registries_that_hooks_get_have_their_declared_types() -> None:
     """The values match the declared types. mypy performs the check."""
     listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
     router: HttpRouter = PluginRouter(HttpRoutes(), "p")

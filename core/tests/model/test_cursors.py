@@ -49,7 +49,7 @@ def test_the_token_is_asked_for_once_and_late() -> None:
         b"sessions.t1.0.MQ", "sessions.t1.0.0.MQ", "." * 3 + "A" * (1 << 18), "sessions.t1.0._w",
     ],
 )  # fmt: skip
-def test_what_is_not_a_cursor_is_refused(cursors: Cursors, cursor: Any) -> None:
+def test_invalid_cursors_are_refused(cursors: Cursors, cursor: Any) -> None:
     cursors.make("sessions", QUERY, "1")
     with pytest.raises(PluginError, match=r"plugin 'p': sessions\(\): .*cursor|of another call"):
         cursors.read("p", "sessions", QUERY, cursor)

@@ -132,7 +132,7 @@ def test_wills(broker_harness: Make) -> None:
     assert harness.metrics.wills_published == 1
 
 
-def test_what_is_delivered_is_sent_and_need_not_be_acknowledged(broker_harness: Make) -> None:
+def test_messages_delivered_counts_messages_sent(broker_harness: Make) -> None:
     """A delivered message counts when it is sent, and once only, even if it is retransmitted. This
     agrees with the metric's help text.
     """

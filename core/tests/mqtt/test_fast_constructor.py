@@ -23,7 +23,7 @@ def test_it_makes_what_the_class_makes(point: Point) -> None:
     assert hash(point) == hash(Point(1))
 
 
-def test_what_it_makes_is_frozen() -> None:
+def test_constructed_objects_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         make(1).x = 5  # type: ignore[misc]
 

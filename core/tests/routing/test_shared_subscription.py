@@ -82,7 +82,7 @@ def test_a_member_enters_once() -> None:
     assert order(group) == "ab"
 
 
-def test_what_waits_counts_against_one_member_after_another() -> None:
+def test_waiting_messages_count_against_one_member_at_a_time() -> None:
     a, b = map(session, "ab")
     group = shared("round_robin", a, b)
     group.waits(10)

@@ -227,7 +227,7 @@ def test_depth_is_no_matter() -> None:
     "inner", ["a", "a/b", "a/+", "a/#", "a/b/c", "a/+/c", "+", "+/b", "+/#", "+/+/c"]
 )
 @pytest.mark.parametrize("outer", ["a/#", "a/+", "+", "+/#", "a/b/#", "+/+", "a/+/#"])
-def test_what_goes_leaves_what_is_below_and_above(inner: str, outer: str) -> None:
+def test_removing_a_filter_keeps_those_below_and_above_it(inner: str, outer: str) -> None:
     router = make()
     router.subscribe(inner, "ann", 1)
     router.subscribe(outer, "bob", 2)
@@ -387,7 +387,9 @@ def test_a_filter_without_wildcards_drops_one_of_many() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_how_many_are_many_for_a_leading_wildcard(gone: int, beyond: int) -> None:
+def test_a_leading_wildcard_invalidates_all_routes_if_there_are_many(
+    gone: int, beyond: int
+) -> None:
     router = make()
     crowd = look_up(router, [f"{n}/a" for n in range(FEW + beyond + gone)])
     for n in range(gone):

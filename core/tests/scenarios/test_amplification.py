@@ -223,7 +223,7 @@ def test_publishes_to_many_overlapping_filters_yield(broker_harness: Make) -> No
     assert len(sub.messages) == 60
 
 
-def test_what_waits_counts_its_identifiers(broker_harness: Make) -> None:
+def test_subscription_identifiers_count_against_the_queue_limit(broker_harness: Make) -> None:
     harness = narrow(broker_harness, config={"session": {"queue_bytes": 20_000}})
     sub = silent(harness, auto_ack=False, receive_maximum=1)
     for number, one in enumerate(overlapping(10)):
@@ -430,7 +430,7 @@ def test_a_client_that_leaves_during_its_subscribe(broker_harness: Make) -> None
     assert len(harness.broker.state.router) == 0
 
 
-def test_what_was_held_is_done_a_slice_a_turn(broker_harness: Make) -> None:
+def test_held_packets_are_processed_in_slices(broker_harness: Make) -> None:
     """Held packets are processed a slice per turn, no faster than other packets."""
     harness = broker_harness()
     sub = harness.connect("sub")
@@ -451,7 +451,7 @@ def test_a_client_waits_two_turns_at_most(broker_harness: Make) -> None:
     assert served_within(harness, HOSTILE["pings"], hostile, 100) <= 4
 
 
-def test_what_came_before_the_end_is_read(broker_harness: Make) -> None:
+def test_packets_before_the_end_of_a_connection_are_read(broker_harness: Make) -> None:
     """If a client sends much data and then DISCONNECT before it closes, no message is lost and its
     will is not published.
     """

@@ -438,7 +438,7 @@ def test_a_resumed_session_gets_what_is_in_flight_and_queued(
 
 
 @pytest.mark.parametrize("other", KINDS)
-def test_what_was_half_received_is_not_sent_again(make: Make, other: str) -> None:
+def test_a_message_is_not_sent_again_after_pubrec(make: Make, other: str) -> None:
     """After PUBREC, the message is not sent again. Only PUBREL and PUBCOMP are left."""
     harness = make(store=DurableStore())
     client = connect(harness, "socket", "c", expiry=60, auto_ack=False)
@@ -736,7 +736,7 @@ def test_a_rate_limit(make: Make, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_on_publish_decides(make: Make, kind: str) -> None:
+def test_plugin_clients_get_the_decisions_of_on_publish(make: Make, kind: str) -> None:
     filterer = HookRecorder("on_publish", id="filter")
     answers: dict[str, Any] = {"drop": Drop(), "deny": Deny(ReasonCode.QUOTA_EXCEEDED)}
     filterer.answer(
@@ -754,7 +754,7 @@ def test_what_on_publish_decides(make: Make, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_later_waits_for_a_decision(make: Make, kind: str) -> None:
+def test_later_publishes_wait_for_a_decision(make: Make, kind: str) -> None:
     gate: list[Any] = []
 
     async def decide(message: Message) -> None:
@@ -793,7 +793,7 @@ def test_an_acknowledgement_waits_for_the_commit(make: Make, kind: str, qos: int
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_acknowledged_survives_a_crash(make: Make, kind: str) -> None:
+def test_acknowledged_publishes_survive_a_crash(make: Make, kind: str) -> None:
     harness = make(store=DurableStore())
     client = connect(harness, kind, "c", expiry=600)
     client.subscribe("a/#", 2)

@@ -856,7 +856,7 @@ def test_a_publisher_has_its_acknowledgement_before_a_message_is_made_for_observ
     assert {one.client.client_id for one in calls} == {"pub"}
 
 
-def test_what_observers_are_told_later_is_still_in_order(broker_harness: Make) -> None:
+def test_observers_get_delayed_events_in_order(broker_harness: Make) -> None:
     hooks = ("on_published", "on_disconnect", "on_dropped", "on_retained")
     harness, plugin = one_plugin(broker_harness, *hooks)
     harness.connect("away", session_expiry_interval=60).subscribe("full/#")
@@ -882,7 +882,7 @@ def test_what_observers_are_told_later_is_still_in_order(broker_harness: Make) -
     ]  # fmt: skip
 
 
-def test_what_observers_are_told_later_is_told_before_others_take_their_place(
+def test_delayed_events_are_passed_before_a_reload_replaces_observers(
     broker_harness: Make,
 ) -> None:
     harness, plugin = one_plugin(broker_harness, "on_published")

@@ -116,7 +116,7 @@ def test_invalidate_routes_asks_again(broker_harness: Make) -> None:
     assert journal.topics == ["a/1", "a/1", "b/1"]
 
 
-def test_who_is_not_journaled_does_not_wait(broker_harness: Make) -> None:
+def test_a_publish_that_no_journal_wants_does_not_wait(broker_harness: Make) -> None:
     journal = RecordingJournal(wants=wants("kept/"), slow=True)
     harness = broker_harness(journals=[journal])
     busy, pub = harness.connect("busy"), harness.connect("pub")
@@ -127,7 +127,7 @@ def test_who_is_not_journaled_does_not_wait(broker_harness: Make) -> None:
     busy.expect(Puback)
 
 
-def test_what_comes_during_a_flush_is_the_next_commit(broker_harness: Make) -> None:
+def test_publishes_during_a_flush_are_the_next_commit(broker_harness: Make) -> None:
     journal = RecordingJournal(slow=True)
     harness = broker_harness(journals=[journal])
     pub = harness.connect("pub")
@@ -262,7 +262,7 @@ def test_a_message_of_a_plugin_or_a_will_is_journaled(broker_harness: Make) -> N
     assert origins == ["plugin:recorder", "will"]
 
 
-def test_what_is_denied_is_not_journaled(broker_harness: Make) -> None:
+def test_denied_and_dropped_publishes_are_not_journaled(broker_harness: Make) -> None:
     def judge(message: Message) -> Deny | Drop | None:
         if message.topic == "deny":
             return Deny()

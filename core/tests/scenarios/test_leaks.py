@@ -136,7 +136,7 @@ def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
         assert {name: count for name, count in more.items() if count >= 20} == {}
 
 
-def test_what_stays_is_seen() -> None:
+def test_the_check_detects_objects_that_remain() -> None:
     """The check detects sessions that were not removed."""
     with Harness(config=SETTINGS) as harness:
         before = objects(harness)

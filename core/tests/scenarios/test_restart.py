@@ -70,7 +70,7 @@ def test_restarts_do_not_prolong_a_session(harness: Harness) -> None:
     assert "one" not in harness.broker.sessions
 
 
-def test_what_expired_while_the_broker_was_down(
+def test_messages_and_sessions_that_expired_while_the_broker_was_down_are_gone(
     broker_harness: Make, harness: Harness, store: DurableStore
 ) -> None:
     client = durable(harness, "one", 100)
@@ -141,7 +141,9 @@ def test_a_queue_that_outlives_two_restarts_goes_on_in_order(
     assert empty(store)
 
 
-def test_what_was_in_flight_goes_on_under_its_ids(harness: Harness, store: DurableStore) -> None:
+def test_messages_in_flight_keep_their_packet_ids_after_a_restart(
+    harness: Harness, store: DurableStore
+) -> None:
     client = durable(harness, "one", auto_ack=False)
     client.subscribe("t/#", 2)
     pub = harness.connect("pub")
@@ -248,7 +250,7 @@ def test_a_group_keeps_what_waits_for_it(harness: Harness, store: DurableStore) 
     assert empty(store)
 
 
-def test_what_a_member_had_in_flight_returns_to_its_group_after_a_restart(
+def test_messages_in_flight_to_a_member_return_to_its_group_after_a_restart(
     harness: Harness, store: DurableStore
 ) -> None:
     first = durable(harness, "m1", auto_ack=False)

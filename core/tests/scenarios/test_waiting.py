@@ -150,7 +150,7 @@ def test_publish_does_not_overtake_a_subscribe_that_waits(broker_harness: Make, 
     assert {type(one.next()), type(one.next())} == {Publish, Puback}
 
 
-def test_what_was_pipelined_behind_connect_is_held(broker_harness: Make) -> None:
+def test_packets_behind_connect_are_held_during_the_decision(broker_harness: Make) -> None:
     harness, plugin = patient(broker_harness, "on_connect")
     one = harness.open()
     one.send(
@@ -284,7 +284,9 @@ def test_a_plugin_in_a_thread_holds_its_client_alone(broker_harness: Make) -> No
         ("on_connect", "protocol"),
     ],
 )
-def test_who_leaves_takes_the_question_along(broker_harness: Make, hook: str, how: str) -> None:
+def test_a_client_that_leaves_cancels_its_pending_decision(
+    broker_harness: Make, hook: str, how: str
+) -> None:
     harness, plugin = patient(broker_harness, hook)
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 1)
@@ -402,7 +404,7 @@ def test_vanishing_behind_a_publish_that_waits(broker_harness: Make) -> None:
 # --- bounds -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_held_is_bounded_and_nothing_is_lost(broker_harness: Make) -> None:
+def test_held_packets_are_bounded_and_none_is_lost(broker_harness: Make) -> None:
     config = {"broker": {"max_held_inbound_bytes": 1024}}
     harness, plugin = patient(broker_harness, "on_publish", config=config)
     one, sub = harness.connect("one"), harness.connect("sub")

@@ -207,7 +207,7 @@ async def test_nobody_waits_for_ever(begin: Begin) -> None:
     assert (await exchange(node, body)).startswith(b"HTTP/1.1 503 ")
 
 
-async def test_who_does_not_read_is_cut_off(begin: Begin, dial: Any) -> None:
+async def test_an_http_client_that_does_not_read_is_disconnected(begin: Begin, dial: Any) -> None:
     node = await begin((Pages(None, Context("web")),), http(http={"timeout": 0.2}))
     _, writer = await dial(node.addresses()["http"], limit=1024)
     writer.write(b"GET /plugins/web/endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -271,7 +271,7 @@ async def test_without_a_token_web_pages_do_not_get_in(
     assert (await ask(node, "/metrics", listener="open", headers=headers)).status == 200
 
 
-def test_what_the_network_reaches_needs_a_token() -> None:
+def test_an_http_listener_open_to_the_network_needs_a_token() -> None:
     for bind in ("*:9090", "0.0.0.0:9090", "192.0.2.1:9090", "[::]:9090", "example.org:9090"):
         with pytest.raises(ConfigError, match="reached from the network without a token"):
             http(bind=bind)

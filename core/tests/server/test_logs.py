@@ -40,7 +40,7 @@ def test_text_is_one_line_of_pairs(stream: io.StringIO) -> None:
     assert words == 'info    client.connected client_id="a b" listener=tcp clean=true age=1.5\n'
 
 
-def test_what_clients_sent_cannot_forge_lines(stream: io.StringIO) -> None:
+def test_values_from_clients_cannot_forge_log_lines(stream: io.StringIO) -> None:
     logs.configure("info", "text", stream)
     tell("client.connected", client_id="x\n00:00 error  forged", user="\x1b[2J", empty="")
     text = stream.getvalue()

@@ -122,7 +122,7 @@ def test_headers_that_name_nobody(header: bytes) -> None:
         v2(tlvs=client_tls(b"\xff\xfe")),
     ],
 )
-def test_what_is_no_header(data: bytes) -> None:
+def test_an_invalid_proxy_header_is_refused(data: bytes) -> None:
     with pytest.raises(ProxyError):
         ProxyParser("any").feed(data)
 

@@ -93,5 +93,5 @@ def test_websocket_path() -> None:
         {"mode": "600"},
     ],
 )
-def test_what_is_accepted(options: dict[str, Any]) -> None:
+def test_valid_listener_settings_are_accepted(options: dict[str, Any]) -> None:
     assert ListenerSettings(**options).scope().name == "default"

@@ -192,7 +192,9 @@ async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, brok
     assert b"z" not in connection.received
 
 
-async def test_who_said_goodbye_is_not_waited_for(listen: Any, dial: Any, broker: Any) -> None:
+async def test_the_end_after_disconnect_does_not_wait_for_the_client(
+    listen: Any, dial: Any, broker: Any
+) -> None:
     reader, writer = await dial(await listen(close_timeout=3600.0))
     connection = await broker.next()
     writer.write(b"bye")

@@ -136,7 +136,7 @@ async def test_large_transfer_over_tls(listen: Any, dial: Any, broker: Any, file
     assert await reader.readexactly(len(data)) == data
 
 
-async def test_what_came_before_the_end_is_read_over_tls(
+async def test_bytes_before_the_end_of_a_tls_connection_are_read(
     listen: Any, dial: Any, broker: Any, files: Any
 ) -> None:
     """Bytes that arrived over TLS before the end, while reading was paused, are still read."""

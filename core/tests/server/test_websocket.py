@@ -137,7 +137,7 @@ def not_accepted(connection: Any) -> None:
     connection.accepted = False
 
 
-async def test_what_fits_may_come_before_connect_and_more_after(
+async def test_frames_before_connect_are_bounded_and_larger_ones_follow_it(
     listen: Any, session: Client, broker: Any
 ) -> None:
     broker.on_accept = not_accepted
@@ -278,7 +278,9 @@ async def test_a_bad_handshake_that_cannot_be_quoted(
     assert broker.connections == []
 
 
-async def test_what_is_no_http_ends(listen: Any, dial: Any, broker: Any) -> None:
+async def test_a_request_that_is_not_http_ends_the_connection(
+    listen: Any, dial: Any, broker: Any
+) -> None:
     reader, writer = await dial(await listen(type="ws"))
     writer.write(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00\r\n\r\n")
     assert (await reader.readline()).split()[1] == b"400"
@@ -493,7 +495,7 @@ async def test_abort(listen: Any, session: Client, broker: Any) -> None:
     await until_empty(listener)
 
 
-async def test_what_came_before_the_peer_vanished_is_read(
+async def test_bytes_received_before_the_peer_vanished_are_read(
     listen: Any, dial: Any, broker: Any
 ) -> None:
     """Bytes that arrived before the peer vanished, while reading was paused, are still read. They

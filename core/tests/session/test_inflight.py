@@ -85,7 +85,7 @@ def test_a_message_anew_shares_the_encodings_and_not_the_id() -> None:
     assert second.without_id().forms == {(True, 0, False, (), -1): (b"head", b"tail")}
 
 
-def test_what_is_shared_by_sessions_that_end_differs_by_what_comes_next() -> None:
+def test_the_shared_deliveries_differ_by_their_next_packet() -> None:
     assert [d.qos for d in (VOLATILE_1, VOLATILE_2, VOLATILE_RELEASED)] == [1, 2, 2]
     assert len({id(d) for d in (VOLATILE_1, VOLATILE_2, VOLATILE_RELEASED)}) == 3
     for delivery in (VOLATILE_1, VOLATILE_2, VOLATILE_RELEASED):

@@ -109,7 +109,7 @@ def test_the_brokers_own_bound(broker_harness: Make) -> None:
         assert used == ({None} if most == 0 else {None, 1})
 
 
-def test_what_comes_again_names_its_topic(harness: Harness) -> None:
+def test_a_resent_message_has_its_whole_topic(harness: Harness) -> None:
     """[MQTT-3.3.2-7], edge case 22: a message is sent with its topic on a new connection, which has
     no aliases.
     """

@@ -309,7 +309,9 @@ def test_acknowledgements_keep_their_order(harness: Harness, store: SlowStore) -
     assert [pub.next(), pub.next()] == [Pubrec(third), Puback(fourth, 0x10)]
 
 
-def test_who_needs_no_disk_waits_for_none(harness: Harness, store: SlowStore) -> None:
+def test_packets_without_records_do_not_wait_for_the_commit(
+    harness: Harness, store: SlowStore
+) -> None:
     away(harness, "kept", "kept")
     busy, pub, sub = (harness.connect(name) for name in ("busy", "pub", "sub"))
     store.slow = True
@@ -447,7 +449,7 @@ def pubacks(client: MemoryClient) -> int:
     return count
 
 
-def test_what_was_acknowledged_while_it_collected_is_not_recorded(
+def test_a_message_acknowledged_before_its_commit_is_not_recorded(
     harness: Harness, store: SlowStore
 ) -> None:
     """A message acknowledged before its batch is committed is not recorded. The receiver has it, so
@@ -484,7 +486,7 @@ def test_what_was_acknowledged_while_it_collected_is_not_recorded(
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_left_at_once_is_recorded_when_its_commit_starts(
+def test_a_message_sent_at_once_is_recorded_when_its_commit_starts(
     harness: Harness, store: SlowStore, version: int
 ) -> None:
     """A message that was sent at once is recorded when its commit starts. The record shows how it
@@ -530,7 +532,7 @@ def test_what_left_at_once_is_recorded_when_its_commit_starts(
     assert not inner.messages
 
 
-def test_where_nothing_is_left_of_a_batch_nothing_is_committed(
+def test_a_batch_without_remaining_records_is_not_committed(
     harness: Harness, store: SlowStore
 ) -> None:
     away(harness, "away", "other")
@@ -686,7 +688,7 @@ def test_a_burst_costs_one_answer(harness: Harness, store: SlowStore) -> None:
     assert waiting(pub) == (0, 0)
 
 
-def test_what_needs_no_commit_stays_in_its_place_in_a_burst(
+def test_acknowledgements_without_a_commit_keep_their_order_in_a_burst(
     harness: Harness, store: SlowStore
 ) -> None:
     away(harness, "sub", "t")

@@ -66,7 +66,7 @@ def test_the_decision_the_rule_and_its_line(capsys: pytest.CaptureFixture[str]) 
         ("ann c1 publish lobby", 1),
     ],
 )
-def test_what_may_be_given(arguments: str, code: int) -> None:
+def test_the_arguments_of_acl_test_are_checked(arguments: str, code: int) -> None:
     assert run_command(["acl", "test", *arguments.split()]) == code
 
 

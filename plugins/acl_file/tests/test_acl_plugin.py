@@ -207,7 +207,7 @@ def test_retain_is_a_condition_on_publish(run: Run, retain: bool, code: int) -> 
     run(text).harness.connect("c").publish("a", b"x", 1, retain, expect=code)
 
 
-def test_who_has_no_rule_may_do_nothing(run: Run) -> None:
+def test_a_client_without_a_rule_may_do_nothing(run: Run) -> None:
     running = run("rules: []\n")
     client = running.harness.connect("c")
     client.publish("a", b"x", 1, expect=0x87)
@@ -308,7 +308,7 @@ def test_who(
         other.publish("user", b"x", 1, expect=0x87)
 
 
-def test_what_a_token_says_anew_counts_at_once(file: Path) -> None:
+def test_renewed_claims_apply_at_once(file: Path) -> None:
     file.write_text(rules("allow: publish, who: {claim: {role: admin}}, topic: a"))
     instance = plugin(file)
     with Harness([instance], config=DENY) as harness:
@@ -424,7 +424,7 @@ def test_a_stored_subscription_and_its_queue_end(run: Run) -> None:
     client.expect_nothing()
 
 
-def test_what_changed_while_the_broker_was_down_counts(file: Path) -> None:
+def test_rules_changed_while_the_broker_was_down_apply(file: Path) -> None:
     store = DurableStore()
     config = {**DENY, "broker": {"on_revoke": "silent"}}
     file.write_text(BEFORE)

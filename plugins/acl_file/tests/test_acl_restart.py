@@ -39,7 +39,9 @@ class Running:
 
 
 @FIELDS
-def test_what_was_granted_by_certificate_is_kept(tmp_path: Path, field: str) -> None:
+def test_a_subscription_granted_by_certificate_survives_a_restart(
+    tmp_path: Path, field: str
+) -> None:
     """After a restart and a reload, the rules decide about the stored subscription, which still has its certificate."""
     rules = (
         f"allow: subscribe, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: t",

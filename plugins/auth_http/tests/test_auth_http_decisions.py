@@ -287,7 +287,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("status", "body", "words"), UNUSABLE)
 @pytest.mark.parametrize("contract", ["hookmq", "emqx"])
-async def test_what_is_not_understood_decides_nothing(
+async def test_an_answer_that_is_not_understood_decides_nothing(
     contract: str, status: int, body: Any, words: str, service: Any, start: Start
 ) -> None:
     service.answer((status, body))
@@ -441,7 +441,7 @@ async def test_a_superuser_may_do_everything(service: Any, start: Start) -> None
     assert accepted == Accept("bob", {})
 
 
-async def test_who_is_not_asked_has_no_opinion(service: Any, start: Start) -> None:
+async def test_a_hook_without_a_configured_url_abstains(service: Any, start: Start) -> None:
     plugin = await start(authenticate={"url": service.url})
     assert await ask(plugin, Action.PUBLISH, "t") is None
     plugin = await start(authorize={"url": service.url})
@@ -467,7 +467,7 @@ async def test_only_our_own_word_makes_a_superuser(claims: Any, service: Any, st
 # failure ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_failed_is_tried_again_and_no_more_often_than_that(
+async def test_a_failed_request_is_repeated_as_often_as_configured(
     service: Any, start: Start
 ) -> None:
     service.answer((503, b""), (200, {"result": "allow"}))
@@ -655,9 +655,7 @@ async def test_answers_are_remembered_for_a_time(service: Any, start: Start) -> 
     assert await asked(0, bob) == 1
 
 
-async def test_what_is_remembered_is_bounded_and_holds_no_password(
-    service: Any, start: Start
-) -> None:
+async def test_the_cache_is_bounded_and_contains_no_password(service: Any, start: Start) -> None:
     plugin = await start(authenticate={"url": service.url}, cache_size=10)
     for number in range(30):
         await plugin.on_connect(client(username=str(number)), connect(b"hunter2"))
@@ -665,7 +663,7 @@ async def test_what_is_remembered_is_bounded_and_holds_no_password(
     assert "hunter2" not in repr(vars(plugin.cache)) + repr(vars(plugin))
 
 
-def test_what_the_service_knows_us_by_is_not_shown() -> None:
+def test_credentials_for_the_service_are_not_shown() -> None:
     text = """\
 version: 1
 listeners: [{name: tcp, bind: "127.0.0.1:1883"}]

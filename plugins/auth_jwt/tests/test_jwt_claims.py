@@ -113,7 +113,9 @@ def test_the_end_has_the_leeway_too() -> None:
         ({}, {"audience": "*"}, ""),
     ],
 )
-def test_who_for_and_by_whom(claims: Any, config: Any, expected: str) -> None:
+def test_issuer_and_audience_of_a_token_are_checked(
+    claims: Any, config: Any, expected: str
+) -> None:
     found = verify(claims, **config)
     assert (found if isinstance(found, str) else "") == expected
 

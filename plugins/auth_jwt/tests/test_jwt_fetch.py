@@ -40,7 +40,7 @@ async def test_a_good_answer() -> None:
         assert await fetch(server.url, PATIENT) == SET
 
 
-async def test_what_is_asked() -> None:
+async def test_a_key_set_is_fetched_with_one_get_request() -> None:
     async with key_server() as server:
         seen: list[web.Request] = []
 
@@ -92,7 +92,7 @@ async def test_dead() -> None:
     assert "cannot connect" in await why(f"http://127.0.0.1:{port}/")
 
 
-async def test_what_is_no_http() -> None:
+async def test_an_answer_that_is_not_http_is_reported() -> None:
     import asyncio
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

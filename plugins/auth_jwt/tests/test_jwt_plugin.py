@@ -517,7 +517,7 @@ def test_a_token_without_end_takes_the_end_away(broker: Make) -> None:
     client.expect_nothing()
 
 
-def test_who_came_with_a_password_cannot_renew(broker: Make) -> None:
+def test_a_client_that_came_with_a_password_cannot_renew_its_token(broker: Make) -> None:
     harness = broker()
     client = harness.connect("c", password=good())
     again(client, good())
@@ -660,7 +660,7 @@ def test_unknown_keys_cause_few_fetches(remote: Remote) -> None:
     assert idp.asked == 3
 
 
-def test_what_no_key_could_verify_causes_no_fetch(remote: Remote) -> None:
+def test_tokens_that_no_key_could_verify_cause_no_fetch(remote: Remote) -> None:
     harness, idp = remote()
     harness.advance(11)
     none = f"{b64(json.dumps({'alg': 'none', 'kid': 'x'}).encode())}.{b64(b'{}')}.".encode()

@@ -85,7 +85,7 @@ def test_a_good_one() -> None:
         made(HEADER, {"a": "x" * 9000}),
     ],
 )  # fmt: skip
-def test_what_is_no_token(data: bytes) -> None:
+def test_malformed_tokens_are_refused(data: bytes) -> None:
     with pytest.raises(Refused) as refused:
         parse(data, 8192)
     assert refused.value.kind == "malformed"

@@ -248,7 +248,7 @@ def test_a_right_password_is_remembered_for_a_minute(broker: Make, verified: Ver
     assert len(verified.calls) == 4
 
 
-def test_what_is_remembered_lets_no_disabled_user_in(broker: Make) -> None:
+def test_the_cache_lets_no_disabled_user_in(broker: Make) -> None:
     harness = broker()
     plugin = of(harness)
     carol = plugin.users.get("carol")

@@ -337,7 +337,7 @@ def test_no_file_that_was_cut_short_lets_anybody_in(tmp_path: Path) -> None:
         (f"\n    hash: '{ALICE}'\n    enabled: false", "enabled comes after hash"),
     ],
 )
-def test_what_a_cut_might_leave_is_refused(tmp_path: Path, user: str, why: str) -> None:
+def test_an_incomplete_password_file_is_refused(tmp_path: Path, user: str, why: str) -> None:
     path = tmp_path / "f"
     path.write_text(f"version: 1\nusers:\n  a: {user}\n")
     with pytest.raises(ConfigError, match=why):

@@ -96,7 +96,7 @@ def test_hosts_take_turns(threads: Threads) -> None:
     assert caller.names == ["f0", "f1", "o1", "t1", "f2", "f3"]
 
 
-def test_who_floods_makes_room(threads: Threads) -> None:
+def test_the_longest_line_makes_room_for_others(threads: Threads) -> None:
     caller = Caller(Pool(threads, 1, 3))
     for name in ("f0", "f1", "f2", "f3"):
         caller.submit("flood", name)
@@ -134,7 +134,7 @@ def test_neighbours_share_a_line() -> None:
         assert (neighbours(one) == neighbours(other)) is same
 
 
-def test_what_nobody_wants_is_not_begun(threads: Threads) -> None:
+def test_a_cancelled_check_is_not_started(threads: Threads) -> None:
     caller = Caller(Pool(threads, 1, 10))
     running = caller.submit("h", "a")
     waiting = caller.submit("h", "b")

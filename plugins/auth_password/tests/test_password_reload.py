@@ -231,7 +231,9 @@ ORDER = ["never", "removed", "rights", "changed"]
 
 @pytest.mark.parametrize("disconnect", ORDER)
 @pytest.mark.parametrize("what", CHANGES)
-def test_who_is_disconnected(broker: Make, file: Path, disconnect: str, what: str) -> None:
+def test_a_changed_password_file_disconnects_the_affected_users(
+    broker: Make, file: Path, disconnect: str, what: str
+) -> None:
     harness = broker(disconnect=disconnect)
     alice = {
         v: harness.connect(f"a{v}", v, username="alice", password=b"secret") for v in (3, 4, 5)
@@ -252,7 +254,7 @@ def test_who_is_disconnected(broker: Make, file: Path, disconnect: str, what: st
     bob.ping()
 
 
-def test_who_has_to_leave_leaves_no_will(broker: Make, file: Path) -> None:
+def test_a_removed_user_leaves_no_will(broker: Make, file: Path) -> None:
     harness = broker()
     watcher = harness.connect("w", username="alice", password=b"secret")
     watcher.subscribe("gone/#")

@@ -82,7 +82,7 @@ def test_many_are_written_at_once(broker: Make, weak: Path) -> None:
     assert len(harness.logged("auth_password.upgraded")) == 1
 
 
-def test_what_was_changed_meanwhile_stays(broker: Make, weak: Path) -> None:
+def test_an_upgrade_keeps_changes_made_in_the_meantime(broker: Make, weak: Path) -> None:
     harness = broker(upgrade=True)
     harness.connect("a", username="alice", password=b"secret")
     harness.connect("b", username="bob", password=b"secret")

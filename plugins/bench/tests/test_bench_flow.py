@@ -37,7 +37,7 @@ def test_any_order_with_repeats_and_gaps(numbers: list[int]) -> None:
     assert (flow.duplicates, flow.reordered) == (duplicates, reordered)
 
 
-def test_who_comes_later_counts_from_the_first_number() -> None:
+def test_a_late_subscriber_counts_from_its_first_number() -> None:
     flow = Flow(100)
     fed(flow, [100, 101, 103])
     assert (flow.received, flow.missing, flow.next) == (3, 1, 104)

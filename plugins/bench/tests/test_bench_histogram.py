@@ -27,7 +27,7 @@ def test_buckets_follow_each_other_without_a_gap() -> None:
     assert [bucket(lower(number)) for number in range(SIZE)] == list(range(SIZE))
 
 
-def test_what_is_out_of_range_is_counted_at_the_ends() -> None:
+def test_values_out_of_range_are_counted_in_the_outer_buckets() -> None:
     histogram = counted([-5, 1 << 50])
     assert histogram.counts[0] == 1
     assert histogram.counts[-1] == 1

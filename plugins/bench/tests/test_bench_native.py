@@ -254,7 +254,9 @@ async def test_a_fault_is_in_the_verdict(
         ({"payload": b"{}"}, "--payload-file"),
     ],
 )
-def test_what_it_does_not_support_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_plans_that_native_does_not_support_are_refused(
+    changes: dict[str, Any], words: str
+) -> None:
     assert native.words_of(plan())["topology"] == "pairs"
     with pytest.raises(ConfigError, match=f"--native does not support .*{words}"):
         native.words_of(plan(**changes))

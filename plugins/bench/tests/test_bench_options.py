@@ -23,7 +23,7 @@ def planned(*words: str) -> Plan:
     return plan_of(parser().parse(words))
 
 
-def test_what_is_left_out() -> None:
+def test_omitted_options_have_their_defaults() -> None:
     plan = planned("pair")
     assert (plan.publishers, plan.subscribers, plan.window, plan.qos, plan.size) == (
         50,
@@ -143,7 +143,7 @@ def test_limits() -> None:
         ("churn --abrupt --will-topic w --will-payload x", "needs its own payload"),
     ],
 )
-def test_what_cannot_be(words: str, told: str) -> None:
+def test_contradicting_options_are_refused(words: str, told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         planned(*words.split())
     assert told in str(raised.value)
@@ -168,14 +168,16 @@ def test_what_cannot_be(words: str, told: str) -> None:
         ("pair --nodelay", "unknown argument --nodelay"),
     ],
 )
-def test_what_cannot_be_read(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_refused_with_the_reason(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         planned(*words.split())
     assert left.value.code == 2
     assert told in capsys.readouterr().err
 
 
-def test_who_confirms_may_load_another_machine() -> None:
+def test_another_machine_needs_a_confirmation() -> None:
     assert planned("pair", "-h", "10.0.0.1", "--yes-remote").target.host == "10.0.0.1"
     assert planned("pair", "-h", "localhost").target.host == "localhost"
     assert planned("pair", "-L", "mqtt://[::1]").target.host == "::1"
@@ -197,7 +199,7 @@ def shown() -> list[str]:
 
 
 @pytest.mark.parametrize("line", shown())
-def test_what_the_manual_shows_is_right(
+def test_the_commands_of_the_manual_are_valid(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

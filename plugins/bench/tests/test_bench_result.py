@@ -76,7 +76,7 @@ def test_an_acknowledged_message_may_not_be_lost(qos: int) -> None:
     assert "10 acknowledged messages never arrived" in found.faults[0]
 
 
-def test_what_was_never_acknowledged_is_lost_and_explained() -> None:
+def test_unacknowledged_messages_explain_the_loss() -> None:
     plan = replace(FANIN, qos=1)
     found = result(plan, account(plan, received=990, unacked=10))
     assert (found.verdict, found.unacked, found.faults) == ("lossy", 10, [])
@@ -110,7 +110,7 @@ def test_order() -> None:
     assert result(shared, account(shared, reordered=1)).verdict == "valid"
 
 
-def test_what_cannot_be() -> None:
+def test_impossible_counts_are_reported_as_faults() -> None:
     plan = replace(FANIN, qos=1)
     one = account(plan)
     one.flows[plan.key(0)].highest = 1005

@@ -299,7 +299,7 @@ def test_a_terminal_sees_a_line_and_ctrl_c_ends_it_early(broker: Place) -> None:
     assert "ended early by Ctrl-C" in text
 
 
-def test_what_stops_a_run_is_told_in_a_line(broker: Place) -> None:
+def test_an_error_that_stops_a_run_is_reported_in_one_line(broker: Place) -> None:
     code, _, text = bench(broker.tcp, "fanin --publishers 2", url="ws://127.0.0.1:{}")
     assert code == 1
     assert text.startswith("hookmq: subscriber 0: ")
@@ -322,7 +322,7 @@ def test_figures_are_told_where_the_report_cannot_be_written(broker: Place) -> N
     assert "No space left on device" in done.stderr
 
 
-def test_what_stops_it_before_there_are_processes(tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_reported_before_processes_start(tmp_path: Path) -> None:
     parser = Parser(prog="hookmq bench", add_help=False)
     add_arguments(parser)
     with socket.create_server(("127.0.0.1", 0)) as free:

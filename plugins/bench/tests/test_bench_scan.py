@@ -141,7 +141,7 @@ def test_strangers_are_counted_apart(bench: Bench) -> None:
     assert one.flows[plan.key(0)].received == 1
 
 
-def test_who_joins_takes_any_stamp_and_nothing_else(bench: Bench) -> None:
+def test_a_joining_subscriber_takes_stamps_of_any_run(bench: Bench) -> None:
     plan = vary(run=0x111111)
     one = subscriber(bench, plan, joins=True)
     one.qos = -1
@@ -203,7 +203,7 @@ def sent(wire: Wire, version: int = 4) -> list[Publish]:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_is_sent_is_what_the_codec_writes(bench: Bench, version: int, qos: int) -> None:
+def test_the_publisher_writes_the_bytes_of_the_codec(bench: Bench, version: int, qos: int) -> None:
     properties = {"publish": Properties(content_type="a/b")} if version == 5 else {}
     plan = vary(version, qos=qos, retain=True, properties=properties)
     one = publisher(bench, plan, "arrival")
@@ -355,7 +355,7 @@ def test_large_messages_are_put_a_few_at_a_time(bench: Bench, rate: float) -> No
     assert [len(write) // 400_000 for write in wire.writes] == [2, 2, 1]
 
 
-def test_who_cannot_write_waits(bench: Bench) -> None:
+def test_a_publisher_waits_while_its_buffer_is_full(bench: Bench) -> None:
     one = publisher(bench, vary(), "arrival")
     wire = bench.wire(one)
     one.running = True
@@ -367,7 +367,7 @@ def test_who_cannot_write_waits(bench: Bench) -> None:
     assert len(sent(wire)) == 4
 
 
-def test_who_is_quiet_pings(bench: Bench) -> None:
+def test_an_idle_client_sends_pingreq(bench: Bench) -> None:
     one = publisher(bench, vary(), "arrival")
     wire = bench.wire(one)
     one.keep_alive()

@@ -121,7 +121,7 @@ def test_a_subscription_that_another_plugin_refuses_frees_the_topic(make: Make) 
     "filter",
     ["$exclusive/", "$exclusive/a/+", "$exclusive/#", "$exclusive/$SYS/x", f"$share/g/{TOPIC}"],
 )
-def test_what_cannot_be_exclusive_is_refused(make: Make, filter: str) -> None:
+def test_shared_and_wildcard_filters_cannot_be_exclusive(make: Make, filter: str) -> None:
     assert ask(make().connect("c"), filter) == 0x8F
 
 

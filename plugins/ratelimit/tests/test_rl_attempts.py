@@ -122,7 +122,7 @@ def test_a_service_that_fails_uses_nothing_up(service: Service) -> None:
         assert outcome(one) == 0
 
 
-def test_who_waits_too_long_is_refused_and_the_next_is_served(service: Service) -> None:
+def test_an_attempt_that_waits_too_long_is_refused_and_the_next_is_served(service: Service) -> None:
     with Harness([limited(BY_ADDRESS), service]) as harness:
         first = [guess(harness, number, b"right") for number in range(5)]
         late = guess(harness, 5, b"right")

@@ -21,7 +21,7 @@ def drops(recorder: HookRecorder) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("mode", ["throttle", "drop"])
-def test_what_waits_comes_in_order(version: int, qos: int, mode: str) -> None:
+def test_publishes_above_the_rate_arrive_in_order(version: int, qos: int, mode: str) -> None:
     recorder = HookRecorder("on_dropped")
     plugin = limited({"what": "publishes", "rate": "10/s", "burst": 2, "mode": mode})
     with Harness([plugin, recorder]) as harness:
@@ -157,7 +157,7 @@ def test_deliveries(version: int, qos: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_what_waits_has_no_deadline(version: int) -> None:
+def test_a_waiting_publish_has_no_deadline(version: int) -> None:
     with Harness([limited({"rate": "2/h", "burst": 1})]) as harness:
         client = harness.connect("client", version, keep_alive=60)
         client.publish("a", b"1", 1)
@@ -192,7 +192,7 @@ def test_refused_when_its_turn_comes() -> None:
         assert plugin.plugin.waiting == 0
 
 
-def test_what_leaves_under_two_limits_is_dropped_by_the_one_that_drops() -> None:
+def test_of_two_limits_on_deliveries_the_dropping_one_drops() -> None:
     plugin = limited(
         {"what": "deliveries", "rate": "2/s", "name": "waits"},
         {"what": "deliveries", "rate": "5/min", "mode": "drop", "name": "drops"},
@@ -278,7 +278,7 @@ def test_limits_by_topic() -> None:
         ("broker", [0x10, 0x97, 0x97, 0x97]),
     ],
 )
-def test_who_shares_an_allowance(per: str, codes: list[int]) -> None:
+def test_clients_share_an_allowance_by_the_per_setting(per: str, codes: list[int]) -> None:
     with Harness([limited({"per": per, "rate": "1/s", "mode": "reject"})]) as harness:
         seen = []
         for name, user, host in (
@@ -293,7 +293,7 @@ def test_who_shares_an_allowance(per: str, codes: list[int]) -> None:
         assert seen == codes
 
 
-def test_who_is_exempt() -> None:
+def test_exempt_clients_are_not_limited() -> None:
     plugin = limited(
         {"rate": "1/h", "mode": "reject"},
         {"what": "connections", "per": "broker", "rate": "5/h"},

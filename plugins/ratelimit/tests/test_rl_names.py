@@ -70,7 +70,7 @@ def test_flapping_under_anothers_names() -> None:
         harness.connect("device", username="alice", password=b"right")
 
 
-def test_who_only_uses_a_name_does_not_make_his_address_its_owners() -> None:
+def test_another_identity_under_a_user_name_does_not_free_its_address() -> None:
     plugin = limited({"what": "auth_failures", "per": "user", "rate": "3/h"})
     with Harness([plugin, Door()]) as harness:
         harness.connect("m", username="alice", password=b"token:mallory", peer=BAD)
@@ -106,7 +106,7 @@ class Named(Plugin):
 
 
 @pytest.mark.parametrize("per", ["user", "client"])
-def test_who_is_named_later_is_known_again(per: str) -> None:
+def test_a_ban_applies_to_the_identity_and_not_to_the_user_name(per: str) -> None:
     plugin = limited({"per": per, "rate": "1/h", "mode": "reject"}, ban={"after": "2/min"})
     with Harness([plugin, Named()]) as harness:
         client = harness.connect("device", username="mallory.secret")

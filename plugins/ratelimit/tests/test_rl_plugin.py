@@ -138,7 +138,7 @@ def test_rates() -> None:
         ("", ""),
     ],
 )
-def test_which_addresses_count_as_one(host: str, network: str) -> None:
+def test_addresses_of_one_network_count_as_one(host: str, network: str) -> None:
     assert network_of(host, 32, 64) == network
     assert network_of("192.0.2.1", 24, 64) == "192.0.2.0/24"
 
@@ -175,7 +175,7 @@ def test_long_names_are_told_apart_and_kept_short() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x8A), (4, 5), (3, 5)])
-def test_who_breaks_a_limit_again_and_again_is_shut_out(version: int, code: int) -> None:
+def test_repeated_violations_of_a_limit_ban_the_client(version: int, code: int) -> None:
     recorder = HookRecorder("on_event")
     plugin = limited({"rate": "1/s", "mode": "reject"}, ban={"after": "3/min", "duration": 60})
     with Harness([plugin, recorder]) as harness:
@@ -213,7 +213,7 @@ def test_the_ban_is_on_what_the_limit_is_per(per: str) -> None:
 @pytest.mark.parametrize(
     "limit", [{"rate": "1/s"}, {"rate": "1/s", "per": "broker", "mode": "reject"}]
 )
-def test_who_waits_or_shares_an_allowance_with_all_is_not_shut_out(limit: dict[str, Any]) -> None:
+def test_waiting_or_a_shared_allowance_bans_no_client(limit: dict[str, Any]) -> None:
     with Harness([limited(limit, ban={"after": "1/min"})]) as harness:
         client = harness.connect("client")
         for _ in range(9):
@@ -222,7 +222,7 @@ def test_who_waits_or_shares_an_allowance_with_all_is_not_shut_out(limit: dict[s
         assert not client.closed
 
 
-def test_who_comes_too_often_is_shut_out_by_address() -> None:
+def test_frequent_connections_ban_their_address() -> None:
     plugin = limited({"what": "connections", "rate": "2/s"}, ban={"after": "2/min"})
     with Harness([plugin]) as harness:
         stays = harness.connect("stays", peer=BAD)
@@ -234,7 +234,7 @@ def test_who_comes_too_often_is_shut_out_by_address() -> None:
         assert not stays.closed  # who is in is not put out for his neighbour
 
 
-def test_who_bears_the_same_id_is_not_put_out() -> None:
+def test_a_ban_does_not_disconnect_a_client_with_the_same_id() -> None:
     plugin = limited({"what": "connections", "rate": "1/s"}, ban={"after": "1/min"})
     with Harness([plugin]) as harness:
         device = harness.connect("device", peer=GOOD)
@@ -245,7 +245,7 @@ def test_who_bears_the_same_id_is_not_put_out() -> None:
         assert not device.closed
 
 
-def test_who_is_sent_too_much_is_not_shut_out() -> None:
+def test_a_limit_on_deliveries_bans_no_client() -> None:
     plugin = limited({"what": "deliveries", "rate": "1/s", "mode": "drop"}, ban={"after": "1/min"})
     with Harness([plugin]) as harness:
         client = harness.connect("client")
@@ -257,7 +257,7 @@ def test_who_is_sent_too_much_is_not_shut_out() -> None:
         client.reconnect()
 
 
-def test_whose_name_is_guessed_at_is_not_shut_out() -> None:
+def test_guesses_at_a_user_name_do_not_ban_the_user() -> None:
     plugin = limited(
         {"what": "auth_failures", "per": "user", "rate": "1/h"}, ban={"after": "1/min"}
     )
@@ -457,7 +457,7 @@ def test_bans_outlive_a_reload() -> None:
         harness.connect("x", peer=BAD, expect=0x8A)
 
 
-def test_what_waits_goes_on_after_a_reload_that_takes_its_limit_away() -> None:
+def test_waiting_messages_continue_if_a_reload_removes_their_limit() -> None:
     with Harness([limited({"rate": "1/s"}, {"what": "deliveries", "rate": "1/s"})]) as harness:
         other = harness.connect("other")
         other.subscribe("a", 1)

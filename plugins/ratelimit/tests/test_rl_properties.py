@@ -177,7 +177,7 @@ def test_refusing_passes_what_the_windows_allow(
 
 @settings(max_examples=60, deadline=None)
 @given(TIGHT, STEPS, st.randoms(use_true_random=False))
-def test_who_leaves_a_line_takes_nothing_with_him(
+def test_a_client_that_leaves_a_line_uses_no_allowance(
     rate: str, steps: list[tuple[float, int, int]], random: Any
 ) -> None:
     office = Office()
@@ -204,7 +204,7 @@ def test_who_leaves_a_line_takes_nothing_with_him(
     assert not bucket.gated
 
 
-def test_who_left_is_not_called_and_who_came_after_is() -> None:
+def test_only_clients_that_still_wait_are_resumed() -> None:
     office = Office()
     bucket = Allowance(Limit("publishes", "broker", "1/s"), "p/x", 10).get("", 0.0)
     passed: list[Any] = []
@@ -234,7 +234,7 @@ def test_first_come_first_served() -> None:
     assert [round(when) for *_, when, _ in passed] == list(range(10))
 
 
-def test_who_needs_less_does_not_overtake() -> None:
+def test_a_smaller_request_does_not_overtake() -> None:
     office = Office()
     everybody = Allowance(Limit("bytes", "broker", "100/s"), "p/x", 10).get("", 0.0)
     own = Allowance(Limit("publishes", "client", "2/s", burst=1), "p/y", 10).get("", 0.0)
@@ -253,7 +253,7 @@ def test_who_needs_less_does_not_overtake() -> None:
     assert passed[1][2] == pytest.approx(1.0, abs=0.001)
 
 
-def test_what_is_larger_than_a_window_passes_at_once_where_nobody_waits() -> None:
+def test_a_message_larger_than_the_window_passes_if_the_line_is_empty() -> None:
     office = Office()
     bucket = Allowance(Limit("bytes", "broker", "100/s"), "p/x", 10).get("", 0.0)
     toll = Toll(office, CLIENT, [bucket])
@@ -283,7 +283,7 @@ def test_a_line_has_one_timer_however_many_wait() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(RATES, STEPS)
-def test_what_leaves_keeps_to_the_windows(rate: str, steps: list[tuple[float, int, int]]) -> None:
+def test_deliveries_respect_the_windows(rate: str, steps: list[tuple[float, int, int]]) -> None:
     office = Office()
     bucket = Allowance(Limit("deliveries", "broker", rate), "p/x", 10).get("", 0.0)
     delivery_limits = [Outgoing(office, CLIENT, [bucket]) for _ in range(3)]

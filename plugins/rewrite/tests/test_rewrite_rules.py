@@ -135,7 +135,7 @@ def test_rules_of_different_actions_do_not_make_a_loop() -> None:
 
 
 @given(FILTERS, TOPICS)
-def test_what_a_rule_makes_matches_its_result(filter: str, topic: str) -> None:
+def test_a_rewritten_topic_matches_the_result_of_its_rule(filter: str, topic: str) -> None:
     wild = sum(level in ("+", "#") for level in filter.split("/"))
     rule = CompiledRule(Rule(filter, "/".join(["x", *(f"${{{n + 1}}}" for n in range(wild))])), "r")
     made = rule.apply(topic, {})

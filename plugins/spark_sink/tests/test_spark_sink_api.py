@@ -158,7 +158,7 @@ async def test_offsets_and_records(make: Make) -> None:
     assert await client.rows(start=20) == []
 
 
-async def test_what_was_not_committed_is_never_served(make: Make) -> None:
+async def test_uncommitted_messages_are_never_served(make: Make) -> None:
     client = await make()
     client.kept.publish(b"1")
     client.kept.publish(b"2", commit=False)
@@ -189,7 +189,7 @@ async def test_it_sees_what_comes_across_segments_merging_and_retention(make: Ma
     )  # fmt: skip
 
 
-async def test_what_retention_deletes_before_it_said_so(make: Make) -> None:
+async def test_records_below_the_earliest_offset_are_reported_as_trimmed(make: Make) -> None:
     client = await make(segment_size=4096, max_bytes=1 << 16, retention_bytes=0)
     for number in range(60):
         client.kept.publish(b"%d" % number * 100)
@@ -289,7 +289,7 @@ async def test_offsets_by_timestamp(make: Make) -> None:
         ({"log_id": "0" * 32}, 409, "log_replaced", None),
     ],
 )
-async def test_what_is_wrong_is_said(
+async def test_invalid_queries_are_refused_with_the_parameter(
     make: Make, query: dict[str, Any], status: int, code: str, parameter: str | None
 ) -> None:
     client = await make()
@@ -299,7 +299,7 @@ async def test_what_is_wrong_is_said(
     assert body["message"]
 
 
-async def test_who_may_not(make: Make) -> None:
+async def test_requests_without_a_valid_token_are_refused(make: Make) -> None:
     client = await make()
     client.token = ""
     assert (await client.records())[0] == 401

@@ -71,7 +71,7 @@ def expected(messages: list[Message], base: int, partition: int) -> list[dict[st
 
 
 @given(MESSAGES, st.integers(0, 1 << 62), st.integers(0, 255))
-def test_what_was_published_is_what_is_read(
+def test_a_block_contains_the_messages_as_published(
     messages: list[Message], base: int, partition: int
 ) -> None:
     data = block.encode(partition, base, messages)

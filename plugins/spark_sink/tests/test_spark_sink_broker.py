@@ -90,7 +90,7 @@ def metrics_of(served: Served) -> str:
     return text
 
 
-async def test_what_is_acknowledged_is_readable_at_once(tmp_path: Path) -> None:
+async def test_an_acknowledged_message_can_be_read_at_once(tmp_path: Path) -> None:
     v5 = aiomqtt.ProtocolVersion.V5
     properties = PahoProperties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.UserProperty = [("message-id", "7"), ("message-id", "8")]

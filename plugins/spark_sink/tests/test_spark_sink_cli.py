@@ -102,7 +102,9 @@ def test_check_finds_damage(run: Run, kept: Any, capsys: pytest.CaptureFixture[s
     assert "wrong checksum" in capsys.readouterr().out
 
 
-def test_what_is_not_there(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_streams_and_folders_are_reported(
+    run: Run, kept: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(StoreError, match="contains no stream nope, only: all"):
         run("read", kept.path, "nope")
     with pytest.raises(StoreError, match="contains no streams"):

@@ -541,7 +541,7 @@ def test_one_at_a_time(place: Place) -> None:
         pass
 
 
-def test_what_a_killed_one_left_in_the_folder(tmp_path: Path) -> None:
+def test_files_left_by_a_killed_export_are_removed(tmp_path: Path) -> None:
     place = Folder(tmp_path / "lake")
     put(place, "all/log/a.parquet", b"1")
     left = tmp_path / "lake" / "all" / "log" / ".b.parquet.hookmq"
@@ -627,7 +627,7 @@ def test_a_gap_is_an_exit_code(
         command(kept.path, lake, "--stream", "other")
 
 
-def test_what_waits_is_told_to_who_tries_it(
+def test_an_export_reports_messages_that_wait_in_the_newest_file(
     command: Callable[..., int], keep: Keep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept, lake = keep(segment_size=1 << 20), tmp_path / "lake"

@@ -37,7 +37,7 @@ async def serving(kept: Any, config: ApiConfig) -> AsyncIterator[ReaderProcess]:
         assert logged == []
 
 
-async def test_who_has_a_certificate_needs_no_token(keep: Keep, tmp_path: Path) -> None:
+async def test_a_client_certificate_replaces_the_token(keep: Keep, tmp_path: Path) -> None:
     kept = keep()
     kept.publish(b"1")
     authority = trustme.CA()

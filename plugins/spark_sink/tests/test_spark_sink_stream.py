@@ -96,7 +96,7 @@ def test_readers_see_what_was_committed_and_nothing_else(keep: Keep) -> None:
     assert (state.latest, state.earliest, state.readable) == ((2,), (0,), 2)
 
 
-def test_what_was_not_committed_gives_its_offsets_back(keep: Keep) -> None:
+def test_uncommitted_messages_free_their_offsets(keep: Keep) -> None:
     kept = keep(partitions=2)
     kept.publish(b"1", topic="a")
     kept.publish(b"lost", topic="b", commit=False)
@@ -217,7 +217,7 @@ def test_at_the_hard_limit_reject_refuses(keep: Keep) -> None:
     assert kept.stream.earliest[0] > 0
 
 
-def test_what_is_appended_counts_before_it_is_written(keep: Keep) -> None:
+def test_appended_messages_count_against_the_limit_before_the_write(keep: Keep) -> None:
     kept = keep(**SMALL | {"max_bytes": 20000})
     for _ in range(30):
         kept.stream.append(CommitId("s", 1), Message("t", b"x" * 1000))
@@ -396,7 +396,7 @@ def flip(folder: Path) -> None:
         (lambda f: (f / "mosquitto.db").touch(), "unknown files: mosquitto.db"),
     ],
 )
-def test_what_is_not_right_is_refused_and_left_alone(
+def test_a_damaged_stream_is_refused_and_not_changed(
     keep: Keep, damage: Callable[[Path], object], message: str
 ) -> None:
     kept = keep(**SMALL | {"retention_bytes": 9000})

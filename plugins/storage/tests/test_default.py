@@ -26,7 +26,7 @@ BIND = ("-o", "listeners[0].bind=127.0.0.1:0", "-o", "listeners[1].bind=127.0.0.
         ("/var/lib/hookmq:/var/lib/other", "", "/var/lib/hookmq/storage"),
     ],
 )
-def test_where_a_store_lies_that_nobody_named_a_folder_for(
+def test_the_default_folder_follows_the_environment(
     monkeypatch: pytest.MonkeyPatch, service: str, state: str, folder: str
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
@@ -46,7 +46,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
         StorageConfig()
 
 
-def test_what_was_acknowledged_is_there_again_and_the_working_directory_is_left_alone(
+def test_acknowledged_state_survives_outside_the_working_directory(
     tmp_path: Path,
 ) -> None:
     cwd = tmp_path / "cwd"

@@ -89,7 +89,7 @@ def hold_back(broker: Watched) -> list[Any]:
     return held
 
 
-def test_what_nobody_reads_leaves_the_disk(broker: Watched) -> None:
+def test_expired_messages_leave_the_disk_without_a_reader(broker: Watched) -> None:
     clients = [away(broker, name) for name in ("one", "two")]
     publish(broker, 600, 30)
     publish(broker, 20, None)
@@ -114,7 +114,7 @@ def test_what_nobody_reads_leaves_the_disk(broker: Watched) -> None:
     assert broker.broker.state.queued_bytes == 0
 
 
-def test_what_is_in_memory_and_what_is_on_its_way_stay_in_order(broker: Watched) -> None:
+def test_messages_in_memory_and_in_flight_stay_in_order(broker: Watched) -> None:
     """Messages stay in order if the head of the queue is in memory and four messages are in flight.
     Those in flight are sent again, expired or not.
     """
@@ -179,7 +179,7 @@ def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
     assert payloads(client) == [b"%d" % number for number in range(40)]
 
 
-def test_what_waits_for_a_group_expires_too(broker: Watched) -> None:
+def test_messages_of_a_shared_subscription_expire(broker: Watched) -> None:
     member = away(broker, "one", "$share/g/t")
     publish(broker, 300, 30)
     publish(broker, 3, None)
@@ -192,7 +192,9 @@ def test_what_waits_for_a_group_expires_too(broker: Watched) -> None:
     assert broker.broker.state.queued_bytes == 0
 
 
-def test_what_expired_while_the_broker_was_down(broker: Watched, tmp_path: Path) -> None:
+def test_messages_and_sessions_that_expired_while_the_broker_was_down_are_gone(
+    broker: Watched, tmp_path: Path
+) -> None:
     client = away(broker, "one")
     publish(broker, 100, 30)
     publish(broker, 1, None)

@@ -186,7 +186,7 @@ def test_a_client_id_that_changed_on_the_disk(
     assert run_command(["storage", "check", str(tmp_path / "data")]) == 0
 
 
-def test_what_a_lost_session_had_is_told(
+def test_repair_reports_the_content_of_a_lost_session(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path / "data")

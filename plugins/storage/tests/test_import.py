@@ -170,7 +170,9 @@ def test_an_export_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("line", [[], 5, {}, {"kind": "other"}, {"kind": []}])
-def test_what_is_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Any) -> None:
+def test_an_invalid_line_of_an_export_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: Any
+) -> None:
     assert given(tmp_path, [line]) == 1
     assert "line 2: not a line of an export" in capsys.readouterr().err
 

@@ -116,7 +116,7 @@ def test_another_queue_in_a_later_batch(store: SQLiteStore) -> None:
     assert page(store, "c/three") == [(queued("c/three", id=2), fields_of(ONE))]
 
 
-def test_what_is_given_away_must_be_whole(store: SQLiteStore) -> None:
+def test_a_damaged_inline_message_is_not_shared_with_another_queue(store: SQLiteStore) -> None:
     commit(store, PutMessage(1, ONE), queued())
     assert store._engine is not None
     store._engine.db.execute("UPDATE entry SET size = 11")
@@ -138,7 +138,9 @@ def test_what_is_given_away_must_be_whole(store: SQLiteStore) -> None:
     ],
     ids=["of a group", "from a group", "expires", "large", "long topic", "a NUL", "an integer"],
 )
-def test_what_has_a_row_of_its_own(store: SQLiteStore, message: Message, entry: Enqueue) -> None:
+def test_large_or_special_messages_have_their_own_row(
+    store: SQLiteStore, message: Message, entry: Enqueue
+) -> None:
     commit(store, PutMessage(1, message), entry)
     assert counts(store) == (1, 1, 0)
     assert page(store, entry.owner) == [(entry, fields_of(message))]
@@ -261,7 +263,7 @@ def test_the_bytes_are_these() -> None:
     )
 
 
-def test_how_much_is_handed_over_and_written(store: SQLiteStore) -> None:
+def test_an_inline_queue_entry_is_one_small_operation(store: SQLiteStore) -> None:
     records: list[Record] = []
     for number in range(1, 1001):
         records += (

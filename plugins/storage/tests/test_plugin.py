@@ -43,7 +43,7 @@ def plugin(folder: Path, durability: str = "group") -> PluginInstance:
     return make_plugin(StoragePlugin, config, "storage", use="storage")
 
 
-def test_what_the_broker_stores_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_stored_sessions_exist_after_a_restart(tmp_path: Path) -> None:
     for present in (False, True):
         with Harness([plugin(tmp_path)]) as harness:
             assert isinstance(harness.store, SQLiteStore)

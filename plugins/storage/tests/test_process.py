@@ -206,7 +206,7 @@ def test_answers_that_come_after_a_failure(tmp_path: Path, loop: Any) -> None:
     close(store, loop)
 
 
-def test_what_a_clean_end_leaves(tmp_path: Path, loop: Any) -> None:
+def test_a_clean_end_leaves_the_mark_and_no_lock(tmp_path: Path, loop: Any) -> None:
     store = opened(tmp_path / "data", loop)
     commit(store, loop, PutRetained(Message("t", b"x", 1, True)))
     assert lock_holder(tmp_path / "data") == os.getpid()

@@ -136,7 +136,7 @@ def test_a_queue_is_read_in_pages_over_two_crashes(crashing: Crashing) -> None:
     assert empty(crashing)
 
 
-def test_what_was_in_flight_goes_on_under_its_ids(crashing: Crashing) -> None:
+def test_messages_in_flight_keep_their_packet_ids_after_a_restart(crashing: Crashing) -> None:
     client = durable(crashing, "one", auto_ack=False)
     client.subscribe("t/#", 2)
     pub = crashing.harness.connect("pub")

@@ -33,7 +33,7 @@ def made(template: Any, name: str = "message.published", **settings: Any) -> Any
         ({"id": "${id}", "n": 1, "x": None, "y": "$ {topic}"}, {"id": "e-7", "n": 1, "x": None, "y": "$ {topic}"}),
     ],
 )  # fmt: skip
-def test_what_is_put_in(template: Any, expected: Any) -> None:
+def test_a_body_is_filled_with_the_values_of_the_event(template: Any, expected: Any) -> None:
     assert made(template) == expected
 
 
@@ -47,7 +47,7 @@ def test_filters_hold_for_it_too() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "nothing", '{"a": "${nothing}"}', '"${}"', "[" * 100_000]
 )
-def test_what_is_no_template(text: str) -> None:
+def test_invalid_templates_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^body: "):
         Body(text)
 

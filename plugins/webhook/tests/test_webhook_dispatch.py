@@ -344,7 +344,7 @@ def test_a_batch_that_fails_while_others_arrive_is_sent_one_by_one() -> None:
     assert sorted(world.arrived) == [0, 2]
 
 
-def test_what_cannot_be_buried_is_not_lost() -> None:
+def test_an_event_that_cannot_become_a_dead_letter_is_not_lost() -> None:
     world = World(Policy(max_attempts=1), lambda events, n: (0.0, AGAIN if n == 1 else ARRIVED))
     world.bury_fails = 3
     world.put("a", "a")
@@ -395,7 +395,7 @@ def test_stop_ends_what_is_under_way() -> None:
     assert world.runtime.next_timer() is None
 
 
-def test_what_is_buried_after_a_stop_is_tried_again_by_the_next_start() -> None:
+def test_a_dead_letter_unfinished_at_the_stop_is_tried_again() -> None:
     world = World(Policy(max_attempts=1), lambda events, n: (0.0, AGAIN))
     later: list[Callable[[str], None]] = []
 
@@ -662,7 +662,7 @@ def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) 
     later.end(True)
 
 
-def test_what_is_left_behind_is_bounded(tmp_path: Path) -> None:
+def test_skipped_events_are_bounded(tmp_path: Path) -> None:
     service = Service([])
     service.stubborn = "bad"
     life = Life(tmp_path, service, 2, 1, 2, 0.0, 5, 0, 0)

@@ -404,7 +404,7 @@ def test_times(time: float, text: str) -> None:
 
 
 @given(texts)
-def test_what_is_json_is_read_as_such(text: str) -> None:
+def test_json_payloads_are_shown_as_json(text: str) -> None:
     if is_json(text):
         json.loads(text)
     assert show(text.encode(), "json", {}).format in ("json", "text")

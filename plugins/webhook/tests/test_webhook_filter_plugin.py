@@ -135,7 +135,7 @@ def test_replace_properties() -> None:
     ],
     ids=range(48),
 )  # fmt: skip
-def test_what_is_no_answer(body: bytes) -> None:
+def test_invalid_answers_are_unusable(body: bytes) -> None:
     with pytest.raises(Unusable):
         read_answer(200, body, MESSAGE)
 
@@ -450,7 +450,7 @@ async def test_a_service_that_fails_is_left_alone(service: Filter, start: Any) -
     assert plugin._service.breaker.state == "closed"
 
 
-async def test_what_waits_is_bounded(service: Filter, start: Any) -> None:
+async def test_waiting_requests_are_bounded(service: Filter, start: Any) -> None:
     service.respond = service.never
     plugin = await start(url=service.url, max_parallel=1, max_waiting=1, timeout="20s")
     first = asyncio.create_task(ask(plugin))
@@ -464,7 +464,9 @@ async def test_what_waits_is_bounded(service: Filter, start: Any) -> None:
     assert len(service.asked) == 2
 
 
-async def test_who_leaves_does_not_count_against_the_service(service: Filter, start: Any) -> None:
+async def test_a_cancelled_request_is_not_a_failure_of_the_service(
+    service: Filter, start: Any
+) -> None:
     service.respond = service.never
     plugin = await start(url=service.url, breaker_failures=1, timeout="20s")
     asked = asyncio.create_task(ask(plugin))
@@ -525,7 +527,9 @@ async def test_redirects_are_not_followed_and_metadata_not_asked(
         ({"url": "http://x", "ulr": "x"}, "ulr"),
     ],
 )
-def test_what_cannot_be_configured(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_refused_with_the_reason(
+    tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
     with pytest.raises((ConfigError, PluginError, ExceptionGroup), match=r".") as raised:
         build(load(config(tmp_path, {}, **settings)))
     assert says in str(raised.value)

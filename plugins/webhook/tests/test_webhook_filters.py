@@ -110,7 +110,9 @@ def about(
         ({"listeners": ("ws",)}, about(listener="", origin="plugin:x", client=None), False),
     ],
 )  # fmt: skip
-def test_what_passes(config: dict[str, Any], event: Event, passes: bool) -> None:
+def test_filters_select_events_by_their_fields(
+    config: dict[str, Any], event: Event, passes: bool
+) -> None:
     assert filters(**config).event(event) is passes
 
 

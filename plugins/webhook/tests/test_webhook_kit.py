@@ -72,7 +72,7 @@ def test_a_sample_of_each_event_is_received(
     assert not (tmp_path / "outbox").exists()  # nothing is kept of it
 
 
-def test_what_is_not_genuine_is_not_shown(
+def test_requests_with_an_invalid_signature_are_not_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secrets = tmp_path / "secrets"
@@ -123,7 +123,7 @@ async def test_an_answer_is_shown_up_to_a_bound(
         (["--id", "other"], "no plugin with the id 'other'"),
     ],
 )
-def test_what_cannot_be_tried(
+def test_impossible_test_commands_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     path = config(tmp_path, "http://127.0.0.1:1/")
@@ -150,7 +150,7 @@ def test_files_without_secrets(
     assert says in capsys.readouterr().err
 
 
-def test_where_it_cannot_listen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_cannot_be_bound_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["webhook", "listen", "--host", "192.0.2.1", "--port", "0"]) == 4
     assert "192.0.2.1:0" in capsys.readouterr().err
     assert run_command(["webhook", "listen", "--status", "99"]) == 2

@@ -178,7 +178,7 @@ def test_an_event_without_a_commit_is_safe_soon(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_comes_before_it_is_open_waits(tmp_path: Path) -> None:
+def test_events_before_the_outbox_is_open_wait(tmp_path: Path) -> None:
     first = Box(tmp_path).open()
     first.take(b"1")
     first.close()
@@ -191,7 +191,7 @@ def test_what_comes_before_it_is_open_waits(tmp_path: Path) -> None:
     box.close()
 
 
-def test_what_arrived_is_not_sent_again_after_a_stop(tmp_path: Path) -> None:
+def test_delivered_events_are_not_sent_again_after_a_stop(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(*(b"%d" % n for n in range(10)))
     ids = [one.id for one in box.page(0)[0]]
@@ -253,7 +253,7 @@ def test_a_cursor_of_another_log_says_nothing(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_arrived_is_deleted(tmp_path: Path) -> None:
+def test_delivered_events_are_deleted(tmp_path: Path) -> None:
     box = Box(tmp_path, max_bytes=65536).open()
     for _ in range(40):
         box.take(b"x" * 1000)
@@ -433,7 +433,7 @@ def rot(folder: Path, at: int, segment: int = 0) -> None:
     path.write_bytes(content)
 
 
-def test_what_rots_while_it_runs_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_damage_while_it_runs_is_skipped_and_reported(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(*(b"%d" % number * 50 for number in range(6)))
     size = (box.outbox.disk - 200) // 6
@@ -459,7 +459,7 @@ def test_what_rots_while_it_runs_is_passed_over_and_told(tmp_path: Path) -> None
     again.close()
 
 
-def test_what_rots_at_the_end_does_not_stop_what_comes(tmp_path: Path) -> None:
+def test_damage_at_the_end_does_not_stop_later_events(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(b"1", b"2")
     rot(tmp_path, -3)

@@ -97,7 +97,7 @@ def harness(
     return made, Service.made[-1], plugin
 
 
-def test_what_happens_is_told_in_order(tmp_path: Path) -> None:
+def test_events_are_sent_in_order(tmp_path: Path) -> None:
     world, service, plugin = harness(tmp_path, DurableStore())
     with world:
         one = world.connect("one")
@@ -122,7 +122,7 @@ def test_what_happens_is_told_in_order(tmp_path: Path) -> None:
     assert service.types[-1] == "broker.stopping"
 
 
-def test_what_was_delivered_with_qos_0_is_not_acknowledged(tmp_path: Path) -> None:
+def test_a_qos_0_delivery_has_no_event_for_an_acknowledgement(tmp_path: Path) -> None:
     world, service, _ = harness(tmp_path, events=("message.delivered", "message.acked"))
     with world:
         for granted in (0, 1):
@@ -385,7 +385,7 @@ class Farewell(Plugin):
         broker.publish("farewell", b"x", 1)
 
 
-def test_what_is_published_after_it_stopped_fails_nobody(tmp_path: Path) -> None:
+def test_messages_published_after_the_stop_are_dropped_without_an_error(tmp_path: Path) -> None:
     settings = {"url": URL, "outbox": OutboxConfig(path=tmp_path / "o"), "drain": 0.1}
     hook = make_plugin(Faked, settings, "hook")
     world = Harness([make_plugin(Farewell), hook], store=DurableStore())
@@ -486,7 +486,9 @@ def test_a_service_that_is_reached_in_the_clear_is_worth_a_note(
         ({"sign": SignConfig("x"), "envelope": "binary"}, "do not cover the ce-"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(config: dict[str, Any], words: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(
+    config: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         WebhookConfig(**{"url": URL, **config})
 
@@ -608,7 +610,7 @@ def test_dead_letters_are_bounded(tmp_path: Path) -> None:
     again.add(Numbered(0, event, 0), "why", 1, 1.0, lambda failed: None)
 
 
-def test_what_the_disk_lost_is_a_dead_letter(tmp_path: Path) -> None:
+def test_events_lost_by_the_disk_become_a_dead_letter(tmp_path: Path) -> None:
     store = DurableStore()
     world, service, plugin = harness(tmp_path, store)
     service.answer = Answer(Verdict.AGAIN, "down")
@@ -722,7 +724,9 @@ def test_best_effort_goes_on_too_and_keeps_what_waits(tmp_path: Path) -> None:
         ({"filters": FilterConfig(topics=("a/#/b",))}, "filters.topics"),
     ],
 )
-def test_what_it_does_not_go_on_with(tmp_path: Path, values: dict[str, Any], says: str) -> None:
+def test_settings_that_cannot_change_keep_the_running_configuration(
+    tmp_path: Path, values: dict[str, Any], says: str
+) -> None:
     world, _, plugin = harness(tmp_path)
     with world:
         before = plugin.config

@@ -57,7 +57,7 @@ def command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_what_it_sends_and_counts(receiver: Any, make: Make) -> None:
+async def test_the_sender_process_sends_signs_and_counts(receiver: Any, make: Make) -> None:
     secret = new_secret()
     receiver.answer(200, 503, 400, 200)
     given_headers = MappingProxyType({"X-A": "${client}"})  # as the configuration has it
@@ -85,7 +85,7 @@ async def test_what_it_sends_and_counts(receiver: Any, make: Make) -> None:
     )
 
 
-async def test_when_it_dies_what_it_had_is_sent_again(receiver: Any, make: Make) -> None:
+async def test_events_of_a_killed_sender_process_are_sent_again(receiver: Any, make: Make) -> None:
     logged: list[str] = []
     receiver.answer(receiver.never, 200)
     sender = make(logged)

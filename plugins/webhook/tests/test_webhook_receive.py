@@ -34,7 +34,7 @@ def test_a_body_that_is_not_an_event_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "type", "source", "epoch", "sequence", "time"])
-def test_what_lacks_something(name: str) -> None:
+def test_an_event_without_a_required_field_is_refused(name: str) -> None:
     rest = {key: value for key, value in GOOD.items() if key != name}
     with pytest.raises(ValueError, match=name):
         read(JSON, json.dumps(rest).encode())
@@ -110,7 +110,7 @@ def test_inflate() -> None:
         inflate(headers, b"not at all")
 
 
-def test_what_comes_again_is_not_new() -> None:
+def test_a_repeated_event_is_not_new() -> None:
     ledger = Ledger()
     assert [ledger.take(event(n)) for n in (5, 5, 6, 5, 6)] == [True, False, True, False, False]
     assert ledger.take(event(5, "other"))
@@ -128,7 +128,7 @@ def test_gaps_close() -> None:
     assert ledger.lost == 0
 
 
-def test_what_is_waited_for_is_bounded() -> None:
+def test_the_ledger_of_missing_events_is_bounded() -> None:
     ledger = Ledger(window=3)
     ledger.take(event(0))
     ledger.take(event(1_000_000_000))
@@ -145,7 +145,7 @@ def test_what_is_waited_for_is_bounded() -> None:
     assert not ledger.take(event(1_000_000_000))
 
 
-def test_what_counts_as_lost_is_new_all_the_same() -> None:
+def test_an_event_counted_as_lost_is_new_if_it_arrives() -> None:
     ledger = Ledger(window=2)
     for number in (0, 3, 6):
         assert ledger.take(event(number))

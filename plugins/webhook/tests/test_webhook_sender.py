@@ -139,7 +139,7 @@ def test_no_retry_after_breaks_anything(text: str) -> None:
     assert found is None or found >= 0
 
 
-async def test_what_services_do_wrong(receiver: Any, sender: Make) -> None:
+async def test_faults_of_services_have_a_verdict(receiver: Any, sender: Make) -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "1000"})
         await response.prepare(request)
@@ -551,7 +551,7 @@ def test_hosts_that_no_request_reaches(host: str) -> None:
         WebhookConfig(url=f"http://{good}/in")
 
 
-async def test_what_is_wrong_with_the_way_is_not_the_fault_of_the_event(
+async def test_an_error_of_the_client_library_is_tried_again(
     sender: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = sender(url="http://some.example/in")

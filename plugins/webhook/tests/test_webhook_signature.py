@@ -47,7 +47,7 @@ def test_the_example_of_the_standard() -> None:
         ({SIGNATURE: ""}, "webhook-signature: missing"),
     ],
 )
-def test_what_is_refused(change: dict[str, str], says: str) -> None:
+def test_invalid_signatures_are_refused(change: dict[str, str], says: str) -> None:
     with pytest.raises(VerificationError, match=says) as raised:
         verify(signed() | change, BODY, SECRET, now=NOW)
     assert SECRET[6:] not in str(raised.value)
@@ -114,7 +114,7 @@ def test_while_a_secret_is_changed() -> None:
         "ä" * 40,
     ],
 )
-def test_what_is_no_secret(secret: str) -> None:
+def test_invalid_secrets_are_refused(secret: str) -> None:
     with pytest.raises(ValueError, match="secret") as raised:
         verify(signed(), BODY, secret, now=NOW)
     assert not secret or secret not in str(raised.value)

@@ -63,14 +63,14 @@ def test_a_table_that_has_all_is_right() -> None:
     assert (found.rows, found.broken) == (24, {})
 
 
-def test_what_was_not_acknowledged_may_be_there_or_not() -> None:
+def test_unacknowledged_messages_may_be_present_or_missing() -> None:
     known = topics(acknowledged=10)
     assert verdict(rows(*every(known)), known).broken == {}
     assert verdict(rows(*every(known, *range(1, 11))), known).broken == {}
     assert verdict(rows(*every(known, *range(1, 10))), known).broken == {"lost": 2}
 
 
-def test_what_was_sent_again_is_one_message() -> None:
+def test_a_repeated_message_counts_as_one() -> None:
     known = topics()
     one, two = known
     table = rows(*every(known), (one, 11), (one, 12))

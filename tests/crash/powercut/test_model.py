@@ -80,7 +80,7 @@ def test_everything_that_is_done_is_recorded(tmp_path: Path) -> None:
     assert not any(b"not ours" in one.data for one in recording.records)
 
 
-def test_what_was_there_before_is_part_of_it(tmp_path: Path) -> None:
+def test_the_recording_includes_files_that_existed_before(tmp_path: Path) -> None:
     folder = tmp_path / "disk" / "inner"
     folder.mkdir(parents=True)
     (folder / "old").write_bytes(b"old")
@@ -106,7 +106,7 @@ def test_a_change_that_was_not_seen_is_told(tmp_path: Path) -> None:
         recorder.recording()
 
 
-def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
+def test_a_call_that_cannot_be_recorded_is_reported(tmp_path: Path) -> None:
     recorder = record(tmp_path, "import os; os.symlink('x', os.environ['WHERE'] + '/link')")
     with pytest.raises(RecordingError, match="does not know symlink"):
         recorder.recording()
@@ -270,11 +270,11 @@ def contents(made: Disk, times: int = 300) -> set[bytes]:
     return found
 
 
-def test_what_is_synced_stays() -> None:
+def test_synced_data_survives_the_cut() -> None:
     assert contents(disk(write(10, 0, b"a"), sync(20, 15))) == {b"a"}
 
 
-def test_what_a_failed_sync_was_about_no_other_makes_safe() -> None:
+def test_data_of_a_failed_sync_is_never_safe() -> None:
     failed = Record(20, Kind.FAILED, False, 1, 15, 0, b"", "", "", 1)
     assert contents(disk(write(10, 0, b"a"), failed)) == {b"", b"a", b"\0"}
     again = disk(write(10, 0, b"a"), failed, write(25, 1, b"b"), sync(30, 28))

@@ -72,7 +72,7 @@ def test_a_cut_while_the_store_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["os", "group"])
-def test_what_was_found_after_a_kill_is_there_after_a_cut(tmp_path: Path, before: str) -> None:
+def test_data_found_after_a_kill_survives_a_power_cut(tmp_path: Path, before: str) -> None:
     """Data that a start found after a kill survives a power cut. The start syncs it, because a
     killed writer or one with durability ``os`` may not have done so.
     """

@@ -195,7 +195,7 @@ def cut_and_check(recording: Recording, cuts: int) -> Report:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_was_acknowledged_is_in_the_outbox_after_a_power_cut(tmp_path: Path) -> None:
+def test_acknowledged_messages_are_in_the_outbox_after_a_power_cut(tmp_path: Path) -> None:
     recording = record(tmp_path, messages=240, lives=3)
     report = cut_and_check(recording, 100)
     assert not report.failures, report.text()

@@ -22,7 +22,7 @@ def bytes_of(frames: list[Frame], salt: int = SALT) -> bytes:
 
 
 @given(PAYLOADS, st.booleans())
-def test_what_was_written_is_read(payloads: list[bytes], view: bool) -> None:
+def test_frames_are_read_as_written(payloads: list[bytes], view: bool) -> None:
     frames = frames_of(payloads)
     data = bytes_of(frames)
     found = list(scan(memoryview(data) if view else data, 0, SALT))

@@ -140,7 +140,7 @@ def test_records_are_numbered_through(folder: Folder) -> None:
         (lambda file: Path(shutil.copy(file, file.with_name("new"))).replace(file), "was replaced"),
     ],
 )  # fmt: skip
-def test_what_was_written_where_nobody_finds_it_is_not_safe(
+def test_a_flush_to_a_file_changed_from_outside_fails(
     folder: Folder, sync: bool, harm: Callable[[Path], object], said: str
 ) -> None:
     log = folder.open(sync=sync)
@@ -310,7 +310,7 @@ def test_a_segment_deleted_under_a_reader_is_trimmed(folder: Folder) -> None:
     assert raised.value.earliest == log.segments[1].base
 
 
-def test_what_the_store_did_not_commit_goes_across_segments(folder: Folder) -> None:
+def test_uncommitted_frames_are_removed_across_segments(folder: Folder) -> None:
     folder.open(segment_size=150)
     for number in range(1, 9):
         folder.add(number, b"%d" % number * 50, b"again")
@@ -455,7 +455,7 @@ def salvaged(log: SegmentLog) -> list[int]:
         (lambda files: files[2].write_bytes(b"x" * 400), [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_what_is_not_damaged_is_salvaged(
+def test_undamaged_frames_are_salvaged(
     folder: Folder, damage: Callable[[list[Path]], object], left: list[int]
 ) -> None:
     folder.open(segment_size=400)
@@ -477,7 +477,7 @@ def test_what_is_not_damaged_is_salvaged(
     assert salvaged(log)[-1] == first
 
 
-def test_what_rots_under_a_reader_is_passed_over(folder: Folder) -> None:
+def test_a_reader_skips_damage(folder: Folder) -> None:
     log = folder.open(segment_size=1 << 20)
     for number in range(9):
         folder.add(number + 1, b"%d" % number * 100)
@@ -492,7 +492,7 @@ def test_what_rots_under_a_reader_is_passed_over(folder: Folder) -> None:
     assert log.read(9, 1 << 20) == []
 
 
-def test_what_is_nobodys_is_not_salvaged(folder: Folder) -> None:
+def test_files_of_other_programs_are_not_salvaged(folder: Folder) -> None:
     files = segments_of(folder)
     for path in files:
         flip(path, 3)

@@ -73,7 +73,9 @@ def test_tolerated(broker_harness: Make, version: int) -> None:
     assert harness.metrics.receive_maximum_exceeded == 3
 
 
-def test_what_is_unfinished_from_before(broker_harness: Make) -> None:
+def test_publishes_of_an_earlier_connection_do_not_count_against_receive_maximum(
+    broker_harness: Make,
+) -> None:
     """Receive Maximum applies to one connection (edge case 17). A client may still complete and repeat
     messages of an earlier connection.
     """

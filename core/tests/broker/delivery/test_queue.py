@@ -63,7 +63,9 @@ def payloads(client: MemoryClient) -> list[bytes]:
     return found
 
 
-def test_who_has_room_while_a_page_is_read_for_another_reason(broker_harness: Make) -> None:
+def test_a_client_that_returns_while_a_page_is_read_to_make_room_gets_its_queue(
+    broker_harness: Make,
+) -> None:
     """The client reconnects while the broker reads a page in order to make room for a new message."""
     store = LateStore()
     session = {"queue_page": 1, "queue_messages": 3, "queue_drop": "oldest"}
@@ -102,7 +104,7 @@ def test_nothing_is_read_where_nothing_is_stored(broker_harness: Make) -> None:
     assert store.reads == []
 
 
-def test_what_is_still_being_committed_is_looked_for_again(broker_harness: Make) -> None:
+def test_entries_still_being_committed_are_read_after_the_commit(broker_harness: Make) -> None:
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness(store=store, config={"session": {"queue_page": 1}})
     client = harness.connect("c", auto_ack=False, receive_maximum=1, **KEPT)
@@ -143,7 +145,7 @@ def test_a_session_that_ends_with_its_connection_keeps_all_in_memory(broker_harn
     assert seen == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_was_read_belongs_to_the_subscription_as_it_is(broker_harness: Make) -> None:
+def test_messages_read_from_the_store_have_their_current_subscription(broker_harness: Make) -> None:
     recorder = HookRecorder("on_deliver")
     config = {"session": {"queue_page": 1}}
     harness = broker_harness(plugins=[recorder], store=DurableStore(), config=config)
@@ -239,7 +241,7 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
     assert harness.metrics.dropped == {("refused", "out"): 1}
 
 
-def test_where_nothing_outlives_the_process_nothing_is_recorded(broker_harness: Make) -> None:
+def test_queues_and_packet_ids_are_not_recorded_in_a_store_in_memory(broker_harness: Make) -> None:
     """With a store in memory, a queued or inflight message exists once, in the session, and the
     store does not copy it.
     """

@@ -249,7 +249,7 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_waited_for_its_record_is_of_the_connection_that_is_gone(
+def test_a_message_that_waited_for_its_record_arrives_once_at_the_next_connection(
     broker_harness: Make, version: int
 ) -> None:
     """A message that waited for its record arrives once, at the client that has reconnected in the
@@ -285,7 +285,9 @@ def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_what_waits_for_its_record_is_not_overdue(broker_harness: Make, version: int) -> None:
+def test_a_message_that_waits_for_its_record_is_not_retransmitted(
+    broker_harness: Make, version: int
+) -> None:
     """With a slow disk, a message whose packet id is not committed yet must not be sent as a retransmission."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store, config={"session": {"retry_interval": 10}})

@@ -174,7 +174,7 @@ def test_both_may_limit(harness: Harness, recorder: HookRecorder) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(30, 60), (60, 30), (30, None), (None, 30)])
-def test_what_enhanced_authentication_found_stays(
+def test_a_later_plugin_keeps_the_identity_of_enhanced_authentication(
     harness: Harness, recorder: HookRecorder, first: int | None, second: int | None
 ) -> None:
     """A later plugin may add claims and shorten the validity that enhanced authentication granted.
@@ -199,7 +199,7 @@ def test_one_may_limit(harness: Harness, recorder: HookRecorder) -> None:
     assert client.connack.properties.receive_maximum == 5
 
 
-def test_who_claims_no_method_is_not_authenticated(
+def test_a_client_without_a_method_is_refused_if_no_plugin_accepts_it(
     harness: Harness, recorder: HookRecorder
 ) -> None:
     harness.connect("c", expect=ReasonCode.NOT_AUTHORIZED)
@@ -220,7 +220,7 @@ def test_who_claims_no_method_is_not_authenticated(
     ],
     ids=repr,
 )
-def test_what_may_not_follow_a_challenge(
+def test_only_auth_and_disconnect_may_follow_a_challenge(
     harness: Harness, recorder: HookRecorder, packet: Packet
 ) -> None:
     # [MQTT-3.1.2-30, 4.12.0-5]
@@ -497,7 +497,7 @@ def test_the_last_word_of_a_re_authentication_goes_into_auth(
     assert ended.properties.authentication_data == b"again"
 
 
-def test_who_re_authenticates_is_asked_about_its_subscriptions_again(
+def test_re_authentication_authorizes_subscriptions_again(
     harness: Harness, recorder: HookRecorder
 ) -> None:
     recorder.answer("authorize", Allow())

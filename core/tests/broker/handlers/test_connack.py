@@ -20,7 +20,7 @@ def connack(client: MemoryClient) -> Properties:
     return client.connack.properties
 
 
-def test_what_connack_tells_by_default(harness: Harness) -> None:
+def test_connack_announces_the_default_limits(harness: Harness) -> None:
     told = connack(harness.connect("c"))
     assert told == Properties(
         receive_maximum=1024, maximum_packet_size=1048576, topic_alias_maximum=64

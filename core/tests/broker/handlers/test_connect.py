@@ -363,7 +363,7 @@ def test_deny_in_every_version(
 
 @pytest.mark.parametrize("fault", [RuntimeError("broken"), "nonsense", "timeout"])
 @pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x88)])
-def test_who_cannot_decide_lets_nobody_in(
+def test_a_plugin_that_fails_to_decide_lets_no_client_in(
     broker_harness: Make, recorder: HookRecorder, fault: Any, version: int, code: int
 ) -> None:
     harness = broker_harness([recorder])

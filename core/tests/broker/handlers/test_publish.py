@@ -485,7 +485,7 @@ def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("learned", [0, 1, 2])
 @pytest.mark.parametrize("end", ["disconnect", "malformed", "too large", "cut"])
-def test_what_stands_before_the_end_arrives(
+def test_a_message_before_invalid_data_is_delivered(
     broker_harness: Make, version: int, qos: int, learned: int, end: str
 ) -> None:
     """A message that precedes invalid data in the same segment is delivered and counted."""

@@ -80,7 +80,7 @@ def test_the_old_connection_is_told_before_the_new_one(harness: Harness) -> None
     assert told[0] <= two.wire.writes[0].turn
 
 
-def test_what_was_on_its_way_is_written_first(harness: Harness) -> None:
+def test_pending_messages_are_written_before_the_disconnect_of_a_takeover(harness: Harness) -> None:
     one = harness.connect("c")
     one.subscribe("a")
     other = harness.connect("d")
@@ -209,7 +209,9 @@ def take_over(harness: Harness, times: int, clean: bool, expiry: int | None) -> 
 
 
 @pytest.mark.parametrize(("clean", "expiry"), [(False, 100), (True, 100), (True, None)])
-def test_who_flaps_is_slowed(broker_harness: Make, clean: bool, expiry: int | None) -> None:
+def test_frequent_takeovers_are_slowed(
+    broker_harness: Make, clean: bool, expiry: int | None
+) -> None:
     harness = broker_harness(config=FLAPPING)
     clients = take_over(harness, 4, clean, expiry)
     client = harness.connect("c", clean_start=clean, session_expiry_interval=expiry, expect=None)
@@ -253,7 +255,7 @@ def test_a_slowed_client_may_leave(broker_harness: Make) -> None:
     clients[-1].ping()
 
 
-def test_what_a_slowed_client_sends_waits_with_it(broker_harness: Make) -> None:
+def test_packets_of_a_slowed_client_wait_for_its_connack(broker_harness: Make) -> None:
     harness = broker_harness(config=FLAPPING)
     take_over(harness, 4, False, 100)
     client = harness.connect("c", clean_start=False, expect=None)

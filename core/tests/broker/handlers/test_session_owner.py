@@ -131,7 +131,9 @@ def test_a_session_whose_time_is_over_is_not_protected(broker_harness: Make) -> 
     ("realm", "listener", "plugin"),
     [("vouched", True, False), ("listener", False, True), ("none", True, True)],
 )
-def test_what_a_realm_is(broker_harness: Make, realm: str, listener: bool, plugin: bool) -> None:
+def test_session_realm_decides_who_may_resume_a_session(
+    broker_harness: Make, realm: str, listener: bool, plugin: bool
+) -> None:
     """The setting `session.realm` decides whether another listener or another plugin belongs to the
     same realm.
     """

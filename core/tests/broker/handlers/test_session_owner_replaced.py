@@ -35,7 +35,7 @@ def come(
 
 
 @VERSIONS
-def test_what_waits_is_not_for_somebody_else(
+def test_another_user_gets_no_messages_of_the_replaced_session(
     broker_harness: Make, recorder: HookRecorder, version: int
 ) -> None:
     harness = broker_harness([recorder], config=REPLACE)
@@ -96,7 +96,7 @@ def test_the_same_user_resumes_it(
         (("", "ann"), (None, "ann"), False),
     ],
 )
-def test_where_nobody_found_out_the_user_name_counts(
+def test_without_an_identity_the_user_name_owns_the_session(
     broker_harness: Make,
     recorder: HookRecorder,
     before: tuple[str | None, str | None],
@@ -123,7 +123,9 @@ def test_the_will_of_the_session_that_ends_is_its_owners(
     assert asked == ["other", "owner"]
 
 
-def test_who_is_refused_ends_nothing(broker_harness: Make, recorder: HookRecorder) -> None:
+def test_a_refused_client_does_not_end_the_session(
+    broker_harness: Make, recorder: HookRecorder
+) -> None:
     harness = broker_harness([recorder], config=REPLACE)
     come(harness, recorder, "owner").drop()
     recorder.answer("on_connect", Deny())
@@ -154,7 +156,7 @@ def test_also_after_a_restart(broker_harness: Make, recorder: HookRecorder) -> N
     other.expect_nothing()
 
 
-def test_who_becomes_somebody_else_takes_the_session_along(
+def test_re_authentication_as_another_user_transfers_the_session(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
     """If a client reauthenticates as another user, the session then belongs to that user, also in

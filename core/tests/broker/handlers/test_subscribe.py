@@ -160,7 +160,9 @@ def test_reason_in_words_where_it_fits(broker_harness: Make) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_not_available(broker_harness: Make, version: int) -> None:
+def test_subscriptions_that_need_an_unavailable_feature_are_refused(
+    broker_harness: Make, version: int
+) -> None:
     """[MQTT311-3.8.3-2], edge case 24: subscriptions that need an unavailable feature are refused."""
     harness = broker_harness(
         config={

@@ -43,7 +43,7 @@ def run(harness: Harness, filter: str, **how: Any) -> Ended:
     return ended
 
 
-def test_what_the_session_has_no_room_for(harness: Harness) -> None:
+def test_a_subscription_above_the_limit_of_the_session_is_denied(harness: Harness) -> None:
     client = harness.connect("c")
     assert isinstance(checked(harness, "a"), Subscription)
     client.subscribe("a")
@@ -61,7 +61,7 @@ def test_invalid_filters(harness: Harness, filter: str) -> None:
     assert refused.code is ReasonCode.TOPIC_FILTER_INVALID
 
 
-def test_what_no_client_may_subscribe_to(broker_harness: Make) -> None:
+def test_subscriptions_that_settings_exclude_are_denied(broker_harness: Make) -> None:
     harness = broker_harness(
         config={"broker": {"shared_available": False, "wildcard_available": False, "max_qos": 1}}
     )

@@ -257,7 +257,7 @@ def test_clearing_many_takes_turns_and_waits_for_the_commit(
 
 
 @pytest.mark.parametrize("filter", ["a/#/b", "", "$share/g/a"])
-def test_what_clear_retained_cannot_match_is_refused_at_once(harness: Harness, filter: str) -> None:
+def test_clear_retained_refuses_an_invalid_filter_at_once(harness: Harness, filter: str) -> None:
     with pytest.raises(PluginError, match="cannot clear retained messages: "):
         harness.handle("mine").clear_retained(filter)
 

@@ -90,7 +90,9 @@ def test_nobody_answers(
     assert isinstance(ask(harness, client, Action.PUBLISH, "t"), kind)
 
 
-def test_what_the_pipeline_would_refuse_is_denied(harness: Harness, rules: HookRecorder) -> None:
+def test_authorize_denies_messages_that_the_pipeline_would_refuse(
+    harness: Harness, rules: HookRecorder
+) -> None:
     client = info(harness)
     rules.answer("authorize", Allow(max_qos=0))
     assert isinstance(ask(harness, client, Action.PUBLISH, "t", Message("t", b"", 1)), Deny)

@@ -153,7 +153,7 @@ class Journal:
 
 
 @pytest.mark.parametrize(("name", "call"), HANDED)
-def test_what_answers_nothing_is_handed_over(
+def test_calls_without_a_result_are_passed_to_the_event_loop(
     broker_harness: Make, name: str, call: Callable[[BrokerHandle], Any]
 ) -> None:
     caller, witness = Caller(call), HookRecorder("on_event", "authorize")
@@ -192,7 +192,7 @@ def test_what_answers_nothing_is_handed_over(
 
 
 @pytest.mark.parametrize(("name", "call"), REFUSED)
-def test_what_answers_with_state_is_refused(
+def test_calls_that_need_state_are_refused_in_a_thread(
     broker_harness: Make, name: str, call: Callable[[BrokerHandle], Any]
 ) -> None:
     caller = Caller(call)
@@ -207,7 +207,7 @@ def test_what_answers_with_state_is_refused(
 
 
 @pytest.mark.parametrize(("name", "call"), FREE)
-def test_what_touches_nothing_works_in_a_thread(
+def test_calls_that_touch_no_state_work_in_a_thread(
     broker_harness: Make, name: str, call: Callable[[BrokerHandle], Any]
 ) -> None:
     caller = Caller(call)

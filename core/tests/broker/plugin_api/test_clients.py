@@ -70,7 +70,9 @@ def test_only_a_client_request(harness: Harness) -> None:
         harness.handle("gw").connect("c")  # type: ignore[arg-type]
 
 
-def test_what_the_hooks_see(harness: Harness, recorder: HookRecorder) -> None:
+def test_hooks_see_a_plugin_client_with_the_fields_of_its_request(
+    harness: Harness, recorder: HookRecorder
+) -> None:
     peer = Peer("192.0.2.7", 9, "serial")
     request = ClientRequest(
         "c", "name", b"secret", False, 60, Will(Message("w", b"x", 1, True), 5), 10, "field", "t/", peer,

@@ -55,7 +55,7 @@ def awaited(harness: Harness, call: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def test_what_is_put_is_there_at_once(broker_harness: Make) -> None:
+def test_a_value_that_was_put_can_be_read_at_once(broker_harness: Make) -> None:
     harness = broker_harness([Counter()])
     state = harness.handle("counter").state
     assert state.get("k") is None

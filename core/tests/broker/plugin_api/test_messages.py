@@ -164,7 +164,7 @@ def test_a_queue_waits_for_the_commit_of_what_it_shows() -> None:
         store.slow = False
 
 
-def test_who_waits_may_give_up() -> None:
+def test_a_cancelled_queue_call_gets_no_result() -> None:
     store = SlowStore(DurableStore(), slow=False)
     with Harness(
         plugins=[HookRecorder("on_publish", id="mine")], store=store,

@@ -122,7 +122,7 @@ def test_plugins_may_publish_below_sys(harness: Harness) -> None:
         ("t", b"", 3),
     ],
 )
-def test_what_mqtt_does_not_know_is_refused_at_once(
+def test_invalid_topics_and_qos_are_refused_at_once(
     harness: Harness, topic: str, payload: Any, qos: int
 ) -> None:
     broker = harness.handle("mine")
@@ -146,7 +146,7 @@ def test_what_mqtt_does_not_know_is_refused_at_once(
         ({"volatile": 1}, "volatile is int, not bool"),
     ],
 )
-def test_what_is_of_another_type_is_refused_at_once(
+def test_arguments_of_a_wrong_type_are_refused_at_once(
     harness: Harness, changes: dict[str, Any], words: str
 ) -> None:
     """Both builds refuse arguments of a wrong type at once. An error in a later turn would be
@@ -248,7 +248,9 @@ def test_publish_and_wait_of_what_was_dropped(harness: Harness, other: HookRecor
 
 
 @pytest.mark.parametrize("when", ["at once", "before the commit"])
-def test_who_waits_may_give_up(broker_harness: Make, mine: HookRecorder, when: str) -> None:
+def test_a_cancelled_publish_and_wait_gets_no_result(
+    broker_harness: Make, mine: HookRecorder, when: str
+) -> None:
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness(plugins=[mine], store=store)
     away = harness.connect("away", session_expiry_interval=60)

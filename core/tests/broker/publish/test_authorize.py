@@ -40,7 +40,9 @@ def asked(plugin: HookRecorder, *actions: Action) -> list[tuple[Action, str]]:
 # --- what is asked ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked(harness: Harness, plugin: HookRecorder) -> None:
+def test_authorize_gets_the_client_action_topic_and_message(
+    harness: Harness, plugin: HookRecorder
+) -> None:
     given = will("bye", b"w", 1, retain=True, delay=3, content_type="x")
     one = harness.connect("one", will=given, scope=Scope("in", mount_point="m/"))
     one.subscribe("a/#", 2, no_local=True, identifier=4)
@@ -77,7 +79,7 @@ def test_what_is_asked(harness: Harness, plugin: HookRecorder) -> None:
 
 
 @pytest.mark.parametrize("default", ["allow", "deny"])
-def test_when_nobody_answers_the_setting_holds(broker_harness: Make, default: str) -> None:
+def test_authz_default_decides_without_implementations(broker_harness: Make, default: str) -> None:
     observer = HookRecorder("on_denied")
     harness = broker_harness(plugins=[observer], config={"authz": {"default": default}})
     one = harness.connect("one")
@@ -89,7 +91,7 @@ def test_when_nobody_answers_the_setting_holds(broker_harness: Make, default: st
 
 
 @pytest.mark.parametrize("default", ["allow", "deny"])
-def test_who_abstains_leaves_it_to_the_setting(broker_harness: Make, default: str) -> None:
+def test_authz_default_decides_if_all_plugins_abstain(broker_harness: Make, default: str) -> None:
     plugin = HookRecorder("authorize")
     harness = broker_harness(plugins=[plugin], config={"authz": {"default": default}})
     one = harness.connect("one")

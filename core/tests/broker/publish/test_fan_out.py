@@ -60,7 +60,9 @@ def test_one_slice_a_turn(broker_harness: Make) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_came_meanwhile_is_served_in_one_pass(broker_harness: Make, qos: int) -> None:
+def test_fan_outs_that_stopped_at_the_same_point_continue_together(
+    broker_harness: Make, qos: int
+) -> None:
     """A subscriber receives the messages of several interrupted fan-outs in one write, if all of
     them stopped at the same point.
     """
@@ -191,7 +193,7 @@ def test_small_fan_outs_are_not_cut(broker_harness: Make) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_must_last_is_one_commit(broker_harness: Make, asynchronous: bool) -> None:
+def test_a_sliced_fan_out_is_one_commit(broker_harness: Make, asynchronous: bool) -> None:
     store = SlowStore(DurableStore(), slow=False)
     harness = sliced(broker_harness, asynchronous, store=store)
     subs = subscribers(harness, 5, session_expiry_interval=60)
@@ -300,7 +302,7 @@ def test_durable_sessions_are_served_in_slices_and_committed_together(
     pub.expect(Pubrec)
 
 
-def test_who_waits_for_nothing_goes_on_meanwhile(broker_harness: Make) -> None:
+def test_other_clients_continue_during_a_large_fan_out(broker_harness: Make) -> None:
     harness, store = kept(broker_harness, 20)
     live, pub = harness.connect("live"), harness.connect("pub")
     live.subscribe("live", 0)

@@ -424,7 +424,7 @@ def test_too_large_and_expired_ones_are_passed_over(harness: Harness) -> None:
     assert harness.metrics.dropped[("too_large", "out")] == 1
 
 
-def test_what_a_plugin_lowers(broker_harness: Make) -> None:
+def test_the_max_qos_of_a_plugin_applies_to_retained_messages(broker_harness: Make) -> None:
     """A plugin's `Allow(max_qos=...)` for a subscription also applies to its retained messages."""
     recorder = HookRecorder("authorize")
     recorder.answer("authorize", lambda subscription: Allow(max_qos=1) if subscription else Allow())

@@ -179,7 +179,7 @@ def test_expiry_is_judged_at_the_return(harness: Harness) -> None:
         (10, 0.0, 0, 0),
     ],
 )
-def test_what_is_granted_is_told(
+def test_connack_announces_the_granted_session_expiry(
     broker_harness: Make, asked: int | None, ceiling: float, told: int | None, expiry: float
 ) -> None:
     # Edge case 2
@@ -352,7 +352,7 @@ def test_unfinished_deliveries_are_sent_again(harness: Harness, version: int) ->
     client.expect_nothing()
 
 
-def test_what_was_acknowledged_is_not_sent_again(harness: Harness) -> None:
+def test_acknowledged_messages_are_not_sent_again(harness: Harness) -> None:
     client = harness.connect("c", session_expiry_interval=100)
     client.subscribe("a", 2)
     other = harness.connect("d")
@@ -549,7 +549,7 @@ def test_expiry_across_a_crash(broker_harness: Make) -> None:
     assert not harness.broker.sessions
 
 
-def test_who_came_back_before_a_crash_was_there(broker_harness: Make) -> None:
+def test_expiry_of_a_resumed_session_counts_from_the_restart(broker_harness: Make) -> None:
     harness = broker_harness(store=DurableStore())
     client = harness.connect("c", session_expiry_interval=100)
     client.drop()

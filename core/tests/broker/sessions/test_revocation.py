@@ -174,7 +174,9 @@ def test_messages_wait_until_it_is_decided(broker_harness: Make, durable: bool, 
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_waited_is_dropped_when_it_is_denied(broker_harness: Make, qos: int) -> None:
+def test_messages_that_waited_for_a_decision_are_dropped_if_it_is_denied(
+    broker_harness: Make, qos: int
+) -> None:
     harness, rights, observer = start(broker_harness)
     one, pub = harness.connect("one"), harness.connect("pub")
     one.subscribe(["t", "u"], 2)
@@ -194,7 +196,7 @@ def test_what_waited_is_dropped_when_it_is_denied(broker_harness: Make, qos: int
     assert (session.queued, session.queued_bytes, harness.broker.state.queued_bytes) == (0, 0, 0)
 
 
-def test_what_waits_is_bounded(broker_harness: Make) -> None:
+def test_messages_that_wait_for_a_decision_are_bounded(broker_harness: Make) -> None:
     harness, rights, observer = start(broker_harness, queue_messages=2)
     one, pub = harness.connect("one"), harness.connect("pub")
     one.subscribe("t", 1)
@@ -342,7 +344,7 @@ def test_a_stored_subscription_is_taken_away_with_its_queue(broker_harness: Make
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
-def test_what_is_in_the_store_only_is_dropped_when_it_is_read(
+def test_revoked_messages_in_the_store_are_dropped_when_read(
     broker_harness: Make, page: int
 ) -> None:
     store = DurableStore()
@@ -366,7 +368,7 @@ def test_what_is_in_the_store_only_is_dropped_when_it_is_read(
     assert one.messages[-1].payload == b"more"
 
 
-def test_what_is_in_the_store_and_may_be_read_by_another_filter(broker_harness: Make) -> None:
+def test_stored_messages_that_another_filter_permits_are_kept(broker_harness: Make) -> None:
     harness, rights, _ = start(broker_harness, store=DurableStore(), queue_page=1)
     one = harness.connect("one", session_expiry_interval=600)
     one.subscribe([("t/1", 2), ("t/#", 1)])
@@ -395,7 +397,7 @@ def test_rights_are_asked_about_again_at_resume(broker_harness: Make, late: bool
     assert filters(harness, "one") == {"u"}
 
 
-def test_what_was_in_flight_waits_for_the_decision_too(broker_harness: Make) -> None:
+def test_messages_in_flight_wait_for_the_decision(broker_harness: Make) -> None:
     harness, rights, _ = start(broker_harness)
     one = harness.connect("one", session_expiry_interval=600, auto_ack=False)
     one.subscribe("t", 1)
@@ -412,7 +414,7 @@ def test_what_was_in_flight_waits_for_the_decision_too(broker_harness: Make) -> 
 @pytest.mark.parametrize("mode", ["silent", "disconnect"])
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("when", ["away", "resumed", "connected"])
-def test_what_was_not_acknowledged_is_not_sent_again(
+def test_revoked_messages_in_flight_are_not_sent_again(
     broker_harness: Make, qos: int, mode: str, when: str, restart: bool
 ) -> None:
     """After a revocation, unacknowledged messages are not sent again, because a retransmission also
@@ -447,7 +449,7 @@ def test_what_was_not_acknowledged_is_not_sent_again(
     again.expect_nothing()
 
 
-def test_what_is_in_the_store_only_stays_revoked_after_a_restart(broker_harness: Make) -> None:
+def test_stored_messages_remain_revoked_after_a_restart(broker_harness: Make) -> None:
     store = DurableStore()
     harness, rights, observer = start(broker_harness, store=store, queue_page=1, max_inflight=1)
     one = harness.connect("one", session_expiry_interval=600, auto_ack=False)

@@ -38,7 +38,9 @@ def test_sessions_are_back(harness: Harness) -> None:
     assert not gone.reconnect().session_present
 
 
-def test_who_a_client_is_outlives_the_broker(broker_harness: Make, store: DurableStore) -> None:
+def test_the_identity_of_an_offline_client_survives_a_restart(
+    broker_harness: Make, store: DurableStore
+) -> None:
     recorder = HookRecorder("on_connect", "authorize")
     recorder.answer("on_connect", Accept("alice", {"tenant": "a"}, limits=Limits(queue_messages=2)))
     recorder.answer("authorize", Allow())

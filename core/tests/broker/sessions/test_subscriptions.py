@@ -99,7 +99,7 @@ def test_unsubscribe(harness: Harness, version: int, durable: bool) -> None:
         client.expect_nothing()
 
 
-def test_what_was_started_is_finished(harness: Harness) -> None:
+def test_deliveries_in_flight_are_completed_after_unsubscribe(harness: Harness) -> None:
     """[MQTT-3.10.4-3] [MQTT311-3.10.4-3], edge case 53: deliveries in flight are completed after
     UNSUBSCRIBE.
     """

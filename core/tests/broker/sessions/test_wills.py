@@ -178,7 +178,7 @@ def test_each_connection_has_its_own(harness: Harness, watcher: MemoryClient) ->
         (20, 0xFFFFFFFF, 20),
     ],
 )
-def test_when_it_is_due(
+def test_a_will_is_published_after_its_delay_or_at_the_end_of_the_session(
     harness: Harness, watcher: MemoryClient, delay: int | None, expiry: int | None, due: float
 ) -> None:
     # Edge case 4: the earlier of the delay and the session's end [MQTT-3.1.2-8]
@@ -480,7 +480,7 @@ def test_it_survives_a_crash(broker_harness: Make) -> None:
     watcher.expect_nothing()
 
 
-def test_who_was_connected_when_we_crashed_has_lost_the_connection(broker_harness: Make) -> None:
+def test_a_crash_publishes_the_wills_of_connected_clients(broker_harness: Make) -> None:
     harness = broker_harness(store=DurableStore())
     watcher = harness.connect("watcher", session_expiry_interval=1000)
     watcher.subscribe("#", 1)

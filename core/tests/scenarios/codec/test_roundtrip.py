@@ -207,7 +207,9 @@ CUTS = st.lists(st.integers(0, 5000), max_size=20)
 @given(
     VERSION.flatmap(lambda v: st.tuples(connects(v), st.lists(from_client(v), max_size=5))), CUTS
 )
-def test_what_a_client_sends(sent: tuple[Connect, list[Packet]], places: list[int]) -> None:
+def test_packets_of_a_client_are_decoded_as_encoded(
+    sent: tuple[Connect, list[Packet]], places: list[int]
+) -> None:
     connect, packets = sent
     stream = b"".join(encode(p, connect.version) for p in (connect, *packets))
     decoder = Decoder()
@@ -220,7 +222,9 @@ def test_what_a_client_sends(sent: tuple[Connect, list[Packet]], places: list[in
 
 @settings(max_examples=80, deadline=None)
 @given(VERSION.flatmap(lambda v: st.tuples(st.just(v), st.lists(from_server(v), max_size=5))), CUTS)
-def test_what_a_server_sends(sent: tuple[int, list[Packet]], places: list[int]) -> None:
+def test_packets_of_a_server_are_decoded_as_encoded(
+    sent: tuple[int, list[Packet]], places: list[int]
+) -> None:
     version, packets = sent
     stream = b"".join(encode(p, version) for p in packets)
     decoder = Decoder(version, server=False)
