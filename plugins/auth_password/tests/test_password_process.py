@@ -13,11 +13,9 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
-from hookmq.mqtt_api import encode
-from hookmq.plugin import Connect
 from hookmq_auth_password.book import New, delete, load, put
 from hookmq_auth_password.hashes import Argon2, make
-from hookmq_testing import run_command
+from hookmq_testing import AsyncioClient, LoopThread, run_command
 from passwords import MOSQUITTO
 from serving import Served, serving
 
@@ -162,38 +160,44 @@ def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> 
             assert "Error" not in line, line
             if "running" in line:
                 break
-        answers = [ask(place, name, password) for name, password in (
+        given = (
             ("ours", b"secret"), ("ours", b"wrong"), ("sha512", b"hunter2"), ("sha512-pbkdf2", b"hunter2"),
-        )]  # fmt: skip
+        )  # fmt: skip
+        with LoopThread() as thread:
+            answers = [thread.run(ask(place, name, password)) for name, password in given]
         assert answers == [0, 5, 0, 0]
     finally:
         running.terminate()
         running.communicate(timeout=60)
 
 
-def ask(place: Path, name: str, password: bytes) -> int:
+async def ask(path: Path, name: str, password: bytes) -> int:
+    """Return the code with which the broker at a Unix socket answers an MQTT 3.1.1 client."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
-        connection.connect(str(place))
-        connection.sendall(encode(Connect("c", 4, True, 0, name, password), 4))
-        return connection.recv(4)[3]
+        connection.connect(str(path))
+        client = await AsyncioClient("c", 4, username=name, password=password).connect(
+            sock=connection, expect=None
+        )
+        client.drop()
+        await client.wait_closed()
+        assert client.connack is not None
+        return client.connack.code
 
 
 # a flood
 
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OK, WRONG, UNAVAILABLE = 0, 4, 3
 WORKERS = 1000
 
 
 async def connect(
     port: int, client_id: str, name: str, password: bytes, host: str
-) -> tuple[int, Streams]:
-    """Connect an MQTT 3.1.1 client from the address `host`. Return the code of its CONNACK and its streams."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
-    writer.write(encode(Connect(client_id, 4, True, 0, name, password), 4))
-    answer = await reader.readexactly(4)
-    return answer[3], (reader, writer)
+) -> tuple[int, AsyncioClient]:
+    """Connect an MQTT 3.1.1 client from the address `host`. Return the code of its CONNACK and the client."""
+    client = AsyncioClient(client_id, 4, username=name, password=password)
+    await client.connect(port, expect=None, local_addr=(host, 0))
+    assert client.connack is not None
+    return client.connack.code, client
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
@@ -212,11 +216,11 @@ async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path:
     )
     with broker(path, ", queue: 16, argon2: {memory: 8MiB, passes: 4, lanes: 1}") as served:
         port = served.ports["tcp"]
-        inside: list[Streams] = []
+        inside: list[AsyncioClient] = []
         for number in range(WORKERS):
-            answer, streams = await connect(port, f"w{number}", "alice", b"secret", "127.0.0.1")
+            answer, client = await connect(port, f"w{number}", "alice", b"secret", "127.0.0.1")
             assert answer == OK
-            inside.append(streams)
+            inside.append(client)
         answers: dict[int, int] = {WRONG: 0, UNAVAILABLE: 0}
         working = True
 
@@ -225,37 +229,29 @@ async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path:
             while working:
                 count += 1
                 password = b"%d-%d" % (number, count)
-                answer, (_, writer) = await connect(
-                    port, f"f{number}", "bob", password, "127.0.0.2"
-                )
+                answer, _ = await connect(port, f"f{number}", "bob", password, "127.0.0.2")
                 answers[answer] += 1
-                writer.close()
-                await writer.wait_closed()
 
-        async def work(streams: Streams) -> None:
-            reader, writer = streams
-            for number in range(1, 4):
-                writer.write(b"\x32\x06\0\1t\0" + bytes((number,)) + b"x")
-                assert await reader.readexactly(4) == b"\x40\x02\0" + bytes((number,))
+        async def work(client: AsyncioClient) -> None:
+            for _ in range(3):
+                await client.publish("t", b"x", 1, expect=0)
 
         flooding = [asyncio.create_task(flood(number)) for number in range(60)]
         try:
             await asyncio.gather(*map(work, inside))
             for number in range(20):
-                answer, (_, writer) = await connect(
-                    port, f"b{number}", "alice", b"secret", "127.0.0.1"
-                )
+                answer, client = await connect(port, f"b{number}", "alice", b"secret", "127.0.0.1")
                 assert answer == OK
-                writer.close()
-            answer, (_, writer) = await connect(port, "new", "bob", b"secret", "127.0.0.3")
+                client.disconnect()
+            answer, client = await connect(port, "new", "bob", b"secret", "127.0.0.3")
             assert answer == OK
-            writer.close()
+            client.disconnect()
             await asyncio.gather(*map(work, inside))
         finally:
             working = False
             await asyncio.gather(*flooding)
-        for _, writer in inside:
-            writer.close()
-            await writer.wait_closed()
+        for client in inside:
+            client.disconnect()
+            await client.wait_closed()
         assert answers[WRONG] > 0
         assert answers[UNAVAILABLE] > 0, "the queue is bounded"
