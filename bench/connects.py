@@ -23,7 +23,9 @@ PATIENCE = 200
 
 
 class Connects(NamedTuple):
-    """Connects a second, the broker's CPU seconds per connect, and how often each CONNACK code occurred."""
+    """Connections per second, the broker's CPU seconds per connection, and how often each CONNACK
+    code occurred.
+    """
 
     rate: float
     cpu: float

@@ -41,7 +41,9 @@ class Run:
         return self.error or native.defects(self.raw)
 
     def latency_us(self) -> dict[str, float]:
-        """Return latency percentiles in microseconds. Empty if the load has no fixed rate."""
+        """Return latency percentiles in microseconds. The result is empty if the load has no fixed
+        rate.
+        """
         found = native.latencies(self.raw)
         if not found.count:
             return {}
@@ -111,7 +113,9 @@ class Row:
     against: tuple[float, float] | None = None
 
     def goal(self) -> str:
-        """Return the goal and whether HookMQ meets it. Empty for other brokers, and if there is no goal."""
+        """Return the goal and whether HookMQ meets it. The goal is empty for other brokers, and if
+        there is none.
+        """
         goal = self.scenario.goal
         if goal is None or not self.build or self.left_out:
             return ""

@@ -27,7 +27,9 @@ own plugin, start with [the tutorial](../tutorials/first-plugin.md).
 
 
 class PluginRow(NamedTuple):
-    """One plugin: its name, its distribution, its folder, one sentence, its hooks, and where its settings are."""
+    """One plugin: its name, distribution, folder, one-sentence description, hooks, and the place of
+    its settings.
+    """
 
     name: str
     distribution: str

@@ -126,7 +126,9 @@ def _judge(package: str, folder: str, lines: Sequence[bytes]) -> Build:
 
 
 def _listed(lines: Sequence[bytes]) -> dict[str, str] | None:
-    """Return the digests by name; None if the manifest is incomplete or contains unexpected paths."""
+    """Return the digests by name, or None if the manifest is incomplete or contains unexpected
+    paths.
+    """
     from hashlib import sha256
 
     end = f"{sha256(b''.join(lines[:-1])).hexdigest()}  {SUMS}\n".encode()

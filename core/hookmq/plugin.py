@@ -149,8 +149,9 @@ class Plugin:
 
     @property
     def admission(self) -> Admission | None:
-        """The clients that this plugin accepts, as configured; None if unknown. Must not block. Used only if the
-        plugin implements `on_connect` or `on_auth`."""
+        """The clients that this plugin accepts, as configured, or None if unknown. Must not block.
+        Used only if the plugin implements `on_connect` or `on_auth`.
+        """
         return None
 
     @property

@@ -307,10 +307,11 @@ class AsyncioClient:
         expect: int | None = None,
         **properties: Any,
     ) -> Puback | Pubrec | Pubcomp | None:
-        """Publish a message and return its final acknowledgement: PUBACK, a failed PUBREC, or PUBCOMP; None for QoS 0.
+        """Publish a message and return its final acknowledgement: PUBACK, a failed PUBREC, or
+        PUBCOMP. Return None for QoS 0.
 
-        With `expect`, check that the acknowledgement has this reason code. If the connection ends first, the message
-        remains in flight.
+        With `expect`, check that the acknowledgement has this reason code. If the connection ends
+        first, the message remains in flight.
         """
         number = self.send_publish(topic, payload, qos, retain, **properties)
         if not qos:

@@ -85,7 +85,7 @@ class NewPlugin:
         return f"hookmq_{self.name}"
 
     def values(self) -> dict[str, str]:
-        """The values that replace the marks in the templates."""
+        """Return the values that replace the marks in the templates."""
         found = _AUTHOR.fullmatch(self.author)
         person = {k: v for k, v in found.groupdict().items() if v} if found else {}
         fields = ", ".join(f"{key} = {json.dumps(value)}" for key, value in person.items())
@@ -106,7 +106,7 @@ class NewPlugin:
         }
 
     def project(self) -> dict[str, str]:
-        """The texts of all files, by their paths in the project."""
+        """Return the texts of all files, by their paths in the project."""
         values = self.values()
         templates = {
             "pyproject.toml": "pyproject.toml",

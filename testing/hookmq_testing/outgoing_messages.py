@@ -21,7 +21,9 @@ class OutgoingMessages:
         """Packet ids in flight for which PUBREC arrived."""
 
     def take(self, window: int) -> Iterator[Publish]:
-        """Move queued messages in flight and yield them, up to `window` messages in flight."""
+        """Mark queued messages as in flight and yield them. At most `window` messages are in
+        flight.
+        """
         while self.queued and len(self.inflight) < window:
             number = next(iter(self.queued))
             self.inflight[number] = message = self.queued.pop(number)
@@ -48,7 +50,9 @@ class OutgoingMessages:
         return isinstance(packet, due)
 
     def acknowledge(self, packet: Puback | Pubrec | Pubcomp) -> Publish | None:
-        """Take an expected acknowledgement. Return the message if the acknowledgement is its last."""
+        """Handle an expected acknowledgement. Return the message if this is its last
+        acknowledgement.
+        """
         number = packet.packet_id
         if isinstance(packet, Pubrec) and packet.code < FAILURE:
             self._released.add(number)

@@ -10,23 +10,23 @@ from hookmq_testing.packets import TopicAliases
 
 
 class StreamOwner(Protocol):
-    """What a `PacketStream` reports to: the client."""
+    """The client to which a `PacketStream` reports."""
 
     @property
     def version(self) -> int:
         """The protocol level: 3, 4 or 5."""
 
     def _opened(self, stream: "PacketStream") -> None:
-        """Take the connection, which has been made."""
+        """Store a new connection."""
 
     def _ended(self, stream: "PacketStream") -> None:
-        """Forget the connection, which has ended."""
+        """Discard the connection, because it has ended."""
 
     def _took(self, stream: "PacketStream", packet: Packet) -> None:
         """Handle a packet. An exception drops the connection."""
 
     def _failed(self, error: Exception) -> None:
-        """Keep the exception that drops the connection."""
+        """Store the exception that drops the connection."""
 
     def _changed(self) -> None:
         """Wake up the calls that wait."""

@@ -63,7 +63,9 @@ def make_subscribe(
 
 
 def answer_to(packet: Packet) -> Packet | None:
-    """Return the acknowledgement that a correct client sends for PUBLISH, PUBREC or PUBREL; None for other packets."""
+    """Return the acknowledgement that a correct client sends for PUBLISH, PUBREC or PUBREL, or None
+    for other packets.
+    """
     if isinstance(packet, Publish):
         if packet.qos == 1:
             return Puback(packet.packet_id)

@@ -56,7 +56,9 @@ def packet(topic: str, payload: bytes = b"x" * 64, retain: bool = False) -> byte
 
 
 def cost(client: MemoryClient, data: bytes, warm: int = 3) -> Counter[str]:
-    """Return the operations from incoming to outgoing bytes, for a message like earlier ones."""
+    """Return the number of operations from incoming to outgoing bytes, for a message that resembles
+    earlier ones.
+    """
     harness = client.harness
     feed, turn = client.connection.feed, harness.clock.run_until_idle
     for _ in range(warm):

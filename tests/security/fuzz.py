@@ -91,7 +91,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module with the array for its marks."""
+        """Execute the module, with the array in which its marks are recorded."""
         module.__dict__["__seen__"] = SEEN
         super().exec_module(module)
 

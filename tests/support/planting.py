@@ -180,7 +180,9 @@ def package(name: str) -> pathlib.Path:
 
 
 def problems(bug: Bug) -> list[str]:
-    """Return why a bug cannot be planted in the code as it is; empty if it can."""
+    """Return the reasons why a bug cannot be planted in the present code. The result is empty if it
+    can.
+    """
     found = []
     sources: dict[str, str] = {}
     for change in bug.changes:

@@ -47,7 +47,7 @@ class Breaker:
         return Ask(self, probe)
 
     def opens_in(self) -> float:
-        """Return the seconds until a request is allowed; 0 if it is allowed now."""
+        """Return the seconds until a request is allowed, or 0 if it is allowed now."""
         return max(0.0, self._until - self._now()) if self._failed >= self._limit else 0.0
 
     def ended(self, probe: bool, good: bool | None) -> None:

@@ -255,8 +255,9 @@ class Broker:
             state.writes.schedule()
 
     def end(self) -> None:
-        """Record nothing more, and make everything that plugins still await fail. Call this after the last commit,
-        before the store is closed."""
+        """Stop recording changes, and make everything that plugins still await raise an error. Call
+        this after the last commit, before the store is closed.
+        """
         self.state.committer.end()
         self.state.promises.fail("the broker has ended")
 

@@ -91,7 +91,7 @@ class ClientConnection(ConnectionState):
         )
 
     def flush(self) -> None:
-        """Write this turn's bytes now: nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
+        """Write this turn's bytes now, because nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
         session = self.session
         if session is not None and session.out and session.connection is self:
             self.state.writes.write(session)
@@ -117,7 +117,9 @@ class ClientConnection(ConnectionState):
             )
 
     def internal_error(self, error: Exception) -> None:
-        """Log an internal error and end the connection: what the client asked for will not be answered."""
+        """Log an internal error and end the connection, because the client's request will not be
+        answered.
+        """
         self.state.runtime.log(
             "error",
             "internal.error",
@@ -307,8 +309,9 @@ class ClientConnection(ConnectionState):
         return most if self.phase is Phase.OPEN else min(most, self.scope.connect_bytes)
 
     def stop_reading(self) -> None:
-        """Read no more bytes for now. Meanwhile the broker cannot notice PINGREQ or a closed connection, so a deadline
-        limits the pause."""
+        """Stop reading bytes for now. In the meantime, the broker cannot notice PINGREQ or a closed
+        connection, so a deadline limits the pause.
+        """
         if self.reading and self.phase is not Phase.CLOSED:
             self.reading = False
             self.wire.pause_reading()
@@ -334,7 +337,7 @@ class ClientConnection(ConnectionState):
         self.wire.resume_reading()
 
     def owes_much(self) -> bool:
-        """Whether more acknowledgements are pending than a client can expect."""
+        """Return whether more acknowledgements are pending than a well-behaved client would cause."""
         most = self.receive_maximum + _ANSWERS
         return self.unacknowledged > most or (self.answers is not None and len(self.answers) > most)
 
@@ -437,14 +440,14 @@ class ClientConnection(ConnectionState):
             self.go_on_reading()
 
     def pause_writing(self) -> None:
-        """Queue messages from now on: the client reads too slowly."""
+        """Queue messages from now on, because the client reads too slowly."""
         self.writable = False
         session = self.session
         if session is not None and session.connection is self:
             session.state = QUEUEING
 
     def resume_writing(self) -> None:
-        """Send messages again: the client has caught up."""
+        """Send messages again, because the client has caught up."""
         self.writable = True
         self.excess = 0
         session = self.session

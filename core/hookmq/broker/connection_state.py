@@ -168,7 +168,9 @@ class ConnectionState(ConnectionView):
         self.decision = cancel
 
     def let_go(self) -> None:
-        """Cancel everything that waits, and release what the connection holds, because it has ended."""
+        """Cancel everything that waits, and release the connection's resources. The connection has
+        ended.
+        """
         if self.hold_due is not None:
             self.hold_due.cancel()
             self.hold_due = None

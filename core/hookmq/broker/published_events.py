@@ -43,7 +43,9 @@ def client_message(
 def arguments(
     runtime: Runtime, events: Iterable[PublishedEvent]
 ) -> list[tuple[ClientInfo | None, Message, int]]:
-    """Return the arguments of `on_published` for each event. Messages that are not made yet arrive now."""
+    """Return the arguments of `on_published` for each event. A message that has not been made yet
+    gets the current time as its time of arrival.
+    """
     now = runtime.time()
     found: list[tuple[ClientInfo | None, Message, int]] = []
     for client, route, payload, qos, properties, message in events:

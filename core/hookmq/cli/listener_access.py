@@ -65,7 +65,9 @@ class ListenerAccess:
         return f"{joined.join(found)}, else {fallback}"
 
     def conflict(self) -> str:
-        """Describe how plugins refuse each other's users, and the remedy; empty if there is no conflict."""
+        """Describe how plugins refuse each other's users, and the remedy. Return '' if there is no
+        conflict.
+        """
         refused = []
         for one, _ in self.refusing if len(self.admitting) > 1 else ():
             others = [other.id for other, _ in self.admitting if other is not one]

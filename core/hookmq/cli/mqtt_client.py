@@ -51,7 +51,9 @@ def new_properties(packet: str) -> Properties:
 
 
 def properties_for(packet: str, properties: Sequence[Property]) -> Properties | None:
-    """Return the properties that the options set for one packet, in paho's form; None if they set none."""
+    """Return the properties that the options set for one packet, in paho's form, or None if they
+    set none.
+    """
     chosen = [(name, value) for where, name, value in properties if where == packet]
     if not chosen:
         return None
@@ -187,7 +189,9 @@ class MqttClient:
             raise MqttClientError(f"{target.address} refused the connection: {event.reason}")
 
     def next(self, timeout: float | None = None) -> ClientEvent | None:
-        """Wait for the next event and return it; None if `timeout` seconds pass. Without a timeout, wait forever."""
+        """Wait for the next event and return it, or return None after `timeout` seconds. Without a
+        timeout, wait forever.
+        """
         try:
             return self.events.get(timeout=timeout)
         except queue.Empty:
@@ -262,7 +266,7 @@ class Deadline:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def left(self) -> float | None:
-        """Return the remaining seconds, at least 0; None if the deadline is never."""
+        """Return the remaining seconds, at least 0, or None if the deadline is never."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 

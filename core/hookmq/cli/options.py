@@ -188,7 +188,9 @@ def add_payload(group: Any, *, lines: bool) -> None:
 
 
 def payload_of(arguments: argparse.Namespace) -> bytes | None:
-    """Return the payload from the options; None for ``-n``. Reads files. Raises ConfigError if there is no payload."""
+    """Return the payload from the options, or None for ``-n``. Reads files. Raises ConfigError if
+    there is no payload.
+    """
     if arguments.message is not None:
         text: str = arguments.message
         return text.encode("utf-8", "surrogateescape")

@@ -57,7 +57,8 @@ def permissions(config: Config, hooks: Hooks) -> str:
 
 
 def promise(hooks: Hooks) -> str | None:
-    """Return the durability, a key of `SURVIVES`; None if the plugin that provides the store does not declare it.
+    """Return the durability, a key of `SURVIVES`, or None if the plugin that provides the store
+    does not declare it.
 
     A plugin declares it with a `durability` attribute on itself or on its configuration.
     """
@@ -70,7 +71,9 @@ def promise(hooks: Hooks) -> str | None:
 
 
 def store_folder(hooks: Hooks) -> str:
-    """Return the store's absolute folder, from its plugin's `folder` attribute; empty if there is none."""
+    """Return the store's absolute folder, from its plugin's `folder` attribute, or '' if there is
+    none.
+    """
     providers = hooks.registry["provide_store"]
     folder = getattr(providers[0].instance.plugin, "folder", None) if providers else None
     return "" if folder is None else os.path.abspath(folder)

@@ -56,7 +56,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a hint: the known word most similar to `word`, or a short list of known words; empty if neither helps."""
+    """Return a hint: the known word most similar to `word`, or a short list of known words. Return
+    '' if neither helps.
+    """
     close = get_close_matches(word.lower(), known, 1, 0.6)
     if close:
         return f"did you mean {close[0]!r}?"

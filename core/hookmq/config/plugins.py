@@ -137,7 +137,9 @@ def loaded(entry: PluginEntry, offered: Sequence[InstalledPlugin]) -> Loaded:
 
 
 def accepts(clauses: str, version: str) -> bool:
-    """Return whether `version` satisfies all `clauses`, such as ``>=1.0,<2``; False if one cannot be parsed."""
+    """Return whether `version` satisfies all `clauses`, such as ``>=1.0,<2``. Return False if one
+    cannot be parsed.
+    """
     have = _numbers(version)
     for clause in filter(None, map(str.strip, clauses.split(","))):
         match = _CLAUSE.fullmatch(clause)
@@ -190,10 +192,11 @@ def bound(
     problems: ConfigProblems,
     nodes: dict[KeyPath, YamlNode] | None = None,
 ) -> Any:
-    """Return a plugin's configuration as its `Config`; None if the plugin has none, or FAILED after a problem.
+    """Return a plugin's configuration as its `Config`, or None if the plugin has none. Return
+    FAILED after a problem.
 
-    Records mistakes in `problems`, and the bound values by path in `nodes`. Raises PluginError if `Config` has a type
-    that cannot be bound.
+    Records mistakes in `problems`, and the bound values by path in `nodes`. Raises PluginError if
+    `Config` has a type that cannot be bound.
     """
     entry = config.plugins[index]
     path: KeyPath = ("plugins", index, "config")

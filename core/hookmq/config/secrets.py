@@ -25,9 +25,10 @@ def resolve(
     environ: Mapping[str, str],
     folder: FilePath,
 ) -> YamlNode | None:
-    """Return the value of the indirection `node`, marked as a secret; None after a problem.
+    """Return the value of the indirection `node`, marked as a secret. Return None after a problem.
 
-    A file's path is relative to `folder`. One trailing line end is removed. Blocks while it reads a small file.
+    A file's path is relative to `folder`. One trailing line end is removed. Blocks while it reads a
+    small file.
     """
     entries: dict[str, YamlNode] = node.value
     kind = next(kind for kind in KINDS if kind in entries)

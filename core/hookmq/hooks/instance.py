@@ -104,8 +104,9 @@ class PluginInstance:
         return self.entry.id
 
     def timeout(self, hook: str) -> float | None:
-        """Return a hook's timeout in seconds: the configured value, else the plugin's, else the hook's default. None
-        if the hook cannot be async."""
+        """Return a hook's timeout in seconds: the configured value, else the plugin's, else the
+        hook's default. Return None if the hook cannot be async.
+        """
         default = SPECS[hook].timeout
         if default is None:
             return None

@@ -133,7 +133,9 @@ class Hooks:
         return next((one for one in self.plugins if one.id == plugin_id), None)
 
     def timer_call(self, plugin_id: str) -> HookImplementation | None:
-        """Return a plugin's implementation of `on_timer`. None if it has none, or is not ready yet."""
+        """Return a plugin's implementation of `on_timer`. Return None if it has none, or is not
+        ready yet.
+        """
         for instance, call in self._calls.get(("on_timer", None), ()):
             if instance.id == plugin_id and instance.kept.ready_ended:
                 return call

@@ -26,7 +26,7 @@ def drain(
 
 
 class _Drain:
-    """Wait until all queues are idle. The count starts one too high, so it cannot reach zero before all queues were
+    """Waits until all queues are idle. The count starts one too high, so it cannot reach zero before all queues were
     registered."""
 
     __slots__ = ("_done", "_missing", "_queues", "timer")

@@ -50,7 +50,9 @@ class RetainedSearches(Generic[V]):
             del self._open[next(iter(self._open))]
 
     def take(self, number: int, page: int) -> RetainedSearch[V] | None:
-        """Remove and return an open search that has read exactly `page` pages; None if there is none."""
+        """Remove and return an open search that has read exactly `page` pages, or None if there is
+        none.
+        """
         search = self._open.get(number)
         if search is None or search.page != page:
             return None

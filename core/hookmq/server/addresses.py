@@ -57,7 +57,9 @@ def is_loopback(host: str) -> bool:
 
 
 def bound_to_loopback(bind: str) -> bool:
-    """Return whether only this machine can reach a listener with this ``bind``. False if `bind` is not HOST:PORT."""
+    """Return whether only this machine can reach a listener with this ``bind``. Return False if
+    `bind` is not HOST:PORT.
+    """
     try:
         return is_loopback(parse_bind(bind)[0])
     except ValueError:
@@ -65,7 +67,9 @@ def bound_to_loopback(bind: str) -> bool:
 
 
 def host_of(authority: str) -> str:
-    """Return the host from ``HOST[:PORT]`` in a URL or Host header; empty if `authority` has another form."""
+    """Return the host from ``HOST[:PORT]`` in a URL or Host header, or '' if `authority` has
+    another form.
+    """
     found = _AUTHORITY.fullmatch(authority)
     return found[1] if found is not None else ""
 

@@ -151,7 +151,7 @@ class HttpServer(WebServer):
             return answer
 
     def _refusal(self, request: web.BaseRequest) -> web.Response | None:
-        """Return the error response for a forbidden request; None if the request is allowed."""
+        """Return the error response for a forbidden request, or None if the request is allowed."""
         options = self._options
         if options.token:
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")

@@ -147,7 +147,9 @@ def _tlvs(data: bytes) -> dict[int, bytes]:
 
 
 def _certificate(tlvs: bytes) -> Certificate | None:
-    """Return the client certificate that the proxy verified, with its common name; None if there is none."""
+    """Return the client certificate that the proxy verified, with its common name, or None if there
+    is none.
+    """
     secure = _tlvs(tlvs).get(_TLV_SSL)
     if secure is None:
         return None

@@ -26,7 +26,9 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float:
-    """Return the interval of ``WATCHDOG=1`` messages in seconds: half of the watchdog's timeout. 0 if it is off."""
+    """Return the interval of ``WATCHDOG=1`` messages in seconds: half of the watchdog's timeout, or
+    0 if it is off.
+    """
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     digits = environ.get("WATCHDOG_USEC", "")

@@ -188,7 +188,7 @@ def names_of(alternatives: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
 
 
 def certificate_of(secure: ssl.SSLObject | ssl.SSLSocket) -> Certificate | None:
-    """Return the client's verified certificate; None if there is none."""
+    """Return the client's verified certificate, or None if there is none."""
     der = secure.getpeercert(binary_form=True)
     fields = cast("dict[str, Any]", secure.getpeercert())
     if not der or not fields:  # an unverified certificate has no fields

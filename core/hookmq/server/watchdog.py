@@ -64,7 +64,9 @@ def owner_among(plugins: Iterable[PluginInstance]) -> CodeOwner:
 
 
 def _home(kind: type) -> str:
-    """Return the folder of a plugin's code, with a trailing slash, or its single file; empty if unknown."""
+    """Return the folder of a plugin's code, with a trailing slash, or its single file. Return '' if
+    unknown.
+    """
     package = kind.__module__.partition(".")[0]
     if package == "hookmq":
         return ""

@@ -336,7 +336,9 @@ class WebSocketWire:
                 connection.closed(error)
 
     async def _read(self) -> str:
-        """Pass messages to the broker until the connection ends. Return the error; empty for a normal end."""
+        """Pass messages to the broker until the connection ends. Return the error, or '' for a
+        normal end.
+        """
         while True:
             message = await self._socket.receive()
             kind = message.type

@@ -47,7 +47,9 @@ def talk(address: str, context: ssl.SSLContext) -> str:
 
 @pytest.fixture
 async def asking(listen: Any, files: Any, authority: trustme.CA, tmp_path: Any) -> Any:
-    """Return a listener that requires a certificate, the files of the client's certificate, and the revoked ones."""
+    """Return a function that opens a listener which requires a certificate and checks it against a
+    revocation list. It also returns a client's TLS context and certificate.
+    """
 
     async def open_one(which: str, version: str) -> tuple[Any, ssl.SSLContext, trustme.LeafCert]:
         issued = issue(authority, which)

@@ -112,7 +112,9 @@ class Plan:
         return f"$share/{self.prefix}/{found}" if self.shared else found
 
     def sources_of(self, subscriber: int) -> range:
-        """Return the publishers whose messages a subscriber must receive. Empty if this run does not publish."""
+        """Return the publishers whose messages a subscriber must receive. The result is empty if
+        this run does not publish.
+        """
         if self.kind.paired:
             return range(subscriber, subscriber + 1)
         return range(self.publishers)

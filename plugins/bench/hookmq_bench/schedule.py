@@ -58,7 +58,9 @@ class Schedule:
 
     @property
     def following(self) -> int | None:
-        """When the next message is due, in nanoseconds. None after the last message."""
+        """The time at which the next message is due, in nanoseconds, or None after the last
+        message.
+        """
         if not self.own:
             return None
         number = self._number()

@@ -247,7 +247,7 @@ class Allowance:
         self._used: WeakValueDictionary[str, Bucket] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        """The number of stored keys, at most `most`."""
+        """Return the number of stored keys, which is at most `most`."""
         return len(self._lru)
 
     def find(self, key: str) -> Bucket | None:

@@ -107,7 +107,9 @@ def nothing_deprecated() -> Iterator[None]:
 
 
 def traffic(harness: Harness) -> None:
-    """Generate common and unusual traffic with clients of every MQTT version. Refused clients do nothing."""
+    """Generate common and unusual traffic with clients of every MQTT version. A client that the
+    plugin refuses sends nothing more.
+    """
     for version in (5, 4, 3):
         expiry = {"session_expiry_interval": 60} if version == 5 else {}
         name = f"client{version}"

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, seed: int, cuts: int) -> int:
-    """Make one recording and cut it."""
+    """Make one recording, and check power cuts at random points of it."""
     work = Path(tempfile.mkdtemp(prefix="hookmq-powercut-"))
     try:
         began = time.monotonic()
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, seed: int, cuts: int) -> int:
 def one(
     recording: Recording, options: argparse.Namespace, cuts: int, seed: int, first: int
 ) -> Report:
-    """Cut a recording and show the progress."""
+    """Check power cuts of a recording, and show the progress."""
 
     def progress(count: int) -> None:
         if sys.stderr.isatty():

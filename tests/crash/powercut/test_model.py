@@ -257,7 +257,7 @@ def sync(at: int, before: int) -> Record:
 
 
 def contents(made: Disk, times: int = 300) -> set[bytes]:
-    """Return every content of the file that a cut at this point may leave."""
+    """Return all contents that the file may have after a power cut at this point."""
     found = set()
     for seed in range(times):
         for manner, _ in MANNERS:

@@ -47,8 +47,8 @@ def play(recorder: Recorder, durability: str, *topics: str) -> None:
 
 
 def loaded(folder: Path) -> set[str]:
-    """Return the topics that a start finds in the store. The durability is `os`, because the check itself need not
-    survive a cut.
+    """Return the topics that a start finds in the store. The durability is `os`, because the check
+    itself need not survive a power cut.
     """
     store = SQLiteStore(folder / "a" / "data", VirtualRuntime(), "os")
     try:
@@ -109,7 +109,7 @@ def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path:
 
 @pytest.mark.parametrize("first", range(4))
 def test_a_cut_after_a_cut(tmp_path: Path, first: int) -> None:
-    """Data that a start finds after one cut survives the next cut."""
+    """Data that a start finds after one power cut survives the next power cut."""
     before = tmp_path / "before"
     before.mkdir()
     recorder = Recorder(before / "disk", before)

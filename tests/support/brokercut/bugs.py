@@ -1,4 +1,6 @@
-"""Planted bugs of the storage plugin. Each is planted in a copy, which separate processes then record and cut."""
+"""Planted bugs of the storage plugin. Each is planted in a copy of the code. Separate processes
+then record that copy and check power cuts.
+"""
 
 import os
 import subprocess

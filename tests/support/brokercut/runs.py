@@ -118,7 +118,7 @@ def _free(folder: Path) -> None:
 
 
 def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
-    """Check a cut in this process: a whole broker with the real store on a virtual clock."""
+    """Check a power cut in this process, with a whole broker and the real store on a virtual clock."""
     memory = Memory(marks)
     # A will and an expiry are as far away as they were then, however long it takes to come to this cut.
     with _harness(folder, memory.time or time.time()) as harness:
@@ -167,7 +167,7 @@ def _harness(folder: Path, base: float) -> Iterator[Harness]:
 
 
 def for_real(config: Path) -> Check:
-    """Check a cut with ``hookmq serve`` and real connections."""
+    """Check a power cut with ``hookmq serve`` and real connections."""
 
     def check(folder: Path, marks: list[bytes], cut: Cut) -> None:
         lines: list[ByteClient] = []

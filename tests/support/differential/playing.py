@@ -112,7 +112,7 @@ class Play:
     def connect(
         self, name: str, level: int = 5, client_id: m.Field | None = None, /, **options: Any
     ) -> None:
-        """Step: open a connection and send CONNECT. The client id is `name` unless given."""
+        """Open a connection and send CONNECT, as one step. The client id is `name` unless given."""
         self.open(name, level)
         options.setdefault("keep_alive", 60)
         given = name if client_id is None else client_id
@@ -120,7 +120,7 @@ class Play:
         self.send(name, m.connect(given, level=level, **options))
 
     def send(self, name: str, *packets: bytes) -> None:
-        """Step: a client sends packets in one segment."""
+        """Send packets of a client in one segment, as one step."""
         client = self.clients[name]
         asked = sum(data[0] >> 4 == 12 for data in packets)
         client.pings += asked
@@ -130,38 +130,40 @@ class Play:
         self._collect(client.closed)
 
     def subscribe(self, name: str, *filters: tuple[m.Field, int], properties: bytes = b"") -> None:
-        """Step: send SUBSCRIBE with packet id 9."""
+        """Send SUBSCRIBE with packet id 9, as one step."""
         level = self.clients[name].teller.level
         self.send(name, m.subscribe(9, *filters, level=level, properties=properties))
 
     def publish(
         self, name: str, topic: m.Field, payload: bytes = b"", *args: int, **options: Any
     ) -> None:
-        """Step: send PUBLISH."""
+        """Send PUBLISH, as one step."""
         level = self.clients[name].teller.level
         self.send(name, m.publish(topic, payload, *args, level=level, **options))
 
     def publish_2(self, name: str, topic: m.Field, payload: bytes = b"", number: int = 1) -> None:
-        """Step: send PUBLISH with QoS 2 and its PUBREL together. It then does not matter which of the two triggers
-        delivery.
+        """Send PUBLISH with QoS 2 and its PUBREL together, as one step. It then does not matter
+        which of the two triggers delivery.
         """
         level = self.clients[name].teller.level
         data = m.publish(topic, payload, 2, number, level=level)
         self.send(name, data, m.pubrel(number))
 
     def drop(self, name: str) -> None:
-        """Step: a client closes its connection without DISCONNECT."""
+        """Close a client's connection without DISCONNECT, as one step."""
         self.clients[name].close()
         self._collect(True)
 
     def got(self, name: str, text: str) -> None:
-        """Step: wait for a delayed packet whose description contains `text`."""
+        """Wait for a delayed packet whose description contains `text`, as one step."""
         client = self.clients[name]
         client.until(lambda: any(text in line for line in client.lines))
         self._collect(False)
 
     def until_gone(self, name: str, text: str, *packets: bytes) -> None:
-        """Step: repeat packets until the answer no longer contains `text`. Only the last answer is recorded."""
+        """Repeat packets until the answer no longer contains `text`, as one step. Only the last
+        answer is recorded.
+        """
         client = self.clients[name]
         limit = time.monotonic() + PATIENCE
         while time.monotonic() < limit:

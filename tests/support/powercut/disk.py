@@ -31,7 +31,7 @@ _SHARES: Final = (0.0, 0.2, 0.5, 0.9, 1.0)
 
 
 class Change(NamedTuple):
-    """A change to a file's bytes that is not safe yet."""
+    """A change to a file's bytes that has not been synced yet."""
 
     at: int
     offset: int
@@ -71,7 +71,7 @@ class File:
 
 
 class Folder:
-    """A folder: its current names and its safe names."""
+    """A folder, with its current names and those that a power cut would keep."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -84,7 +84,7 @@ Tree = dict[str, "bytes | Tree"]
 
 
 class Naming(NamedTuple):
-    """A change to names that is not safe yet. It is applied entirely or not at all."""
+    """A change to names that has not been synced yet. It is applied entirely or not at all."""
 
     at: int
     names: tuple[tuple[Folder, str, Node | None], ...]
@@ -220,7 +220,7 @@ class Disk:
     # --- the power is cut ----------------------------------------------------------------------------------------------
 
     def left(self, random: Random, manner: Manner) -> "Left":
-        """Return what a power cut leaves at this point."""
+        """Return what may be left after a power cut at this point."""
         return Left(self, random, manner)
 
 

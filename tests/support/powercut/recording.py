@@ -33,7 +33,7 @@ _LOG: Final = "log"
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut: its number, the number of records before it, and which unsafe data it kept."""
+    """A power cut: its number, the number of records before it, and the unsynced data that it kept."""
 
     number: int
     position: int
@@ -139,7 +139,7 @@ class Recording:
         return cls(folder, read(work / _LOG), work)
 
     def save(self, to: Path) -> None:
-        """Save the recording so that it can be loaded and cut again."""
+        """Save the recording, so that it can be loaded and used for further power cuts."""
         to.mkdir(parents=True, exist_ok=True)
         shrink(self.work / _LOG, to / _LOG)
         (to / "folder").write_text(str(to / "disk"))
@@ -206,8 +206,8 @@ class Recording:
         return planned
 
     def replay(self, planned: list[tuple[Cut, Random]]) -> Iterator[tuple[Cut, list[bytes]]]:
-        """Make each cut in the order of the records. When a cut is yielded, the folder contains
-        what the cut left behind.
+        """Simulate the power cuts in the order of the records. When a cut is yielded, the folder
+        contains what the cut left behind.
         """
         disk = Disk(self._root())
         marks: list[bytes] = []
@@ -260,7 +260,7 @@ class Report:
     failures: list[tuple[Cut, BaseException]] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return the report as text, with the cut that caused each failure."""
+        """Return the report as text, with the power cut that caused each failure."""
         lines = [f"{self.cuts} power cuts with seed {self.seed}: {len(self.failures)} failed"]
         lines += [f"{cut}: {type(error).__name__}: {error}" for cut, error in self.failures]
         return "\n".join(lines)

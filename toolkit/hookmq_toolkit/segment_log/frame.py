@@ -90,7 +90,9 @@ def after_damage(data: Data, position: int, offset: int, salt: int) -> tuple[int
 
 
 def known_end(data: Data, position: int, salt: int) -> int:
-    """Return the highest end of any frame with an intact header from `position` on; 0 if there is none."""
+    """Return the highest end of any frame with an intact header from `position` on, or 0 if there
+    is none.
+    """
     whole = data if isinstance(data, bytes) else cast("bytes", data.obj)
     end = 0
     position -= 1

@@ -49,7 +49,9 @@ def acknowledged(state: BrokerState, session: Session, number: int, code: int) -
 
 
 def _not_again(session: Session, delivery: Delivery) -> None:
-    """Remove a delivery from those to resend: the client has acknowledged it on its new connection."""
+    """Remove a delivery from the list of those to resend, because the client has acknowledged it on
+    its new connection.
+    """
     resend = session.resend
     if resend and delivery in resend:
         resend.remove(delivery)

@@ -153,8 +153,9 @@ class SubscriptionPipeline:
             done(result, by, late)
 
     def _go_on(self, step: Callable[[], None]) -> None:
-        """Run a step after a plugin was awaited. After an internal error, refuse the subscription: the caller still
-        waits."""
+        """Run a step after a plugin was awaited. After an internal error, refuse the subscription,
+        because the caller still waits for a result.
+        """
         self._guarded = True
         try:
             step()

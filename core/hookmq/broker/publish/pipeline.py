@@ -235,7 +235,9 @@ class PublishPipeline:
             self._transform()
 
     def _go_on(self, step: Callable[[], None]) -> None:
-        """Run a step after `run` has returned. After an internal error, refuse the message: the source still waits."""
+        """Run a step after `run` has returned. After an internal error, refuse the message, because
+        the source still waits for a result.
+        """
         self.guarded = True
         try:
             step()

@@ -112,8 +112,10 @@ def clear_matching(
     done: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with their number, once that
-    is committed. Call `failed` after an internal error instead. Subscribers are not sent anything."""
+    """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with
+    their number, once that is committed. After an internal error, call `failed` instead. Nothing is
+    sent to subscribers.
+    """
     _clear_slice(state, state.retained.scan(filter), 0, done, failed)
 
 
@@ -141,7 +143,9 @@ def _clear_slice(
 def _clear_some(
     state: BrokerState, found: Iterator[tuple[str, Kept] | None], count: int
 ) -> tuple[int, bool]:
-    """Clear the next messages, and return how many were cleared by now, and whether there may be more."""
+    """Clear the next messages. Return how many have been cleared so far, and whether there may be
+    more.
+    """
     left = _SLICE
     for item in found:
         if item is None:

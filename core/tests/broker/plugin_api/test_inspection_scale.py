@@ -32,8 +32,8 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    """A broker with a million sessions. To save time, most of them share one client and their empty
-    values.
+    """Create a broker with a million sessions. To save time, most of them share one client and
+    their empty values.
     """
     with Harness(plugins=[HookRecorder("on_publish", id="mine")]) as harness:
         state = harness.broker.state

@@ -92,7 +92,7 @@ Slow = tuple[Client, Wire, LineConnection]
 
 @pytest.fixture
 async def slow() -> Slow:
-    """A device that is connected, and does not read any more."""
+    """Return a connected device that no longer reads."""
     client, wire = Client(), Wire()
     connection = LineConnection(cast(BrokerHandle, client), "", lambda one: True, lambda one: None)
     wire.protocol = connection
