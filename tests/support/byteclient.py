@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether neither side has closed the connection, nor has begun to."""
+        """Whether the connection is open: neither side has closed it or begun to close it."""
 
     def send(self, data: bytes) -> None:
         """Send all of `data`. Raises OSError if that fails."""

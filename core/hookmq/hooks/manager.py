@@ -212,7 +212,8 @@ class Hooks:
         return tuple(journals)
 
     def register(self, hook: str, target: Callable[[str], Any]) -> None:
-        """Call every plugin's implementation of a ``register_`` hook. The argument is `target` of the plugin id.
+        """Call every plugin's implementation of a ``register_`` hook. Its argument is the result of
+        `target(plugin_id)`.
 
         Raises PluginError if an implementation fails.
         """

@@ -1,7 +1,7 @@
 """The events that wait for one observer, in runs.
 
-The broker hands over the events of a whole turn as one list. Neither queueing them nor passing them to a thread takes a
-step for each event.
+The broker adds the events of a whole turn as one list. They are queued and passed to a thread in
+runs, not one at a time.
 """
 
 from collections import deque
@@ -20,10 +20,10 @@ LONGEST_TEXT: Final = 256
 
 
 class EventRun:
-    """Events of one lane between which its queue got no others. `at` is the index of the next one.
+    """Consecutive events of a queue that belong to one lane. `at` is the index of the next one.
 
-    `number` orders the runs of a queue. `depth` is the depth of recursion at which the events are handled. Several lanes
-    may share the list `events`. Only `put` of the queue adds to it.
+    `number` orders the runs of a queue. `depth` is the depth of recursion at which the events are
+    handled. Several lanes may share the list `events`. Only `put` of the queue adds to it.
     """
 
     __slots__ = ("at", "depth", "events", "lane", "number")
@@ -41,7 +41,7 @@ class EventRun:
         return len(self.events) - self.at
 
     def left(self) -> list[tuple[Any, ...]]:
-        """Return the events from `at` on."""
+        """Return the events from index `at` on."""
         return self.events[self.at :] if self.at else self.events
 
 
@@ -82,7 +82,7 @@ class Lane:
             runs.popleft()
 
     def take(self, most: int) -> EventRun:
-        """Remove and return up to `most` of the oldest events. There must be one."""
+        """Remove and return up to `most` of the oldest events. There must be at least one."""
         first = self.runs[0]
         size = len(first)
         if size <= most:
@@ -102,7 +102,7 @@ class Lane:
 
 
 class TopicMemo(dict[str, bool]):
-    """Whether a narrowed observer wants events about a topic or filter, by its text."""
+    """Remembers, for each topic or filter, whether a narrowed observer wants events about it."""
 
     __slots__ = ("_wanted",)
 

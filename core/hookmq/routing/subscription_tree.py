@@ -440,7 +440,9 @@ class SubscriptionTree(Generic[S, V, R]):
 
 
 def _along(tail: str, levels: list[str], at: int) -> int:
-    """Return the position after `tail` in a topic's `levels` if it matches at `at`, or -1 if it does not."""
+    """Compare `tail` with a topic's `levels` from position `at` on. Return the position after the
+    match, or -1 if they differ.
+    """
     end = at + tail.count("/")
     if end > len(levels):
         return -1

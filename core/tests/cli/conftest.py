@@ -1,4 +1,4 @@
-"""A whole broker in a thread, for the commands that are clients."""
+"""Fixtures for the commands that are clients: a whole broker in a thread."""
 
 import asyncio
 import logging

@@ -138,7 +138,9 @@ class Churn:
             connection.close()
 
     async def _connect(self) -> Mark:
-        """Open all connections and hold them. Return the counts as they were once all connections were open."""
+        """Open all connections and hold them. Return the counts at the moment when all connections
+        were open.
+        """
         process, plan = self.process, self.plan
 
         async def one(client: Client) -> None:

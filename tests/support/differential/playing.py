@@ -112,7 +112,7 @@ class Play:
     def connect(
         self, name: str, level: int = 5, client_id: m.Field | None = None, /, **options: Any
     ) -> None:
-        """Open a connection and send CONNECT, as one step. The client id is `name` unless given."""
+        """Play one step: open a connection and send CONNECT. The client id is `name` unless given."""
         self.open(name, level)
         options.setdefault("keep_alive", 60)
         given = name if client_id is None else client_id
@@ -120,7 +120,7 @@ class Play:
         self.send(name, m.connect(given, level=level, **options))
 
     def send(self, name: str, *packets: bytes) -> None:
-        """Send packets of a client in one segment, as one step."""
+        """Play one step: send packets of a client in one segment."""
         client = self.clients[name]
         asked = sum(data[0] >> 4 == 12 for data in packets)
         client.pings += asked
@@ -130,19 +130,19 @@ class Play:
         self._collect(client.closed)
 
     def subscribe(self, name: str, *filters: tuple[m.Field, int], properties: bytes = b"") -> None:
-        """Send SUBSCRIBE with packet id 9, as one step."""
+        """Play one step: send SUBSCRIBE with packet id 9."""
         level = self.clients[name].teller.level
         self.send(name, m.subscribe(9, *filters, level=level, properties=properties))
 
     def publish(
         self, name: str, topic: m.Field, payload: bytes = b"", *args: int, **options: Any
     ) -> None:
-        """Send PUBLISH, as one step."""
+        """Play one step: send PUBLISH."""
         level = self.clients[name].teller.level
         self.send(name, m.publish(topic, payload, *args, level=level, **options))
 
     def publish_2(self, name: str, topic: m.Field, payload: bytes = b"", number: int = 1) -> None:
-        """Send PUBLISH with QoS 2 and its PUBREL together, as one step. It then does not matter
+        """Play one step: send PUBLISH with QoS 2 and its PUBREL together. It then does not matter
         which of the two triggers delivery.
         """
         level = self.clients[name].teller.level
@@ -150,18 +150,18 @@ class Play:
         self.send(name, data, m.pubrel(number))
 
     def drop(self, name: str) -> None:
-        """Close a client's connection without DISCONNECT, as one step."""
+        """Play one step: close a client's connection without DISCONNECT."""
         self.clients[name].close()
         self._collect(True)
 
     def got(self, name: str, text: str) -> None:
-        """Wait for a delayed packet whose description contains `text`, as one step."""
+        """Play one step: wait for a delayed packet whose description contains `text`."""
         client = self.clients[name]
         client.until(lambda: any(text in line for line in client.lines))
         self._collect(False)
 
     def until_gone(self, name: str, text: str, *packets: bytes) -> None:
-        """Repeat packets until the answer no longer contains `text`, as one step. Only the last
+        """Play one step: repeat packets until the answer no longer contains `text`. Only the last
         answer is recorded.
         """
         client = self.clients[name]

@@ -82,7 +82,9 @@ class HandleBase:
         return self._state.promises.make(self._plugin)
 
     def _settling(self, result: Promise, call: Callable[[], None]) -> None:
-        """Run `call`, which sets `result` now or later. If it raises an error, so does awaiting `result`."""
+        """Run `call`, which sets `result` now or later. If `call` raises an error, awaiting
+        `result` raises it too.
+        """
         try:
             call()
         except PluginError as error:

@@ -125,7 +125,7 @@ class DueWill:
 
 
 def size_of(message: Message) -> int:
-    """Return how many bytes a waiting will counts as."""
+    """Return the number of bytes for which a waiting will counts."""
     return len(message.topic) + len(message.payload)
 
 

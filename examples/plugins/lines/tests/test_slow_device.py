@@ -1,4 +1,6 @@
-"""A device that does not read: the gateway takes nothing more for it, neither from the broker nor from the device."""
+"""Test a device that does not read. The gateway takes no more messages for it from the broker, and
+no more lines from the device.
+"""
 
 import asyncio
 from collections.abc import Callable
