@@ -265,7 +265,12 @@ class PluginConnection(PluginMailbox):
                 return False  # `release` continues
             pending.popleft()
             self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
-            if not self._forward(one):
+            try:
+                forwarded = self._forward(one)
+            except Exception:
+                self.number(one[5])  # so that the end of the connection reaches the plugin
+                raise
+            if not forwarded:
                 self._take_publish(one)
         return False
 

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.handlers.established import session_of
 from hookmq.broker.memo import remember
 from hookmq.broker.parked_publishes import Parked
@@ -103,8 +104,13 @@ def _over(
 ) -> None:
     """Handle a PUBLISH that exceeds a rate limit: hold it and later packets, refuse it or drop it."""
     state = connection.state
+    waits = True
 
     def go(refusal: LimitExceeded | None) -> None:
+        nonlocal waits
+        if not waits or connection.phase is Phase.CLOSED:
+            return  # the limit ignored the cancellation, or calls twice: nothing is published for a client that left
+        waits = False
         # `waiting` remains set: held packets continue when this one is done.
         connection.decision = None
         if refusal is None:

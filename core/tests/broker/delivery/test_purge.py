@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hookmq.broker.delivery.purge import SLICE
 from hookmq.model.events import Direction, DropReason
-from hookmq_testing import DurableStore, Harness, HookRecorder, MemoryClient
+from hookmq.storage.records import Dequeue
+from hookmq_testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore
 
 Make = Callable[..., Harness]
 
@@ -156,6 +157,76 @@ def test_purging_the_qos_0_messages_of_a_slow_client(
     one.resume()
     one.expect_nothing()
     assert harness.broker.state.queued_bytes == 0
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_arrives_between_two_slices_is_kept(
+    broker_harness: Make, mine: HookRecorder, qos: int
+) -> None:
+    """The queue is in memory alone, and the messages at QoS 0 have a queue of their own."""
+    harness = broker_harness(plugins=[mine])
+    one = harness.connect("one", properties={"receive_maximum": 1}, auto_ack=False)
+    one.subscribe("t", qos)
+    session = harness.broker.sessions["one"]
+    connection = session.connection
+    assert connection is not None
+    pub = harness.connect("pub")
+    if qos:
+        pub.publish("t", b"in flight", 1)
+    else:
+        connection.pause_writing()  # type: ignore[attr-defined]
+    with harness.together():
+        for _ in range(3 * SLICE):
+            pub.publish("t", b"old", qos, expect=None)
+    told = Told(harness, harness.handle("mine").purge_queue("one"))
+    while len(session.queue or session.queue_qos0 or ()) > 2 * SLICE:
+        harness.clock.turn()
+    assert not told.done
+    with harness.together():
+        for _ in range(20):
+            pub.publish("t", b"new", qos, expect=None)
+    assert told.result == 3 * SLICE
+    assert len(session.queue or session.queue_qos0 or ()) == 20
+    assert session.queued == (20 if qos else 0)
+    assert harness.broker.state.loaded_bytes == 20 * 4 * qos
+    assert session.queued_bytes == harness.broker.state.queued_bytes == 20 * 4
+
+
+def test_what_arrives_during_two_purges_is_kept(broker_harness: Make, mine: HookRecorder) -> None:
+    """Each of them counted all messages, and the other drops some of these."""
+    store = LateReads()
+    harness = broker_harness(plugins=[mine], store=store, config={"session": {"queue_page": 2}})
+    one = queue(harness, 7)
+    store.late = True
+    broker = harness.handle("mine")
+    told = [Told(harness, broker.purge_queue("one")) for _ in range(2)]
+    harness.settle()
+    pub = harness.connect("pub2")
+    for _ in range(5):
+        pub.publish("t", b"new", 1)
+    store.answer(harness)
+    assert sum(one.result for one in told) == 7
+    store.late = False
+    one.reconnect()
+    for _ in range(5):
+        one.expect_message("t", b"new")
+    one.expect_nothing()
+
+
+def test_the_result_arrives_after_the_commit(broker_harness: Make, mine: HookRecorder) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness(plugins=[mine], store=store)
+    queue(harness, 3)
+    store.slow = True
+    told = Told(harness, harness.handle("mine").purge_queue("one"))
+    harness.settle()
+    assert not harness.broker.sessions["one"].queued
+    assert not told.done
+    assert store.committing is not None
+    assert {type(record) for record in store.committing} == {Dequeue}
+    store.finish()
+    harness.settle()
+    assert told.result == 3
 
 
 @pytest.mark.parametrize("twice", [True, False])
