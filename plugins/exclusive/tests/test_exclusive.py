@@ -199,3 +199,30 @@ def test_a_broker_process_with_real_clients(tmp_path: Path) -> None:
         assert second.subscribe(TOPIC, 1) == 0x97
         second.publish("commands/press", b"stop", 1)
         assert first.message().topic == "commands/press"
+
+
+@pytest.mark.slow
+def test_a_real_broker_keeps_the_holder_over_a_restart(tmp_path: Path) -> None:
+    """The session of the holder is in the store of the storage plugin. The plugin finds it there when it starts."""
+    config = tmp_path / "hookmq.yaml"
+    config.write_text(
+        'version: 1\nlisteners: [{name: tcp, bind: "127.0.0.1:0"}]\n'
+        "auth: {default: allow}\nauthz: {default: allow}\n"
+        f'plugins: [{{use: storage, config: {{path: "{tmp_path}/data"}}}}, {{use: exclusive}}]\n'
+    )
+    with (
+        serving("-c", str(config)) as served,
+        Client(served.ports["tcp"], "first", V5, expiry=600) as first,
+    ):
+        assert first.subscribe(TOPIC, 1) == 1
+    with serving("-c", str(config)) as served:
+        port = served.ports["tcp"]
+        with Client(port, "second", V5) as second:
+            assert second.subscribe(TOPIC, 1) == 0x97
+            second.publish("commands/press", b"stop", 1)
+            with Client(port, "first", V5, clean=False, expiry=600) as first:
+                assert first.message().payload == b"stop"
+                assert second.subscribe(TOPIC, 1) == 0x97
+            with Client(port, "first", V5, clean=True, expiry=0):
+                pass  # its session has ended
+            assert second.subscribe(TOPIC, 1) == 1
