@@ -75,7 +75,9 @@ class Kept(Outgoing):
         return FORMS if self.size <= SMALL else 1
 
     def without_id(self) -> Outgoing:
-        """See `Outgoing.anew`. A large message's encodings are not shared, so that `most` limits them."""
+        """See `Outgoing.without_id`. A large message's encodings are not shared, so that `most`
+        limits them.
+        """
         return super().without_id() if self.size <= SMALL else Outgoing(self.message)
 
 

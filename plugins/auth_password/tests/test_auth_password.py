@@ -1,4 +1,4 @@
-"""Test which clients may connect, in every MQTT version and in an in-memory broker."""
+"""Test which clients may connect to an in-memory broker, in every MQTT version."""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Bucket keys: the networks that addresses belong to, and names of limited length."""
+"""Compute the keys of buckets: the networks to which addresses belong, and names of limited length."""
 
 from functools import lru_cache
 from hashlib import sha256

@@ -173,8 +173,8 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """A clock that jumps back loses no data. Deadlines are absolute times, so they move by the
-    jump, and commit numbers continue.
+    """If the clock jumps back, no data is lost. Deadlines are absolute times, so they are delayed
+    accordingly, and commit numbers continue.
     """
     with Harness(start=False) as harness:
         harness.restart(store=SQLiteStore(tmp_path / "data", harness.clock))

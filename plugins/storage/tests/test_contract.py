@@ -90,7 +90,9 @@ class TestProcess(TestInline):
         self.loop.turn()
 
     def crash(self, store: Store) -> None:
-        """Kill the writer, busy or not, and drop the broker's end."""
+        """Kill the writer, whether or not it is busy, and discard the broker's end of the
+        connection.
+        """
         assert isinstance(store, SQLiteStore)
         assert store._process is not None
         store._process.kill()
