@@ -5,7 +5,7 @@ from typing import Protocol
 
 from hookmq.hooks.clients import ClientHandle, ClientRequest
 from hookmq.hooks.plugin_state import PluginState
-from hookmq.hooks.verdicts import Allow, Deny
+from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action
 from hookmq.model.message import Message
@@ -55,6 +55,7 @@ class BrokerHandle(Protocol):
         *,
         as_client: ClientInfo | None = None,
         volatile: bool = False,
+        transformed: bool = False,
     ) -> None:
         """Publish a message with the origin ``plugin:ID``. Returns at once.
 
@@ -69,6 +70,8 @@ class BrokerHandle(Protocol):
         With `retain` and `volatile`, the message is retained without a record in the store. After a restart, neither
         this message nor the message that it replaced exists. Use this for values that are published repeatedly, such as
         statistics. Without `retain`, `volatile` has no effect.
+
+        With `transformed`, neither `authorize` nor `on_publish` is called, because `transform` has returned this message.
         """
 
     def publish_and_wait(
@@ -81,11 +84,27 @@ class BrokerHandle(Protocol):
         *,
         as_client: ClientInfo | None = None,
         volatile: bool = False,
+        transformed: bool = False,
     ) -> Awaitable[int]:
         """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
 
         Awaiting raises PluginError if the message was refused, after an internal error, if the store fails, or if the
         broker ends first. So does everything else that a plugin awaits. Raises PluginError in a thread.
+        """
+
+    def transform(
+        self, client: ClientInfo | None, message: Message, action: Action = Action.PUBLISH
+    ) -> Awaitable[Message | Deny | Drop | Handled]:
+        """Ask the other plugins what becomes of `message` if `client` publishes it. Nothing is published.
+
+        For a plugin that accepts a message now and publishes it later. The result is the message as `on_publish`
+        changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Anything else is the reason
+        why it would not be published, which the client can still be sent.
+
+        `authorize` is called for the topic of the message, and again if a plugin changes the topic. For the action
+        WILL, `on_will` is called as well. Without a client, there is no authorization. Plugins may count or store what
+        they see, so call this once for each message. Refusals are not reported to `on_denied` or `on_dropped`. Raises
+        PluginError for other actions, for an invalid topic, or if called in a thread.
         """
 
     def connect(self, request: ClientRequest) -> Awaitable[ClientHandle]:

@@ -1,5 +1,6 @@
 """Implement the `delayed` plugin: ``$delayed/SECONDS/TOPIC`` publishes to TOPIC after a delay."""
 
+from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from hookmq.plugin import (
     ConfigError,
     Context,
     Deny,
+    Drop,
     Handled,
     Message,
     MetricRegistry,
@@ -21,14 +23,14 @@ from hookmq.plugin import (
     setting,
 )
 
-from hookmq_delayed.record import Record, timer_key
+from hookmq_delayed.record import Record, id_key, owner_key
 from hookmq_delayed.request import PREFIX, Cancel, InvalidRequest, parse
 
 ID_PROPERTY = "delayed-id"
 """The user property that gives a message an id, with which its client can cancel or replace it."""
 MAX_DELAY = 4_294_967
 """The default maximum delay in seconds: 49 days, as in EMQX."""
-Verdict = Handled | Deny
+Verdict = Handled | Deny | Drop
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,25 @@ class DelayedConfig:
     max_messages: int = setting(
         10_000, "maximum number of waiting messages; further ones are refused", minimum=1
     )
+    max_messages_per_client: int = setting(
+        1000, "maximum number of waiting messages of one client", minimum=1
+    )
 
     def __post_init__(self) -> None:
-        if self.max_delay < 1 or self.max_messages < 1:
-            raise ConfigError("max_delay and max_messages: expected at least 1")
+        if min(self.max_delay, self.max_messages, self.max_messages_per_client) < 1:
+            raise ConfigError(
+                "max_delay, max_messages and max_messages_per_client: expected at least 1"
+            )
 
 
 class DelayedPlugin(Plugin):
     """Stores messages and publishes them when they are due.
 
-    A message is acknowledged once it is committed. It is stored with a timer of the broker, so it
-    survives a restart and is published at least once.
+    A message is acknowledged once it is committed. It is stored with a timer of the broker, so it survives a restart
+    and is published at least once. The state of the plugin has the timers' keys, because they tell whose messages wait.
+
+    The other plugins decide on a message when it arrives, so that a refusal reaches the client. They are not asked again
+    when it is published.
     """
 
     Config = DelayedConfig
@@ -58,6 +68,21 @@ class DelayedPlugin(Plugin):
     def __init__(self, config: DelayedConfig, context: Context) -> None:
         super().__init__(config, context)
         self.counts = {"accepted": 0, "published": 0, "cancelled": 0, "refused": 0}
+        self._waiting: Counter[str] = Counter()
+        """Number of waiting messages by owner."""
+        self._publishing: set[str] = set()
+        """Keys of the messages that are being published, unless a later message has replaced them."""
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        """Count the stored messages."""
+        cursor = ""
+        while True:
+            page = broker.state.items(cursor=cursor, limit=1000)
+            self._waiting.update(key.partition("/")[0] for key, _ in page.items)
+            cursor = page.cursor
+            if not cursor:
+                return
 
     @hookimpl
     def on_publish(
@@ -93,36 +118,64 @@ class DelayedPlugin(Plugin):
             request = parse(message.topic.removeprefix(mount))
         except InvalidRequest as error:
             return self._refuse(ReasonCode.TOPIC_NAME_INVALID, str(error))
+        owner = owner_key(client_id, user)
         if isinstance(request, Cancel):
-            self.counts["cancelled"] += await broker.cancel_timer(
-                timer_key(client_id, user, request.id)
-            )
+            key = f"{owner}/{id_key(request.id)}"
+            self._forget(key, broker)
+            self.counts["cancelled"] += await broker.cancel_timer(key)
             return Handled()
         if request.seconds > self.config.max_delay:
             why = f"the delay exceeds {self.config.max_delay} seconds"
             return self._refuse(ReasonCode.QUOTA_EXCEEDED, why)
-        target = mount + request.topic
-        if client is not None:
-            asked = await broker.authorize(client, action, target, message)
-            if isinstance(asked, Deny):
-                self.counts["refused"] += 1
-                return asked
+        wanted = message.replace(topic=mount + request.topic)
+        try:
+            decided = await broker.transform(client, wanted, action)
+        except PluginError as error:
+            return self._refuse(ReasonCode.TOPIC_NAME_INVALID, error.message)
+        if not isinstance(decided, Message):
+            self.counts["refused"] += 1
+            return decided
         id = next((text for name, text in message.user_property if name == ID_PROPERTY), "")
         due = broker.time() + request.seconds
         record = Record(
-            target, message.payload, message.qos, message.retain, message.properties,
+            decided.topic, decided.payload, decided.qos, decided.retain, decided.properties,
             client_id, id, due,
         )  # fmt: skip
-        key = timer_key(client_id, user, id) if id else f"auto/{broker.runtime.token(16)}"
-        if broker.state.keys >= self.config.max_messages:
+        key = f"{owner}/{id_key(id) if id else broker.runtime.token(16)}"
+        return self._store(key, due, record, broker)
+
+    def _store(self, key: str, due: float, record: Record, broker: BrokerHandle) -> Verdict:
+        """Set the timer of a message, or replace the message that has this key."""
+        owner = key.partition("/")[0]
+        new = broker.state.get(key) is None
+        if new and self._waiting[owner] >= self.config.max_messages_per_client:
+            most = self.config.max_messages_per_client
+            why = f"this client has {most} delayed messages already"
+            return self._refuse(ReasonCode.QUOTA_EXCEEDED, why)
+        if new and self._waiting.total() >= self.config.max_messages:
             return self._refuse(ReasonCode.QUOTA_EXCEEDED, "too many delayed messages")
         try:
             # Not awaited: the acknowledgement waits for the commit in any case.
+            broker.state.put(key, b"")
             broker.set_timer(key, due, record.encode())
         except PluginError as error:
+            if new:
+                broker.state.delete(key)
             return self._refuse(ReasonCode.QUOTA_EXCEEDED, f"no room: {error}")
+        self._waiting[owner] += new
+        self._publishing.discard(key)
         self.counts["accepted"] += 1
         return Handled()
+
+    def _forget(self, key: str, broker: BrokerHandle) -> None:
+        """Remove a message from the state and the numbers, if it still waits."""
+        if broker.state.get(key) is None:
+            return
+        broker.state.delete(key)
+        owner = key.partition("/")[0]
+        self._waiting[owner] -= 1
+        if self._waiting[owner] <= 0:
+            del self._waiting[owner]
 
     def _refuse(self, code: ReasonCode, reason: str) -> Deny:
         self.counts["refused"] += 1
@@ -131,6 +184,17 @@ class DelayedPlugin(Plugin):
     @hookimpl
     async def on_timer(self, key: str, data: bytes, broker: BrokerHandle) -> None:
         """Publish a message that is due."""
+        self._publishing.add(key)
+        try:
+            await self._publish(key, data, broker)
+        except BaseException:
+            self._publishing.discard(key)
+            raise
+        if key in self._publishing:  # else a message with the same key was accepted meanwhile
+            self._publishing.discard(key)
+            self._forget(key, broker)  # in the turn in which the broker deletes the timer
+
+    async def _publish(self, key: str, data: bytes, broker: BrokerHandle) -> None:
         try:
             record = Record.decode(data)
         except ValueError as error:
@@ -138,10 +202,11 @@ class DelayedPlugin(Plugin):
             return
         try:
             await broker.publish_and_wait(
-                record.topic, record.payload, record.qos, record.retain, record.properties or EMPTY
-            )
+                record.topic, record.payload, record.qos, record.retain, record.properties or EMPTY,
+                transformed=True,
+            )  # fmt: skip
         except PluginError as error:
-            # Refused by a plugin: another attempt would be refused, too.
+            # Another attempt would be refused, too.
             self.counts["refused"] += 1
             broker.log(
                 "warning", "delayed.refused",

@@ -53,8 +53,12 @@ class Record:
             raise ValueError(f"not a delayed message: {error!r}") from error
 
 
-def timer_key(client_id: str, user: str, id: str) -> str:
-    """Return the key of a client's message with the id it chose. Another client, or another user of the same client id,
-    cannot make the same key."""
-    owner = sha256(json.dumps([client_id, user]).encode()).hexdigest()
-    return f"id/{owner}/{sha256(id.encode()).hexdigest()}"
+def owner_key(client_id: str, user: str) -> str:
+    """Return the first part of the keys of a client's messages. Another client, or another user of the same client id,
+    has a different one."""
+    return sha256(json.dumps([client_id, user]).encode()).hexdigest()
+
+
+def id_key(id: str) -> str:
+    """Return the second part of the key of a message with the id that its client chose."""
+    return f"id-{sha256(id.encode()).hexdigest()}"

@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 from hookmq.mqtt_api import EMPTY, Properties
-from hookmq.plugin import Action, Allow, Context, Deny, Plugin, hookimpl
+from hookmq.plugin import (
+    Action,
+    Allow,
+    BrokerHandle,
+    ClientInfo,
+    Context,
+    Deny,
+    Message,
+    Plugin,
+    hookimpl,
+)
 from hookmq_delayed.plugin import DelayedPlugin
-from hookmq_delayed.record import Record, timer_key
+from hookmq_delayed.record import Record, id_key, owner_key
 from hookmq_delayed.request import Cancel, Delay, InvalidRequest, parse
 from hookmq_testing import DurableStore, Harness, MemoryClient, make_plugin, will
 from hookmq_testing.contracts import PluginContract
@@ -26,8 +36,13 @@ Make = Callable[..., Harness]
 class TestContract(PluginContract):
     kind = DelayedPlugin
     use = "delayed"
-    configs = ({}, {"max_delay": 10, "max_messages": 1})
-    bad_configs = ({"max_delay": 0}, {"max_messages": 0}, {"x": 1})
+    configs = ({}, {"max_delay": 10, "max_messages": 1, "max_messages_per_client": 1})
+    bad_configs = (
+        {"max_delay": 0},
+        {"max_messages": 0},
+        {"max_messages_per_client": 0},
+        {"x": 1},
+    )
 
 
 @pytest.fixture
@@ -96,7 +111,7 @@ def test_it_is_no_drop(harness: Harness) -> None:
     assert harness.metrics.dropped == {}
 
 
-ID = {"user_property": (("delayed-id", "stop"),)}
+ID: dict[str, Any] = {"user_property": (("delayed-id", "stop"),)}
 
 
 def test_a_client_cancels_its_message(harness: Harness) -> None:
@@ -178,16 +193,94 @@ def test_the_number_of_messages_is_bounded(make: Make) -> None:
     client.publish("$delayed/5/a", b"x", 1, expect=0)
 
 
-def test_a_refused_message_is_not_tried_again(make: Make) -> None:
+def test_the_number_of_messages_of_one_client_is_bounded(make: Make) -> None:
+    store = DurableStore()
+    harness = make(store=store, max_messages_per_client=2)
+    client, other = (harness.connect(name, keep_alive=0) for name in ("c", "other"))
+    client.publish("$delayed/5/a", b"x", 1, expect=0)
+    client.publish("$delayed/60/a", b"x", 1, expect=0, **ID)
+    client.publish("$delayed/9/a", b"x", 1, expect=0x97)
+    client.publish("$delayed/60/a", b"y", 1, expect=0, **ID)  # replaces one
+    other.publish("$delayed/60/a", b"x", 1, expect=0)
+    harness.restart()
+    client = harness.connect("c", keep_alive=0)
+    client.publish("$delayed/9/a", b"x", 1, expect=0x97)
+    harness.advance(6)
+    client.publish("$delayed/60/a", b"x", 1, expect=0)
+    client.publish("$delayed/9/a", b"x", 1, expect=0x97)
+    client.publish("$delayed/cancel/stop", b"", 1, expect=0)
+    client.publish("$delayed/9/a", b"x", 1, expect=0)
+    client.publish("$delayed/9/a", b"x", 1, expect=0x97)
+    harness.advance(100)
+    assert harness.handle("delayed").state.keys == 0
+
+
+class Placing(Plugin):
+    """Move messages below ``mine`` to the client's own topics, as a plugin with rules does."""
+
+    @hookimpl
+    def on_publish(self, client: ClientInfo | None, message: Message) -> Message | Deny | None:
+        if not message.topic.startswith("mine/"):
+            return None
+        if client is None:
+            return Deny(reason="no client id")
+        return message.replace(topic=f"of/{client.client_id}/{message.topic[5:]}")
+
+
+def test_the_target_is_rewritten_for_its_client(make: Make) -> None:
+    harness = make(Placing(None, Context("placing")))
+    watching, client = watcher(harness), harness.connect("c", keep_alive=0)
+    client.publish("$delayed/5/mine/a", b"x", 1, expect=0)
+    client.disconnect()
+    harness.advance(6)
+    watching.expect_message("of/c/a", b"x")
+    assert harness.logged("delayed.refused") == []
+
+
+def test_the_rewritten_target_is_authorized_before_the_acknowledgement(make: Make) -> None:
+    class Strict(Plugin):
+        @hookimpl
+        def authorize(self, action: Action, topic: str) -> Allow | Deny:
+            return Deny() if topic.startswith("of/") else Allow()
+
+    harness = make(Placing(None, Context("placing")), Strict(None, Context("strict")))
+    harness.connect("c").publish("$delayed/5/mine/a", b"x", 1, expect=0x87)
+    harness.advance(6)
+    assert harness.metrics.messages_delivered == 0
+
+
+def test_a_message_that_a_plugin_refuses_is_not_acknowledged(make: Make) -> None:
     class Refusing(Plugin):
         @hookimpl
         def on_publish(self, message: Any) -> Deny | None:
             return Deny() if message.topic == "a" else None
 
     harness = make(Refusing(None, Context("refusing")))
-    harness.connect("c", keep_alive=0).publish("$delayed/5/a", b"x", 1, expect=0)
+    harness.connect("c", keep_alive=0).publish("$delayed/5/a", b"x", 1, expect=0x87)
     harness.advance(600)
-    assert len(harness.logged("delayed.refused")) == 1
+    assert harness.logged("delayed.refused") == []
+
+
+def test_a_message_replaced_while_it_is_published_is_counted_once(make: Make) -> None:
+    class Repeating(Plugin):
+        """Delay each message of ``a`` again when it is published, with the same id."""
+
+        @hookimpl
+        async def on_published(self, message: Message, broker: BrokerHandle) -> None:
+            if message.topic == "a":
+                client = broker.client("c")
+                broker.publish(
+                    "$delayed/5/a", b"x", 1, properties=Properties(**ID), as_client=client
+                )
+
+    harness = make(Repeating(None, Context("repeating")), max_messages_per_client=1)
+    client = harness.connect("c", keep_alive=0)
+    client.publish("$delayed/5/a", b"x", 1, expect=0, **ID)
+    for _ in range(3):
+        harness.advance(6)
+        client.publish("$delayed/5/b", b"x", 1, expect=0x97)
+    client.publish("$delayed/cancel/stop", b"", 1, expect=0)
+    client.publish("$delayed/5/b", b"x", 1, expect=0)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +313,8 @@ def test_a_record_reads_back(
     properties = Properties(user_property=tuple(clean)) if clean else EMPTY
     record = Record(topic, payload, qos, retain, properties, client_id, id, 1.5)
     assert Record.decode(record.encode()) == record
-    assert len(timer_key(client_id, "", id)) < 200
-    assert timer_key(client_id, "ann", id) != timer_key(client_id, "bob", id)
+    assert len(owner_key(client_id, "") + id_key(id)) < 200
+    assert owner_key(client_id, "ann") != owner_key(client_id, "bob")
 
 
 def test_a_broker_process_with_a_real_client(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from functools import partial
 
 from hookmq.broker.handlers.session_owner import same_owner
 from hookmq.broker.plugin_api.base import HandleBase
+from hookmq.broker.publish.decision import PublishDecision
 from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
 from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.hooks.verdicts import Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.errors import PluginError
-from hookmq.model.events import Direction, DropReason
+from hookmq.model.events import Action, Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.encoder import publish_size
@@ -35,11 +37,13 @@ class Publishing(HandleBase):
         *,
         as_client: ClientInfo | None = None,
         volatile: bool = False,
+        transformed: bool = False,
     ) -> None:
         """Publish with the origin ``plugin:ID``, in a later turn. A refused message is counted, logged and reported to
         `on_dropped`. Raises PluginError for an invalid argument."""
         message = self._message(topic, payload, qos, retain, properties, as_client, volatile)
-        self._on_loop(partial(self._send, message, as_client, volatile, None))
+        self._check_types("publish", ("transformed", transformed, bool))
+        self._on_loop(partial(self._send, message, as_client, volatile, transformed, None))
 
     def publish_and_wait(
         self,
@@ -51,13 +55,56 @@ class Publishing(HandleBase):
         *,
         as_client: ClientInfo | None = None,
         volatile: bool = False,
+        transformed: bool = False,
     ) -> Awaitable[int]:
         """Publish, and return an awaitable for the number of recipients once the message is committed. The message is
         sent even if nothing awaits it. Awaiting raises PluginError if the message was refused."""
         self._only_on_loop("publish_and_wait()")
         message = self._message(topic, payload, qos, retain, properties, as_client, volatile)
+        self._check_types("publish", ("transformed", transformed, bool))
         result = self._promise()
-        self._send(message, as_client, volatile, result)
+        self._send(message, as_client, volatile, transformed, result)
+        return result
+
+    def transform(
+        self, client: ClientInfo | None, message: Message, action: Action = Action.PUBLISH
+    ) -> Awaitable[Message | Deny | Drop | Handled]:
+        """Ask the other plugins, in a later turn, what becomes of `message` if `client` publishes it. Publish nothing."""
+        self._only_on_loop("transform()")
+        self._check_types(
+            "transform", ("client", client, ClientInfo | None), ("message", message, Message)
+        )
+        if action not in (Action.PUBLISH, Action.WILL):
+            raise self._refusal("transform", f"{action!r} is not PUBLISH or WILL")
+        if action is Action.WILL and client is None:
+            raise self._refusal("transform", "a will needs a client")
+        self._check_topic(message.topic, "transform")
+        state = self._state
+        result = self._promise()
+        depth = DEPTH.get() + 1
+        if depth > state.settings.broker.publish_depth:
+            self._fail(result, PluginError(self._plugin, "plugins ask in a loop"))
+            return result
+
+        def done(outcome: PublishResult) -> None:
+            state.guarded(partial(self._settling, result, give))
+
+        def give() -> None:
+            self._give(result, decision.verdict)
+
+        def begin() -> None:
+            at_depth(depth, decision.start)
+
+        decision = PublishDecision(
+            state,
+            state.chains("" if client is None else client.listener),
+            message,
+            done,
+            client=client,
+            action=action,
+            skip=self._plugin,
+        )
+        state.runtime.call_soon(partial(state.guarded, partial(self._settling, result, begin)))
         return result
 
     def _message(
@@ -114,7 +161,12 @@ class Publishing(HandleBase):
         )
 
     def _send(
-        self, message: Message, client: ClientInfo | None, volatile: bool, result: Promise | None
+        self,
+        message: Message,
+        client: ClientInfo | None,
+        volatile: bool,
+        transformed: bool,
+        result: Promise | None,
     ) -> None:
         state = self._state
         depth = DEPTH.get() + 1
@@ -150,7 +202,7 @@ class Publishing(HandleBase):
                 skip=self._plugin,
             )
             run.volatile = volatile
-            at_depth(depth, run.start)
+            at_depth(depth, run.start_decided if transformed else run.start)
             state.writes.schedule()
 
         call = begin if result is None else partial(self._settling, result, begin)

@@ -205,6 +205,13 @@ class PublishPipeline:
         if result is not None:
             self.done(result)
 
+    def start_decided(self) -> None:
+        """Do what `start` does for a message on which the plugins have decided already."""
+        self._accept()
+        self.returned = True
+        if self.result is not None:
+            self.done(self.result)
+
     def _authorize(self, then: Callable[[Allow | Deny, str], None]) -> None:
         client = self.client
         message = self.message

@@ -1,0 +1,41 @@
+"""What plugins decide about a message that is not published yet."""
+
+from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
+from hookmq.hooks.verdicts import Deny, Drop, Handled
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.reason_codes import ReasonCode
+
+
+class PublishDecision(PublishPipeline):
+    """Asks `authorize` and `on_publish` like `PublishPipeline`, and ends where that one would publish.
+
+    `verdict` is then the message as the plugins changed it, or why it would not be published. Nothing is counted or
+    reported: the message has not been refused, since nobody has published it.
+    """
+
+    __slots__ = ("ended_by",)
+
+    ended_by: Deny | Drop | Handled | None
+
+    @property
+    def verdict(self) -> Message | Deny | Drop | Handled:
+        """The decision, once `done` was called."""
+        return self.message if self.ended_by is None else self.ended_by
+
+    def _accept(self) -> None:
+        self._settle(None)
+
+    def _deny(self, verdict: Deny, by: str) -> None:
+        self._settle(verdict)
+
+    def _transformed(self, result: Message | Subscription | Deny | Drop | Handled, by: str) -> None:
+        if isinstance(result, Drop | Handled):
+            if not self.cancelled:
+                self._settle(result)
+        else:
+            super()._transformed(result, by)
+
+    def _settle(self, verdict: Deny | Drop | Handled | None) -> None:
+        self.ended_by = verdict
+        self._end(PublishResult(ReasonCode.SUCCESS))
