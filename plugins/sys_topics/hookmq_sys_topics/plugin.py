@@ -8,6 +8,7 @@ from hookmq.plugin import (
     ConfigError,
     Context,
     Plugin,
+    PluginError,
     Seconds,
     Timer,
     hookimpl,
@@ -45,6 +46,8 @@ class SysTopicsPlugin(Plugin):
     def __init__(self, config: SysTopicsConfig, context: Context) -> None:
         super().__init__(config, context)
         self._published: dict[str, str] = {}
+        self._too_long: set[str] = set()
+        """Topics that have more levels than the broker allows."""
         self._timer: Timer | None = None
 
     @hookimpl
@@ -56,14 +59,15 @@ class SysTopicsPlugin(Plugin):
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
         """Publish the first values, and the others at intervals."""
-        broker.publish(
-            PREFIX + "version",
-            f"hookmq version {version('hookmq')}".encode(),
-            0,
-            True,
-            volatile=True,
-        )
+        self._send("version", f"hookmq version {version('hookmq')}")
         self._publish()
+        if self._too_long:
+            needed = max(topic.count("/") for topic in self._too_long)
+            broker.log(
+                "warning", "sys_topics.left_out",
+                topics=len(self._too_long), needed=needed, setting="broker.max_topic_levels",
+                hint="raise broker.max_topic_levels, or remove `use: sys_topics`",
+            )  # fmt: skip
 
     @hookimpl
     async def on_shutdown(self) -> None:
@@ -77,5 +81,14 @@ class SysTopicsPlugin(Plugin):
         for topic, text in self._values.update(broker.counters(), broker.now()):
             if self._published.get(topic) != text:
                 self._published[topic] = text
-                broker.publish(PREFIX + topic, text.encode(), 0, True, volatile=True)
+                self._send(topic, text)
         self._timer = broker.runtime.call_later(self.config.interval, self._publish)
+
+    def _send(self, name: str, text: str) -> None:
+        topic = PREFIX + name
+        if topic in self._too_long:
+            return
+        try:
+            self._broker.publish(topic, text.encode(), 0, True, volatile=True)
+        except PluginError:  # broker.max_topic_levels; nothing else is wrong with these topics
+            self._too_long.add(topic)

@@ -47,6 +47,27 @@ class Reader:
         return {one.topic.removeprefix(PREFIX): one.payload.decode() for one in found}
 
 
+@pytest.mark.parametrize(("levels", "published"), [(1, False), (2, True), (5, True), (6, True)])
+def test_topics_with_more_levels_than_allowed_are_left_out(levels: int, published: bool) -> None:
+    """Five levels were too few for the plugin to start."""
+    plugin = make_plugin(SysTopicsPlugin, {}, "sys")
+    settings: dict[str, Any] = {
+        "broker": {"max_topic_levels": levels},
+        "auth": {"default": "allow"},
+    }
+    with Harness([plugin], config=settings) as harness:
+        client = harness.connect("c", keep_alive=0)
+        client.subscribe("$SYS/#")
+        harness.advance(30)
+        topics = [one.topic for one in client.messages]
+        assert (f"{PREFIX}version" in topics) == published
+        assert {topic.count("/") for topic in topics} <= set(range(levels + 1))
+        logged = harness.logged("sys_topics.left_out")
+        assert len(logged) == (levels < 6), "once, if any topic is left out"
+        for entry in logged:
+            assert (entry["setting"], entry["needed"]) == ("broker.max_topic_levels", 6)
+
+
 def test_a_new_subscriber_gets_all_values(make: Make) -> None:
     harness = make()
     client = harness.connect("c", keep_alive=0)
