@@ -22,23 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookmq_testing.asyncio_client import AsyncioClient
+    from hookmq_testing.asyncio_runtime import AsyncioRuntime
     from hookmq_testing.client import MemoryClient, will
-    from hookmq_testing.commands import run_command
+    from hookmq_testing.commands import Parser, run_command
     from hookmq_testing.contracts import JournalContract, PluginContract, StoreContract
     from hookmq_testing.harness import Harness
     from hookmq_testing.loop_thread import LoopThread
-    from hookmq_testing.plugins import PluginInstance, make_plugin
+    from hookmq_testing.plugins import PluginInstance, load_plugins, make_plugin
     from hookmq_testing.recorder import HookCall, HookRecorder
-    from hookmq_testing.runtime import VirtualRuntime
+    from hookmq_testing.runtime import EPOCH, VirtualRuntime
     from hookmq_testing.stores import DurableStore, RecordingJournal, SlowStore
     from hookmq_testing.wire import MemoryWire, Write
 
 _HOMES = {
-    "AsyncioClient": "asyncio_client", "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder",
+    "AsyncioClient": "asyncio_client", "AsyncioRuntime": "asyncio_runtime",
+    "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder",
     "HookRecorder": "recorder", "JournalContract": "contracts", "LoopThread": "loop_thread", "MemoryClient": "client",
-    "MemoryWire": "wire", "PluginContract": "contracts", "PluginInstance": "plugins", "RecordingJournal": "stores",
+    "MemoryWire": "wire", "Parser": "commands",
+    "PluginContract": "contracts", "PluginInstance": "plugins", "RecordingJournal": "stores",
     "SlowStore": "stores", "StoreContract": "contracts", "VirtualRuntime": "runtime",
-    "Write": "wire", "make_plugin": "plugins", "run_command": "commands", "will": "client",
+    "EPOCH": "runtime", "Write": "wire",
+    "load_plugins": "plugins", "make_plugin": "plugins", "run_command": "commands", "will": "client",
 }  # fmt: skip
 
 
@@ -50,7 +54,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "AsyncioClient", "DurableStore", "Harness", "HookCall", "HookRecorder", "JournalContract", "LoopThread",
-    "MemoryClient", "MemoryWire", "PluginContract", "PluginInstance", "RecordingJournal", "SlowStore",
-    "StoreContract", "VirtualRuntime", "Write", "make_plugin", "run_command", "will",
+    "EPOCH", "AsyncioClient", "AsyncioRuntime", "DurableStore", "Harness", "HookCall", "HookRecorder",
+    "JournalContract", "LoopThread",
+    "MemoryClient", "MemoryWire", "Parser", "PluginContract", "PluginInstance", "RecordingJournal", "SlowStore",
+    "StoreContract", "VirtualRuntime", "Write", "load_plugins", "make_plugin", "run_command", "will",
 ]  # fmt: skip

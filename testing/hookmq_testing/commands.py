@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from hookmq.cli import main
+from hookmq.cli import Parser, main
+
+__all__ = ["Parser", "run_command"]
 
 
 def run_command(words: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookmq.config.binding import bound_fields
 from hookmq.config.diagnostics import ConfigProblems
-from hookmq.config.model import Config, bound_config
+from hookmq.config.model import Config, bound_config, load, loads
 from hookmq.config.plugins import as_node, build
 from hookmq.config.units import Rate
 from hookmq.hooks.discovery import InstalledPlugin
@@ -46,6 +46,22 @@ def make_plugin(
         config, (offered,), log
     )  # required: without the plugin, a test has nothing to test
     return made.with_entry(replace(made.entry, required=required))
+
+
+def load_plugins(
+    config: str | os.PathLike[str], environ: Mapping[str, str] | None = None
+) -> tuple[PluginInstance, ...]:
+    """Create the plugins of a whole configuration, given as text or as the path of its file. Blocks on file reads.
+
+    Use this instead of `make_plugin` to test which place an error names. Plugins are found through their entry points.
+    ``$file`` in a text is relative to the current folder. `environ` replaces the environment of the process.
+
+    Raises the errors of ``hookmq check``: one ConfigError with every mistake, with file and line, and PluginError if a
+    plugin is missing, requires another `HOOK_API`, or cannot be created.
+    """
+    if isinstance(config, str):
+        return build(loads(config, environ=environ))
+    return build(load(config, environ=environ))
 
 
 def _configured(entry: Mapping[str, Any]) -> Config:
@@ -93,4 +109,4 @@ def _as_written(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-__all__ = ["PluginInstance", "instance_of", "make_plugin"]
+__all__ = ["PluginInstance", "instance_of", "load_plugins", "make_plugin"]

@@ -29,6 +29,7 @@ from hookmq_testing import (
     PluginContract,
     PluginInstance,
     make_plugin,
+    run_command,
     will,
 )
 
@@ -709,17 +710,15 @@ def test_an_exception_denies(file: Path) -> None:
 
 
 def test_a_mistake_is_told_with_its_line_at_start(tmp_path: Path) -> None:
-    from hookmq.cli import main
-
     (tmp_path / "acl.yaml").write_text("rules:\n  - allow: publish\n    tpoic: a\n")
     config = tmp_path / "hookmq.yaml"
     config.write_text(
         "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\n"
         f"plugins: [{{use: acl_file, config: {{path: {tmp_path}/acl.yaml}}}}]\n"
     )
-    assert main(["check", "-c", str(config)]) != 0
+    assert run_command(["check", "-c", str(config)]) != 0
     (tmp_path / "acl.yaml").write_text("rules: []\n")
-    assert main(["check", "-c", str(config)]) == 0
+    assert run_command(["check", "-c", str(config)]) == 0
 
 
 def test_the_config_may_be_given_as_text() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hookmq.config.model import load
-from hookmq.config.plugins import build
 from hookmq_auth_http.plugin import AuthHttpPlugin
+from hookmq_testing import load_plugins
 
 LISTENER = {"name": "tcp", "bind": "127.0.0.1:0"}
 Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,7 +83,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[AuthHtt
         entry = {"use": "auth_http", "id": "http", "config": settings}
         path = tmp_path / "hookmq.yaml"
         path.write_text(json.dumps({"version": 1, "listeners": [LISTENER], "plugins": [entry]}))
-        plugin = build(load(path))[0].plugin
+        plugin = load_plugins(path)[0].plugin
         assert isinstance(plugin, AuthHttpPlugin)
         clock = [100.0]
         plugin.clock = clock  # type: ignore[attr-defined]

@@ -5,16 +5,14 @@ contract.
 import asyncio
 import contextlib
 import json
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import aiomqtt
 import pytest
-from hookmq.config.plugins import accepts
-from hookmq.hooks.discovery import find, load
-from hookmq.plugin import HOOK_API
 from hookmq_auth_http.plugin import AuthHttpPlugin
-from hookmq_testing import AsyncioClient
+from hookmq_testing import AsyncioClient, run_command
 from serving import Served, serving
 
 OTHERS = 1000
@@ -23,8 +21,8 @@ ACCEPTED = b"\x20\x02\x00\x00"
 
 def test_it_is_installed() -> None:
     # The rest of the contract of plugins is about an in-memory broker, which has no event loop to make requests on.
-    assert load(find("auth_http")) is AuthHttpPlugin
-    assert accepts(AuthHttpPlugin.requires_api, HOOK_API)
+    [entry] = entry_points(group="hookmq.plugins", name="auth_http")
+    assert entry.load() is AuthHttpPlugin
 
 
 def config(tmp_path: Path, *plugins: dict[str, Any]) -> str:
@@ -180,7 +178,6 @@ async def test_the_service_of_the_readme(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from aiohttp import web
-    from hookmq.cli import main
 
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     shown: dict[str, Any] = {"__name__": "shown"}
@@ -208,7 +205,7 @@ async def test_the_service_of_the_readme(
             "--password-file",
             str(password),
         ]
-        return main([*command, *arguments]), capsys.readouterr().out.splitlines()
+        return run_command([*command, *arguments]), capsys.readouterr().out.splitlines()
 
     good = await asyncio.to_thread(
         tried,

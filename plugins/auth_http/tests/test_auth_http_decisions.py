@@ -4,13 +4,11 @@ import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from hookmq.config.model import loads
-from hookmq.config.plugins import build
-from hookmq.config.show import show
 from hookmq.plugin import (
     Accept,
     Action,
@@ -30,7 +28,7 @@ from hookmq.plugin import (
 from hookmq_auth_http.answers import Undecided
 from hookmq_auth_http.plugin import AuthHttpPlugin
 from hookmq_auth_http.values import connect_values
-from hookmq_testing import Harness, HookRecorder
+from hookmq_testing import Harness, HookRecorder, load_plugins, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -663,7 +661,9 @@ async def test_the_cache_is_bounded_and_contains_no_password(service: Any, start
     assert "hunter2" not in repr(vars(plugin.cache)) + repr(vars(plugin))
 
 
-def test_credentials_for_the_service_are_not_shown() -> None:
+def test_credentials_for_the_service_are_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = """\
 version: 1
 listeners: [{name: tcp, bind: "127.0.0.1:1883"}]
@@ -675,9 +675,13 @@ plugins:
         headers: {Authorization: Bearer hunter2, X-Api-Key: hunter2, X-Auth-Token: hunter2, Cookie: a=hunter2}
         body: {api_key: hunter2}
 """
-    config = loads(text, "f", environ={})
-    assert "hunter2" not in show(config)
-    assert "hunter2" not in repr(build(config)[0].plugin.config)
+    config = tmp_path / "hookmq.yaml"
+    config.write_text(text)
+    assert run_command(["config", "show", "-c", str(config)]) == 0
+    shown = capsys.readouterr().out
+    assert "X-Auth-Token" in shown
+    assert "hunter2" not in shown
+    assert "hunter2" not in repr(load_plugins(text, {})[0].plugin.config)
 
 
 # configuration ---------------------------------------------------------------------------------------------------

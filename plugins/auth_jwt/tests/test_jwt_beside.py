@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hookmq.plugin import Accept, AuthSettings, AuthzSettings, Settings
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
-from hookmq_testing import DurableStore, Harness, HookRecorder
+from hookmq_testing import EPOCH, DurableStore, Harness, HookRecorder
 from hookmq_testing.client import will
 from hookmq_testing.plugins import make_plugin
-from hookmq_testing.runtime import EPOCH
 from tokens import SECRET, token
 
 OPEN = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))

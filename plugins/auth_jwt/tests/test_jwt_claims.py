@@ -11,7 +11,7 @@ from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_jwt.refusal import Refused
 from hookmq_auth_jwt.template import ClaimTemplate
 from hookmq_auth_jwt.verify import Verified
-from hookmq_testing.runtime import EPOCH
+from hookmq_testing import EPOCH
 from hookmq_toolkit.claims import MISSING, find_claim
 from hypothesis import given
 from hypothesis import strategies as st

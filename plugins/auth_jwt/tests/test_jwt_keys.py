@@ -24,7 +24,7 @@ from hookmq_auth_jwt.jwks import read_set
 from hookmq_auth_jwt.keys import ALGORITHMS, UnusableKey, jwk_key, pem_keys, secret_key
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_jwt.refusal import Refused
-from hookmq_testing.runtime import EPOCH
+from hookmq_testing import EPOCH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokens import KINDS, SECRET, b64, jwk, jwks, pem, private, token

@@ -28,6 +28,7 @@ from hookmq_auth_jwt.config import KeyConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_testing import (
+    EPOCH,
     DurableStore,
     Harness,
     HookRecorder,
@@ -37,7 +38,6 @@ from hookmq_testing import (
 )
 from hookmq_testing.client import will
 from hookmq_testing.plugins import make_plugin
-from hookmq_testing.runtime import EPOCH
 from tokens import SECRET, b64, jwk, jwks, pem, token
 
 DENY = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("deny"))

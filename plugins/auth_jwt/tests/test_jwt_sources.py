@@ -5,7 +5,7 @@ from typing import Any
 from hookmq_auth_jwt.config import FetchConfig, JwtConfig
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.sources import UrlSource
-from hookmq_testing.runtime import Event, VirtualRuntime
+from hookmq_testing import VirtualRuntime
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -26,7 +26,7 @@ class Fetching(RuleBasedStateMachine):
         config = JwtConfig(jwks_url="https://idp.example/keys", jwks=SETTINGS)
         self.source = UrlSource(config.sources[0], config)
         self.source.fetch = self.fetch
-        self.pending: list[Event] = []
+        self.pending: list[Any] = []
         self.running = 0
         self.starts: list[float] = []
         self.good: tuple[float, tuple[int, ...]] | None = None
@@ -44,7 +44,7 @@ class Fetching(RuleBasedStateMachine):
         self.running += 1
         assert self.running == 1, "one fetch at a time"
         self.starts.append(self.runtime.now())
-        event = Event(self.runtime)
+        event = self.runtime.event()
         self.pending.append(event)
         try:
             answer = await event

@@ -11,7 +11,7 @@ from hookmq_auth_jwt.config import JwtConfig
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_jwt.refusal import KINDS, Refused
 from hookmq_auth_jwt.token import MAX_DEPTH, looks_like_token, parse
-from hookmq_testing.runtime import EPOCH
+from hookmq_testing import EPOCH
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokens import SECRET, b64, token

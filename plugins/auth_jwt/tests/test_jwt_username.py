@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from hookmq.plugin import Accept, AuthSettings, AuthzSettings, Deny, ReasonCode, Settings
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
-from hookmq_testing import DurableStore, Harness, HookRecorder
+from hookmq_testing import EPOCH, DurableStore, Harness, HookRecorder
 from hookmq_testing.plugins import make_plugin
-from hookmq_testing.runtime import EPOCH
 from tokens import SECRET, token
 
 DENY = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("deny"))

@@ -5,10 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hookmq.cli import Parser
 from hookmq.plugin import ConfigError, Properties
 from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS, Limits, Plan
+from hookmq_testing import Parser
 from pages import blocks
 from workspace import ROOT
 

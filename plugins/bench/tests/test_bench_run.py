@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import trustme
-from hookmq.cli import Parser
 from hookmq.mqtt_api import (
     Publish,
 )
@@ -26,7 +25,7 @@ from hookmq.plugin import ConfigError
 from hookmq_bench.address import BenchError
 from hookmq_bench.cli import run
 from hookmq_bench.options import add_arguments
-from hookmq_testing import AsyncioClient
+from hookmq_testing import AsyncioClient, Parser
 from ports import free_port
 from serving import serving
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.config.model import loads
-from hookmq.config.plugins import build
 from hookmq.mqtt_api import Disconnect
 from hookmq.plugin import (
     Accept,
@@ -27,7 +25,14 @@ from hookmq_ratelimit.addresses import network_of, short
 from hookmq_ratelimit.bans import Bans
 from hookmq_ratelimit.plugin import _RUNNING, RateLimitPlugin
 from hookmq_ratelimit.settings import Ban, Limit, RateLimitConfig, parse_rates
-from hookmq_testing import Harness, HookRecorder, PluginContract, make_plugin, run_command
+from hookmq_testing import (
+    Harness,
+    HookRecorder,
+    PluginContract,
+    load_plugins,
+    make_plugin,
+    run_command,
+)
 
 BAD = Peer("203.0.113.66")
 GOOD = Peer("192.0.2.7")
@@ -115,7 +120,7 @@ HEAD = 'version: 1\nlisteners: [{name: tcp, bind: "127.0.0.1:1883"}]\n'
 def test_mistakes_are_told_with_their_place(text: str, line: int, words: str) -> None:
     whole = f"{HEAD}plugins:\n  - use: ratelimit\n    config:\n      {text}\n"
     with pytest.raises(ConfigError) as found:
-        build(loads(whole))
+        load_plugins(whole)
     assert words in str(found.value)
     assert f":{line}:" in str(found.value)
 

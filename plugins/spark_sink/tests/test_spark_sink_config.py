@@ -3,16 +3,14 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.config.model import load
-from hookmq.config.plugins import accepts, build
-from hookmq.hooks.discovery import find
-from hookmq.hooks.discovery import load as load_plugin
-from hookmq.plugin import HOOK_API, HookMQError
+from hookmq.plugin import HookMQError
 from hookmq_spark_sink.plugin import SparkSinkPlugin
+from hookmq_testing import load_plugins
 
 TOKEN = "a-token-that-is-secret"
 STREAM: dict[str, Any] = {"name": "all", "topics": ["#"]}
@@ -28,14 +26,14 @@ def write(tmp_path: Path, **config: Any) -> Path:
 
 
 def make(tmp_path: Path, **config: Any) -> SparkSinkPlugin:
-    plugin = build(load(write(tmp_path, **config)))[0].plugin
+    plugin = load_plugins(write(tmp_path, **config))[0].plugin
     assert isinstance(plugin, SparkSinkPlugin)
     return plugin
 
 
 def test_it_is_installed() -> None:
-    assert load_plugin(find("spark_sink")) is SparkSinkPlugin
-    assert accepts(SparkSinkPlugin.requires_api, HOOK_API)
+    [entry] = entry_points(group="hookmq.plugins", name="spark_sink")
+    assert entry.load() is SparkSinkPlugin
 
 
 def test_the_least_configuration(tmp_path: Path) -> None:

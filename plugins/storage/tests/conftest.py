@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq_storage.store import SQLiteStore
-from hookmq_testing.runtime import VirtualRuntime
+from hookmq_testing import AsyncioRuntime, VirtualRuntime
 
 
 class Loop:

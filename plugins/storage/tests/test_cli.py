@@ -28,8 +28,7 @@ from hookmq_storage.folder import DATABASE
 from hookmq_storage.schema import VERSION
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import run_command
-from hookmq_testing.contracts import fields_of
-from hookmq_testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION
+from hookmq_testing.contracts import MESSAGE, SESSION, SUBSCRIPTION, fields_of
 from hookmq_testing.runtime import VirtualRuntime
 
 CONTENT: list[Record] = [

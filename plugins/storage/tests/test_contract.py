@@ -13,7 +13,7 @@ from hookmq_storage.batch import Operation
 from hookmq_storage.database import connect_reading
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import StoreContract
-from hookmq_testing.contracts.kit import Trouble
+from hookmq_testing.contracts import Trouble
 from hookmq_testing.runtime import VirtualRuntime
 
 

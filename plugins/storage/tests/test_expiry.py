@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.broker import retained_expiry as expiries
-from hookmq.broker import timers as deadlines
-from hookmq.broker.delivery import queue_expiry as retention
 from hookmq.mqtt_api import Publish
 from hookmq.storage_api import Dequeue, DropRetained, DropSession, Record
 from hookmq_storage.engine import Engine
 from hookmq_storage.pages import EXPIRED, EXPIRED_ENTRIES
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness, MemoryClient
+
+# How often the broker deletes expired messages, in seconds, and how many at once.
+EVERY = 60.0
+MESSAGES = 256
+RETAINED = 64
+SESSIONS = 64
 
 
 class Watched(Harness):
@@ -96,11 +99,11 @@ def test_expired_messages_leave_the_disk_without_a_reader(broker: Watched) -> No
     publish(broker, 5, 10_000)
     assert broker.rows() == (625, 1250)
     broker.commits.clear()
-    broker.advance(retention.EVERY + 1)
+    broker.advance(EVERY + 1)
     assert broker.rows() == (25, 50)
     gone = [sum(type(record) is Dequeue for record in batch) for batch in broker.commits]
     assert sum(gone) == 1200
-    assert max(gone) <= retention.SLICE
+    assert max(gone) <= MESSAGES
     assert broker.metrics.dropped == {("expired", "out"): 1200}
     for session in broker.broker.sessions.values():
         # The bounds count what is there, in memory and in the store.
@@ -127,7 +130,7 @@ def test_messages_in_memory_and_in_flight_stay_in_order(broker: Watched) -> None
     for number in range(60):
         publish(broker, 1, 30 if number % 2 else None)
     client.drop()
-    broker.advance(retention.EVERY + 1)
+    broker.advance(EVERY + 1)
     assert broker.rows() == (34, 34)
     client.auto_ack = True
     client.unread.clear()
@@ -142,7 +145,7 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
     publish(broker, 40, 30)
     publish(broker, 40, None)
     session = broker.broker.sessions["one"]
-    broker.clock.advance(retention.EVERY - 1)
+    broker.clock.advance(EVERY - 1)
     held = hold_back(broker)
     broker.clock.advance(2)
     client.reconnect()
@@ -162,7 +165,7 @@ def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
     """
     client = away(broker, "one")
     publish(broker, 40, 30)
-    broker.advance(retention.EVERY - 1)
+    broker.advance(EVERY - 1)
     held = hold_back(broker)
     broker.advance(2)
     [(done, found)] = held
@@ -184,7 +187,7 @@ def test_messages_of_a_shared_subscription_expire(broker: Watched) -> None:
     publish(broker, 300, 30)
     publish(broker, 3, None)
     assert broker.rows() == (303, 303)
-    broker.advance(retention.EVERY + 1)
+    broker.advance(EVERY + 1)
     assert broker.rows() == (3, 3)
     assert broker.metrics.dropped == {("expired", "out"): 300}
     member.reconnect()
@@ -203,7 +206,7 @@ def test_messages_and_sessions_that_expired_while_the_broker_was_down_are_gone(
     again = SQLiteStore(tmp_path / "data", broker.clock, "os")
     broker.restart(store=again)
     broker.sqlite = again
-    broker.advance(retention.EVERY + 1)
+    broker.advance(EVERY + 1)
     assert broker.rows() == (1, 1)
     client.reconnect()
     assert payloads(client) == [b"0"]
@@ -223,7 +226,7 @@ def test_retained_messages_that_expire_together_go_in_slices(broker: Watched) ->
     assert broker.engine.db.execute(count).fetchone() == (0,)
     dropped = [sum(type(one) is DropRetained for one in batch) for batch in broker.commits]
     assert sum(dropped) == 400
-    assert max(dropped) <= expiries.SLICE
+    assert max(dropped) <= RETAINED
 
 
 def test_sessions_that_expire_together_go_in_slices(broker: Watched) -> None:
@@ -233,7 +236,7 @@ def test_sessions_that_expire_together_go_in_slices(broker: Watched) -> None:
     broker.advance(31)
     ends = [sum(type(one) is DropSession for one in batch) for batch in broker.commits]
     assert sum(ends) == 200
-    assert max(ends) <= deadlines.SLICE
+    assert max(ends) <= SESSIONS
     assert broker.engine.db.execute("SELECT count(*) FROM owner").fetchone() == (0,)
 
 
@@ -276,7 +279,7 @@ def test_room_of_what_expired_is_used_again(broker: Watched) -> None:
     sizes = []
     for _ in range(10):
         publish(broker, 300, 30)
-        broker.advance(retention.EVERY + 40)
+        broker.advance(EVERY + 40)
         assert broker.rows() == (0, 0)
         broker.engine.checkpoint()
         sizes.append((broker.engine.size(), broker.engine.wal_size()))

@@ -25,7 +25,7 @@ from hookmq_storage.folder import (
     write_mark,
 )
 from hookmq_storage.store import SQLiteStore
-from hookmq_testing.runtime import EPOCH, VirtualRuntime
+from hookmq_testing import EPOCH, VirtualRuntime
 from hookmq_toolkit.state_folder import lock_holder
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.broker.delivery.queue import LEAST_PAGE
 from hookmq.mqtt_api import Publish
 from hookmq.plugin import ClientRecord, Message
-from hookmq.session.inflight import Outgoing
 from hookmq.storage_api import Enqueue, PutMessage, PutSession, SessionRecord
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import Harness, MemoryClient
 
 PAGE = 64
+LEAST_PAGE = 65536
+"""Bytes that the broker may read at once from the queue of a client, whatever is in memory already."""
 MEMORY = 100_000
 
 
@@ -83,7 +83,7 @@ def test_a_long_queue_is_never_loaded_as_a_whole(broker: Harness) -> None:
         message = Message("t", b"%d" % number, 1)
         records += (
             PutMessage(number, message),
-            Enqueue("c/one", number, number, 1, Outgoing(message).size),
+            Enqueue("c/one", number, number, 1, len(message.payload) + len(message.topic)),
         )
     broker.store.commit(records, lambda result: None)
     broker.store.close(lambda: None)

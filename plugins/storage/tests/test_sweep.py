@@ -24,7 +24,7 @@ from hookmq_storage.folder import DATABASE
 from hookmq_storage.pages import PAGE
 from hookmq_storage.store import SQLiteStore
 from hookmq_storage.sweep import FREE
-from hookmq_testing.runtime import EPOCH, VirtualRuntime
+from hookmq_testing import EPOCH, VirtualRuntime
 
 TABLES = ("owner", "session", "subscription", "received", "message", "entry", "retained")
 

@@ -18,7 +18,7 @@ import aiohttp
 import aiomqtt
 import pytest
 from aiohttp import web
-from hookmq.mqtt.packets import Publish
+from hookmq.mqtt_api import Publish
 from hookmq_testing import AsyncioClient, run_command
 from hookmq_webhook import new_secret, verify
 from serving import Served, serving

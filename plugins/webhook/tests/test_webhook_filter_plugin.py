@@ -10,11 +10,9 @@ from typing import Any
 import aiomqtt
 import pytest
 from aiohttp import web
-from hookmq.config.model import load
-from hookmq.config.plugins import build
-from hookmq.mqtt.packets import Connack, Packet
+from hookmq.mqtt_api import Connack, Packet
 from hookmq.plugin import ConfigError, Deny, Drop, Message, PluginError, Properties
-from hookmq_testing import AsyncioClient, will
+from hookmq_testing import AsyncioClient, load_plugins, will
 from hookmq_webhook import new_secret, verify
 from hookmq_webhook.filter_answers import Unusable, read_answer
 from hookmq_webhook.filter_plugin import WebhookFilterPlugin
@@ -399,7 +397,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Webhook
     plugins: list[WebhookFilterPlugin] = []
 
     async def make(**settings: Any) -> WebhookFilterPlugin:
-        plugin = build(load(config(tmp_path, {}, **settings)))[0].plugin
+        plugin = load_plugins(Path(config(tmp_path, {}, **settings)))[0].plugin
         assert isinstance(plugin, WebhookFilterPlugin)
         await plugin.on_startup(Handle())  # type: ignore[arg-type]
         plugins.append(plugin)
@@ -531,5 +529,5 @@ def test_invalid_settings_are_refused_with_the_reason(
     tmp_path: Path, settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises((ConfigError, PluginError, ExceptionGroup), match=r".") as raised:
-        build(load(config(tmp_path, {}, **settings)))
+        load_plugins(Path(config(tmp_path, {}, **settings)))
     assert says in str(raised.value)

@@ -13,11 +13,12 @@ and `trouble` to test crashes and disk failures.
 
 from hookmq_testing.contracts.crashes import StoreCrashes
 from hookmq_testing.contracts.journal import JournalContract
-from hookmq_testing.contracts.kit import StoreKit
+from hookmq_testing.contracts.kit import StoreKit, Trouble
 from hookmq_testing.contracts.plugin import PluginContract
-from hookmq_testing.contracts.samples import fields_of
+from hookmq_testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION, fields_of
 from hookmq_testing.contracts.store import StoreContract
 
 __all__ = [
-    "JournalContract", "PluginContract", "StoreContract", "StoreCrashes", "StoreKit", "fields_of",
+    "MESSAGE", "SESSION", "SUBSCRIPTION", "JournalContract", "PluginContract", "StoreContract", "StoreCrashes",
+    "StoreKit", "Trouble", "fields_of",
 ]  # fmt: skip
