@@ -206,7 +206,9 @@ class RouteCompiler:
                 recipients[subscriber] = Recipient(subscriber, subscription)
             else:
                 recipient.merge(subscription)
-        self.counter.work += (len(entries) >> 3) + (len(topic) >> 11)
+        # The tree was searched level by level.
+        levels = topic.count("/")
+        self.counter.work += (len(entries) >> 3) + (len(topic) >> 11) + (levels >> 4)
         for session, recipient in recipients.items():
             if recipient.subscriptions is not None:
                 recipient.complete()

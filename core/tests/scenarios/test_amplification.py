@@ -359,6 +359,10 @@ HOSTILE = {
     "the same filter": subscribe("#") * 8000,
     "retained": publish("r", b"", retain=True) * 8000,
     "new topics": b"".join(publish(f"n/{n}") for n in range(5000)),
+    "deep topics": b"".join(publish(f"{'d/' * 198}{n}") for n in range(500)),
+    "deep topics, retained": b"".join(
+        publish(f"{'d/' * 198}{n}", b"x", retain=True) for n in range(250)
+    ),
     "an alias of a long topic": publish(LONG, properties=Properties(topic_alias=1))
     + publish("", properties=Properties(topic_alias=1)) * 1000,
     "aliases of long topics": publish(LONG, properties=Properties(topic_alias=1))
@@ -372,6 +376,7 @@ HOSTILE = {
 LEAST = {
     "pings": (513, 50), "the same filter": (513, 15), "retained": (513, 15),
     "new topics": (513, 9), "an alias of a long topic": (513, 3), "aliases of long topics": (20, 50),
+    "deep topics": (50, 10), "deep topics, retained": (30, 8),
     "known topic, one receiver": (8000, 3), "known topic, QoS 1": (8000, 2),
 }  # fmt: skip
 """The most packets per turn, and the fewest turns for them."""

@@ -33,6 +33,7 @@ def set_retained(
     without limit. A `volatile` message is held in memory only, and the record of the message that it replaces is removed.
     """
     topic = message.topic
+    state.work += topic.count("/") >> 4  # the index has a node for each level
     limits = state.settings.broker
     known = state.retained.get(topic)
     if not message.payload:
