@@ -7,6 +7,7 @@ failure is caused by the change under test. `make fuzz` runs ``dev`` repeatedly.
 A broker that is given no folder keeps its state in a temporary folder.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -16,6 +17,12 @@ from hypothesis import settings
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking the collected tests again and again: they stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

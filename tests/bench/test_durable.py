@@ -53,6 +53,7 @@ def test_a_lost_message_makes_a_run_void(come: list[int], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("subject", durable.SUBJECTS, ids=lambda one: one.name)
+@pytest.mark.slow
 def test_every_subject_can_be_measured(subject: durable.Subject) -> None:
     if subject.peer and peers.PEERS[subject.peer].program() is None:
         pytest.skip(f"{subject.peer} is not installed")

@@ -44,6 +44,7 @@ def test_decisions_are_measured_and_right() -> None:
     assert all(row.value > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_every_client_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         plugins, "PARALLEL", 4

@@ -131,8 +131,23 @@ def test_a_part_of_a_configuration_is_right(block: Block, folder: Path) -> None:
     check_config(text, folder)
 
 
+LONG = {
+    ROOT / name
+    for name in (
+        "docs/tutorials/first-plugin.md",
+        "docs/how-to/from-mosquitto.md",
+        "docs/how-to/access-rules.md",
+        "docs/how-to/passwords.md",
+        "docs/how-to/webhooks.md",
+        "examples/secure/README.md",
+        "plugins/acl_file/README.md",
+    )
+}
+"""Pages with so many commands that only the slow tests run them."""
 PROMPTED = [
-    pytest.param(page, id=str(page.relative_to(ROOT)))
+    pytest.param(
+        page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page in LONG else []
+    )
     for page in pages()
     if any(block.kind == "console" for block in blocks(page)) and REFERENCE not in page.parents
 ]

@@ -294,7 +294,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 @pytest.mark.parametrize("name", VALID)
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_configuration_is_good_or_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject

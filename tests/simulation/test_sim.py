@@ -20,7 +20,13 @@ HERE = pathlib.Path(__file__).parent
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("start", range(0, 250, BLOCK))
+@pytest.mark.parametrize(
+    "start",
+    [
+        *range(0, 75, BLOCK),
+        *(pytest.param(start, marks=pytest.mark.slow) for start in range(75, 250, BLOCK)),
+    ],
+)
 def test_every_promise_is_kept(start: int) -> None:
     for seed in range(start, start + BLOCK):
         plan = make_plan(seed)
@@ -34,6 +40,7 @@ def test_every_promise_is_kept(start: int) -> None:
         assert result.packets >= 250
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_trace_twice_and_in_another_process() -> None:
     seeds = (1, 7, 11)
     hashes = [run(make_plan(seed)).hash for seed in seeds]
@@ -54,6 +61,7 @@ def test_a_seed_gives_the_same_trace_twice_and_in_another_process() -> None:
         assert other.stdout.strip() == str(hashes)
 
 
+@pytest.mark.slow
 def test_the_faults_do_happen() -> None:
     results = [run(make_plan(seed)) for seed in range(30)]
     assert sum(result.crashes for result in results) > 20

@@ -186,6 +186,7 @@ def test_fastapi_is_served_by_uvicorn() -> None:
 
 @pytest.mark.parametrize("gzip", [0, 1])
 @pytest.mark.parametrize("envelope", ["structured", "batch"])
+@pytest.mark.slow
 async def test_a_broker_tells(front: Front, tmp_path: Path, envelope: str, gzip: int) -> None:
     settings = {
         "url": f"{front.url}/hook",

@@ -201,6 +201,7 @@ async def connect(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+@pytest.mark.slow
 async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path: Path) -> None:
     """A flood of wrong passwords from one address does not affect a thousand other clients.
 

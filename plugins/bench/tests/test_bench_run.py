@@ -128,6 +128,7 @@ def mosquitto(folder: Path, *settings: str) -> Iterator[int]:
         process.communicate(timeout=WAIT)
 
 
+@pytest.mark.slow
 def test_pairs_over_two_processes_with_mqtt_5(broker: Place) -> None:
     code, result, text = bench(
         broker.tcp,
@@ -158,6 +159,7 @@ def test_a_fixed_rate_over_secure_websockets_with_limits(broker: Place, tmp_path
     assert "<svg" in html.read_text()
 
 
+@pytest.mark.slow
 def test_arrivals_cross_processes_with_mosquitto(tmp_path: Path) -> None:
     """Arrivals are reported across processes. With two publishers and one subscriber, publishers
     continue only if they are notified of arrivals in another process.

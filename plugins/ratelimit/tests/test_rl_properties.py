@@ -116,7 +116,7 @@ class Sender:
         self.passed.append((self.number, index, self.office.runtime.now(), size))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(RATES, RATES, RATES, STEPS)
 def test_throttling_passes_what_the_windows_allow_in_order_and_all_of_it(
     own: str, shared: str, size: str, steps: list[tuple[float, int, int]]
@@ -155,7 +155,7 @@ def test_throttling_passes_what_the_windows_allow_in_order_and_all_of_it(
         assert all(cell.room == cell.base for cell in bucket.cells)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(RATES, STEPS)
 def test_refusing_passes_what_the_windows_allow(
     rate: str, steps: list[tuple[float, int, int]]
@@ -281,7 +281,7 @@ def test_a_line_has_one_timer_however_many_wait() -> None:
     assert len(passed) == 1000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(RATES, STEPS)
 def test_deliveries_respect_the_windows(rate: str, steps: list[tuple[float, int, int]]) -> None:
     office = Office()
@@ -313,7 +313,7 @@ def test_deliveries_respect_the_windows(rate: str, steps: list[tuple[float, int,
     never_more(passed, parse_rates(rate))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=80))
 def test_memory_is_bounded_by_count_and_the_latest_are_kept(
     most: int, uses: list[tuple[int, bool]]

@@ -503,6 +503,7 @@ class Unreliable:
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.slow
 def test_a_store_that_does_not_answer(keep: Keep, place: Place, how: str) -> None:
     store = Unreliable(place)
     exports = Exports(keep(partitions=2, segment_size=4096), store)

@@ -108,6 +108,7 @@ def nothing(tmp_path: Path) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_not_the_one_of_the_configuration(tmp_path: Path) -> None:
     other = {"name": "other", "topics": ["o/#"]}
     right = config(tmp_path, ALL, other)
@@ -142,6 +143,7 @@ def test_a_stream_that_is_not_the_one_of_the_configuration(tmp_path: Path) -> No
     assert kept(tmp_path, "other") == {"o/1": [b"2"]}
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_ends_the_broker_and_nothing_acknowledged_is_lost(
     tmp_path: Path,
 ) -> None:

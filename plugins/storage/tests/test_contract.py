@@ -79,6 +79,14 @@ class TestInlineOs(TestInline):
 
 
 class TestProcess(TestInline):
+    @pytest.mark.slow
+    def test_a_crash_leaves_a_commit_whole_or_none_of_it(self) -> None:
+        super().test_a_crash_leaves_a_commit_whole_or_none_of_it()
+
+    @pytest.mark.slow
+    def test_a_crash_keeps_every_commit_that_was_told(self) -> None:
+        super().test_a_crash_keeps_every_commit_that_was_told()
+
     @pytest.fixture(autouse=True)
     def _loop(self, loop: Any) -> None:
         self.loop = loop

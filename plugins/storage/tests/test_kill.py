@@ -13,6 +13,7 @@ from serving import WAIT
 
 
 @pytest.mark.parametrize("durability", ["group", "os"])
+@pytest.mark.slow
 def test_kills(tmp_path: Path, durability: str) -> None:
     kill_and_check(tmp_path, kills=2 if durability == "group" else 1, durability=durability)
 

@@ -54,18 +54,21 @@ def killed(tmp_path: Path, template: Path, store: str, *words: str) -> list[dict
     return lines
 
 
+@pytest.mark.slow
 def test_repair(tmp_path: Path, template: Path) -> None:
     for one in killed(tmp_path, template, "data", "repair", "@/data"):
         assert one["found"] == COUNT, one
         assert (one["again"], one["then"]) == (0, COUNT), one
 
 
+@pytest.mark.slow
 def test_vacuum(tmp_path: Path, template: Path) -> None:
     for one in killed(tmp_path, template, "data", "vacuum", "@/data"):
         assert one["found"] == COUNT, one
         assert (one["again"], one["then"]) == (0, COUNT), one
 
 
+@pytest.mark.slow
 def test_import(tmp_path: Path, template: Path) -> None:
     """An import that was killed leaves either an empty store or all data."""
     lines = killed(tmp_path, template, "new", "import", "@/new", "@/lines")
@@ -77,6 +80,7 @@ def test_import(tmp_path: Path, template: Path) -> None:
     assert lines[0]["found"] == 0
 
 
+@pytest.mark.slow
 def test_backup(tmp_path: Path, template: Path) -> None:
     """If a backup is killed, the target is empty, contains a file that is reported as unknown, or
     is a complete copy.

@@ -131,6 +131,7 @@ def check(seen: list[tuple[str, int, str]], clients: int, each: int) -> None:
     ("envelope", "count", "concurrency"),
     [("structured", 1, 4), ("batch", 10, 2), ("plain", 25, 1)],
 )
+@pytest.mark.slow
 async def test_a_service_that_does_everything_wrong(
     receiver: Any, tmp_path: Path, envelope: str, count: int, concurrency: int
 ) -> None:

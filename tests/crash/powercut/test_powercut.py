@@ -28,6 +28,7 @@ def check(work: Path, messages: int, lives: int, cuts: int, real: int) -> None:
     assert report.cuts == cuts
 
 
+@pytest.mark.slow
 def test_some_power_cuts(tmp_path: Path) -> None:
     check(tmp_path, messages=120, lives=2, cuts=15, real=0)
 

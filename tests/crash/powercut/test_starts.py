@@ -57,6 +57,7 @@ def loaded(folder: Path) -> set[str]:
         store.close(lambda: None)
 
 
+@pytest.mark.slow
 def test_a_cut_while_the_store_is_made(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "disk", tmp_path)
     play(recorder, "group")
@@ -72,6 +73,7 @@ def test_a_cut_while_the_store_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["os", "group"])
+@pytest.mark.slow
 def test_data_found_after_a_kill_survives_a_power_cut(tmp_path: Path, before: str) -> None:
     """Data that a start found after a kill survives a power cut. The start syncs it, because a
     killed writer or one with durability ``os`` may not have done so.
@@ -91,6 +93,7 @@ def test_data_found_after_a_kill_survives_a_power_cut(tmp_path: Path, before: st
     assert not report.failures, report.text()
 
 
+@pytest.mark.slow
 def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "disk", tmp_path)
     play(recorder, "os", *map(str, range(20)))
@@ -108,6 +111,7 @@ def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("first", range(4))
+@pytest.mark.slow
 def test_a_cut_after_a_cut(tmp_path: Path, first: int) -> None:
     """Data that a start finds after one power cut survives the next power cut."""
     before = tmp_path / "before"

@@ -98,6 +98,7 @@ async def test_statuses(http: aiohttp.ClientSession) -> None:
     assert (status, "exceeds 10000" in found["error"]) == (400, True)
 
 
+@pytest.mark.slow
 async def test_thousands_of_requests_of_more_users_than_clients(
     broker: Served, http: aiohttp.ClientSession
 ) -> None:
