@@ -1,12 +1,13 @@
-"""What every plugin imports: its base class, and the types in the signatures of the hooks.
+"""The names that every plugin imports: its base class, and the types in the signatures of the
+hooks.
 
-The whole module is public and stays compatible within a major version of `HOOK_API`. So do the modules for special
-tasks: `hookmq.mqtt_api`, `hookmq.storage_api`, `hookmq.server_api`, `hookmq.config_api` and `hookmq.cli_api`. Import
-nothing else from the core.
+The whole module is public and stays compatible within a major version of `HOOK_API`. So do the
+modules for special tasks: `hookmq.mqtt_api`, `hookmq.storage_api`, `hookmq.server_api`,
+`hookmq.config_api` and `hookmq.cli_api`. Import nothing else from the core.
 
-A plugin is a class, registered as an entry point in the ``hookmq.plugins`` group. The broker creates one object for
-each configuration entry. Hooks are methods marked ``@hookimpl``. `hookmq.hooks.specs` defines their names and
-arguments; a method may leave out arguments.
+A plugin is a class, registered as an entry point in the ``hookmq.plugins`` group. The broker
+creates one object for each configuration entry. Hooks are methods marked ``@hookimpl``.
+`hookmq.hooks.specs` defines their names and arguments; a method may leave out arguments.
 
     class HelloPlugin(Plugin):
         Config = Config

@@ -30,8 +30,8 @@ Package = Path
 
 
 def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
-    """The build under test is the one that `make test` or `make test-compiled` selects. Neither can
-    pass with the code of the other.
+    """The build under test is the one that `make test` or `make test-compiled` selects. Tests of
+    one build can therefore not pass with the code of the other.
     """
     wanted = os.environ.get(VARIABLE)
     assert hookmq.BUILD.kind == (wanted or hookmq.BUILD.kind)

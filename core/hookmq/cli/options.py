@@ -68,7 +68,7 @@ class Will(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectTarget:
-    """Where and how to connect, and with which credentials."""
+    """The address of a broker, the way to connect to it, and the credentials."""
 
     host: str
     port: int

@@ -12,7 +12,9 @@ KeyPath = tuple[str | int, ...]
 
 
 class SourcePlace(NamedTuple):
-    """Where a value was set. `line` and `column` count from 1; 0 means that `source` has no lines."""
+    """The place where a value was set. `line` and `column` count from 1; 0 means that `source` has
+    no lines.
+    """
 
     source: str
     line: int = 0

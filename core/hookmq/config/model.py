@@ -41,8 +41,9 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigOrigin:
-    """Where a configuration came from: its document with all overrides, the node of each set value by path, and what
-    `ConfigBinder` needs to resolve indirections."""
+    """The origin of a configuration: its document with all overrides, the node of each set value by
+    path, and the data with which `ConfigBinder` resolves indirections.
+    """
 
     source: str
     document: YamlNode

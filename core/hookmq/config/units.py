@@ -48,7 +48,9 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as ``64KiB``, ``1MiB``, ``10kB`` or ``512`` into bytes. Raises ValueError, also for fractions."""
+    """Parse a size such as ``64KiB``, ``1MiB``, ``10kB`` or ``512`` into bytes. Raises ValueError
+    for anything else, including fractions.
+    """
     match = _SIZE.fullmatch(text.strip())
     factor = SIZE.get(match[2].lower() or "b") if match else None
     if match is None or factor is None:

@@ -37,7 +37,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class HookKind(StrEnum):
-    """How the broker uses a hook's return values."""
+    """The ways in which the broker uses a hook's return values."""
 
     DECIDE = "decide"
     TRANSFORM = "transform"

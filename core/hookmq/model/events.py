@@ -16,7 +16,7 @@ class Action(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why a message was dropped. Every dropped message is counted under one of these."""
+    """The reason why a message was dropped. Every dropped message is counted under one reason."""
 
     DENIED = "denied"
     UNDECIDED = "undecided"
@@ -38,7 +38,7 @@ class DropReason(StrEnum):
 
 
 class Direction(StrEnum):
-    """Whether a message was dropped on its way into the broker or out of it."""
+    """The direction of a dropped message: on its way into the broker or out of it."""
 
     IN = "in"
     OUT = "out"
@@ -46,7 +46,9 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Why and where a message was dropped. `client_id` is the publisher's (in) or the subscriber's (out)."""
+    """The reason and direction of a dropped message. `client_id` is the publisher's (in) or the
+    subscriber's (out).
+    """
 
     reason: DropReason
     direction: Direction
@@ -65,7 +67,7 @@ class SessionEvent(StrEnum):
 
 
 class EndedBy(StrEnum):
-    """What ended a connection."""
+    """The cause of the end of a connection."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -75,10 +77,10 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DisconnectReason:
-    """How a connection ended.
+    """The end of a connection.
 
-    `code` is the reason code that was received or sent. `will` is True if a will was published or is still due.
-    `error` describes the failure, if any.
+    `code` is the reason code that was received or sent. `will` is True if a will was published or
+    is still due. `error` describes the failure, if any.
     """
 
     code: ReasonCode

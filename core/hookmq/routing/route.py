@@ -229,9 +229,11 @@ class RouteCompiler:
 
 
 class CachedPublish:
-    """How to forward a PUBLISH with the same topic and first byte as an earlier PUBLISH on the same connection.
+    """The cached route for a PUBLISH that has the same topic and first byte as an earlier PUBLISH
+    on the same connection.
 
-    `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has the same properties.
+    `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has
+    the same properties.
     """
 
     __slots__ = (

@@ -1,4 +1,6 @@
-"""What all listeners have, those of plugins included. It imports no HTTP library: every command imports this module."""
+"""The base of all listeners, including those of plugins. It imports no HTTP library, because every
+command imports this module.
+"""
 
 import asyncio
 import contextlib

@@ -28,7 +28,9 @@ CodeOwner = Callable[[str], str | None]
 
 
 class BlockedLoop(NamedTuple):
-    """Where the loop is blocked: the innermost frame in a plugin, or else the innermost frame."""
+    """The place where the loop is blocked: the innermost frame in a plugin, or else the innermost
+    frame.
+    """
 
     plugin: str
     """The plugin id."""

@@ -1,4 +1,4 @@
-"""What a connection remembers of its authorized publishes, and the bounds on that."""
+"""Test the publishes that a connection remembers as authorized, and the limits on their number."""
 
 from collections.abc import Callable
 

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how to write a batch's files."""
+    """The target of a batch's files, and the way to write them."""
 
     root: str
     """A folder or URL. Each file in it gets a unique name."""

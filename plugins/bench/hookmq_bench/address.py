@@ -19,7 +19,9 @@ class Refused(BenchError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect: a resolved address, and for TLS and WebSocket a context, the certificate's name and a URL."""
+    """The address of a broker: the resolved address, and for TLS and WebSocket a context, the
+    certificate's name and a URL.
+    """
 
     host: str
     port: int

@@ -42,10 +42,11 @@ class Description(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far readers may read.
+    """The position up to which readers may read.
 
-    `boot` identifies one run of the broker. `generation` increases when segments are replaced or deleted. `readable`
-    is a record number in the log. `earliest` and `latest` are offsets by partition.
+    `boot` identifies one run of the broker. `generation` increases when segments are replaced or
+    deleted. `readable` is a record number in the log. `earliest` and `latest` are offsets by
+    partition.
     """
 
     boot: bytes

@@ -87,7 +87,7 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """How many events a request may contain, for the envelopes `batch` and `plain`."""
+    """The number of events that a request may contain, for the envelopes `batch` and `plain`."""
 
     count: int = setting(1, "most events in one request", minimum=1, maximum=10_000)
     bytes: Size = setting(1 << 20, "their approximate size", minimum=1)
@@ -96,7 +96,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """When to retry an event, and when to give it up."""
+    """The settings that decide when an event is retried, and when it is given up."""
 
     first_delay: Seconds = setting(
         0.5,
@@ -123,7 +123,7 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class DeadLetterConfig:
-    """Where to store events that are given up."""
+    """The place where events that are given up are stored."""
 
     path: Path | None = setting(
         None, "folder of the file; default: dead in the outbox's folder, none with best_effort"

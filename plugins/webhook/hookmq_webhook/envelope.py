@@ -40,11 +40,12 @@ _TEXTUAL: Final = re.compile(r"[^ -~]|[\"%]| ")
 
 @dataclass(frozen=True)
 class Envelope:
-    """How to encode events.
+    """The rules by which events are encoded.
 
-    `epoch` is the scope in which event numbers are unique: the outbox id, or a random id chosen at each start. `keep`
-    selects fields of the data; None selects all. With `several`, the ``plain`` mode always sends a list. If an event is
-    larger than `max_event` bytes, its payload is omitted and, if necessary, its user properties too.
+    `epoch` is the scope in which event numbers are unique: the outbox id, or a random id chosen at
+    each start. `keep` selects fields of the data; None selects all. With `several`, the ``plain``
+    mode always sends a list. If an event is larger than `max_event` bytes, its payload is omitted
+    and, if necessary, its user properties too.
     """
 
     source: str

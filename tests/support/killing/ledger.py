@@ -100,7 +100,9 @@ class Stream:
 
 
 class Seen:
-    """What one session received of a stream. Every message sent after its creation is due."""
+    """The messages of a stream that one session received. Every message sent after its creation is
+    due.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -145,7 +147,7 @@ class Seen:
 
 
 class Ledger:
-    """What all clients of a run observed."""
+    """The observations of all clients of a run."""
 
     def __init__(self) -> None:
         self.counts = Counts()

@@ -1,4 +1,4 @@
-"""How a correct client processes the broker's packets, and the errors it detects in them."""
+"""The processing of the broker's packets by a correct client, and the errors it detects in them."""
 
 from collections.abc import Callable
 from functools import partial

@@ -120,7 +120,9 @@ class Link:
         self.clock.after(seconds, self._arrive_up)
 
     def abandon(self, seconds: float) -> None:
-        """Stop sending and receiving at the client's end. Bytes in transit still arrive, and the end after `seconds`."""
+        """Stop sending and receiving at the client's end. Bytes in transit still arrive, and the
+        broker notices the end after `seconds`.
+        """
         self.client_gone = True
         self.clock.after(seconds, self._end_up)
 

@@ -10,7 +10,7 @@ from hookmq_example_capture.journal import FileJournal
 
 @dataclass(frozen=True)
 class CaptureConfig:
-    """Which messages to write, and where."""
+    """The messages to write, and the path of the file."""
 
     path: Path = field(metadata={"help": "file to append to; its folder must exist"})
     topics: tuple[str, ...] = setting(("#",), "topic filters of the messages to write")
