@@ -32,6 +32,7 @@ LEFT_OUT = ("README.md",)
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
 )
+_SITE = re.compile(r"<!-- site only\n(.*?)-->\n", re.S)
 _LINK = re.compile(r"(?P<before>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
 _ONLY = re.compile(r"<!-- repository only -->.*?<!-- end -->\n*", re.S)
 _LIST = re.compile(r"^(?! *([-*]|\d+\.) |\||#|>|\s*$)(.+)\n(?=([-*]|\d+\.) )", re.M)
@@ -83,7 +84,7 @@ def rewrite(name: str, text: str, known: Iterable[str]) -> tuple[str, set[str]]:
         title = next((f' title="{word[5:]}"' for word in words if word.startswith("file=")), "")
         return f"{match['indent']}```{language}{title}\n{match['text']}{match['indent']}```"
 
-    text = _ONLY.sub("", text)
+    text = _SITE.sub(r"\1", _ONLY.sub("", text))
     parts = []
     at = 0
     for match in [*_FENCE.finditer(text), None]:

@@ -34,6 +34,7 @@ HOOK_API: Final = "1.0"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Mark a method as the implementation of the hook with its name."""
 
 
 class HookKind(StrEnum):

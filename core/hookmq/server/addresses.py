@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+"""An IP address of either version."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+"""An IP network of either version."""
 _AUTHORITY: Final = re.compile(r"(\[[^\[\]@/?#%\s]+\]|[^\[\]:@/?#%\s]+)(?::[0-9]{0,5})?")
 EVERY: Final = "*"
 """The host that stands for all addresses of this machine, IPv4 and IPv6."""

@@ -24,7 +24,9 @@ class StoreFailed(NamedTuple):
 
 
 Paged = Callable[[list[Queued] | StoreFailed], None]
+"""Called with a page of a queue, or with the failure of the store."""
 Committed = Callable[[CommitId | StoreFailed], None]
+"""Called with the id of a commit, or with the failure of the store."""
 
 
 class Store(Protocol):

@@ -207,5 +207,8 @@ Record = (
     PutSession | DropSession | PutSubscription | DropSubscription | PutMessage | Enqueue | SetPacket | Dequeue
     | PutReceived | DropReceived | PutPublisher | DropPublisher | PutRetained | DropRetained | PutState | DropState
 )  # fmt: skip
+"""A change of state that a store commits."""
 Loaded = Record | QueueSummary
+"""What a store returns when it is loaded."""
 Queued = tuple[Enqueue, Message]
+"""An entry of a queue with its message."""
