@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hookmq.plugin import (
     BrokerHandle,
@@ -19,9 +20,10 @@ from hookmq.plugin import (
 )
 from hookmq_toolkit.files import FileStamp, FileWatch, file_stamp
 
-from hookmq_schema import checks
-from hookmq_schema.checks import Check
 from hookmq_schema.config import Rule, SchemaConfig
+
+if TYPE_CHECKING:
+    from hookmq_schema.checks import Check
 
 
 class CheckedRule:
@@ -30,6 +32,9 @@ class CheckedRule:
     __slots__ = ("check", "invalid", "rule", "stamp", "valid")
 
     def __init__(self, rule: Rule) -> None:
+        # Each hookmq command imports this module, but only a configured plugin needs the schema libraries.
+        from hookmq_schema import checks
+
         self.rule = rule
         self.valid = 0
         self.invalid = 0
@@ -41,8 +46,10 @@ class CheckedRule:
             self.stamp, self.check = load(rule, rule.file)
 
 
-def load(rule: Rule, path: Path) -> tuple[FileStamp, Check]:
+def load(rule: Rule, path: Path) -> tuple[FileStamp, "Check"]:
     """Read and compile a rule's schema file. Blocks. Raises ConfigError for any mistake in the file."""
+    from hookmq_schema import checks
+
     try:
         before = file_stamp(path)
         content = path.read_bytes()
@@ -110,7 +117,7 @@ class SchemaPlugin(Plugin):
         for watch in self._watches:
             watch.stop()
 
-    def _took(self, checked: CheckedRule, check: Check) -> None:
+    def _took(self, checked: CheckedRule, check: "Check") -> None:
         checked.check = check
         if self._broker is not None:
             self._broker.log("info", "schema.loaded", file=str(checked.rule.file))
