@@ -25,7 +25,7 @@ OPEN_FOR: Final = 30.0
 """Seconds that the circuit breaker stays open."""
 BATCH: Final = 64
 """Maximum number of events passed to a plugin on the event loop before the loop handles other work."""
-THREAD_BATCH: Final = 512
+THREAD_BATCH: Final = 2048
 """Maximum number of events passed to a plugin in one call of a thread."""
 
 
