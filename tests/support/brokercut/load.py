@@ -1,7 +1,7 @@
 """Traffic for a broker whose disk is recorded.
 
-The clients are a publisher, a client with a will, and subscribers that are online, offline or start clean sessions.
-Everything runs in one thread and depends only on the seed and the broker's answers.
+The clients are a publisher, a publisher of delayed messages, a client with a will, and subscribers that are online,
+offline or start clean sessions. Everything runs in one thread and depends only on the seed and the broker's answers.
 """
 
 import select
@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 import mqttbytes as m
-from brokercut.lines import kind, packet_id
+from brokercut.lines import kind, packet_id, reason
 from brokercut.memory import Memory, Sent, mark, number_of
 from byteclient import ByteClient, over_tcp
 from serving import WAIT
@@ -23,13 +23,17 @@ IDS: Final = 40
 RETAINED: Final = 4
 KEPT: Final = m.session_expiry(100_000)
 WILL_DELAY: Final = 60
+DELAYED: Final = "$delayed/1000000"
+"""The prefix of a message that the plugin `delayed` keeps as a timer."""
 FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)}
 
 
 class Load:
-    """The traffic. `note` receives every mark; `memory` is the state that the marks add up to."""
+    """The traffic. `note` receives every mark; `memory` is the state that the marks add up to. With `delays`, a client
+    publishes delayed messages; the broker must have the plugin."""
 
-    def __init__(self, seed: int, note: Callable[[bytes], None]) -> None:
+    def __init__(self, seed: int, note: Callable[[bytes], None], delays: bool = False) -> None:
+        self.delays = delays
         self.random = Random(f"load {seed}")
         self.memory = Memory()
         self.port = 0
@@ -41,6 +45,8 @@ class Load:
         self._numbers: dict[int, int] = {}
         """The publisher's packet ids in flight, in order."""
         self._next_id = 0
+        self._delaying = 0
+        """The delayed message in flight, or 0."""
         self._recs: list[int] = []
         self._answers: deque[tuple[str, bytes, tuple[Any, ...]]] = deque()
         """What the online subscriber is going to answer."""
@@ -75,6 +81,9 @@ class Load:
             will_qos=1,
             will_properties=m.will_delay(WILL_DELAY),
         )
+        if self.delays:
+            self.connect("later", clean=True)
+            self._delaying = 0
         self.connect("sender", clean=first)
         if not first:
             self._resend()
@@ -93,6 +102,7 @@ class Load:
         while not ended():
             if len(self._numbers) < WINDOW:
                 self._publish()
+            self._delay()
             self._release()
             self._answer()
             self._poll(0.01)
@@ -103,6 +113,7 @@ class Load:
         random = self.random
         while len(self._numbers) < WINDOW and random.random() < 0.7:
             self._publish()
+        self._delay()
         self._release()
         self._answer()
         dice = random.random()
@@ -190,6 +201,10 @@ class Load:
             self._ready.add(name)
         elif name == "sender":
             self._acknowledged(type, frame)
+        elif name == "later" and type == 4:
+            assert reason(frame) == 0, f"a delayed message was refused: {frame.hex(' ')}"
+            self.mark("kept", self._delaying)
+            self._delaying = 0
         elif type == 3:
             self._delivered(name, frame)
         elif type == 6:
@@ -222,6 +237,13 @@ class Load:
         self._numbers[sent.id] = number
         self.mark("send", *sent)
         self._send("sender", publish(sent))
+
+    def _delay(self) -> None:
+        """Publish a delayed message, once the one before it is acknowledged. It is due long after the end."""
+        if self.delays and not self._delaying:
+            self._delaying = number = self.memory.delayed + 1
+            self.mark("delay", number)
+            self._send("later", m.publish(f"{DELAYED}/d", b"%d" % number, 1, 1))
 
     def _resend(self) -> None:
         """Send all messages in flight again, in their original order."""

@@ -9,6 +9,7 @@ it has read it:
     ack N   rec N   comp N    PUBACK, PUBREC, PUBCOMP came  rel N          PUBREL goes out
     got NAME N QOS ID         PUBLISH came                  release NAME ID   PUBREL came
     puback NAME ID            PUBACK goes out
+    delay N                   a delayed message goes out, a timer of a plugin     kept N   its PUBACK came
     at TIME                   the time, when a broker was started
 """
 
@@ -86,6 +87,10 @@ class Memory:
         self.done: set[int] = set()
         """Nothing more is to be said about them."""
         self.readers: dict[str, Reader] = {}
+        self.delayed = 0
+        """Delayed messages sent; they are numbered from 1."""
+        self.kept: set[int] = set()
+        """Delayed messages that were acknowledged."""
         self.time = 0.0
         for mark in marks:
             self.take(mark)
@@ -154,6 +159,12 @@ class Memory:
         reader = self.reader(name)
         number = reader.open.pop(id, None)
         reader.open = {id: one for id, one in reader.open.items() if one != number}
+
+    def _delay(self, number: int) -> None:
+        self.delayed = number
+
+    def _kept(self, number: int) -> None:
+        self.kept.add(number)
 
     def _release(self, name: str, id: int) -> None:
         self.reader(name).ids.pop(id, None)

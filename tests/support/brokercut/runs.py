@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ authz: {{default: allow}}
 session: {{queue_messages: 1000000, queue_bytes: 1GiB}}
 plugins:
   - {{use: storage, config: {{path: "{path}", durability: group, wal_size: 64KiB}}}}
+  - {{use: delayed}}
 """
 """A configuration with a small log, so that the log is often merged into the database."""
 
@@ -66,7 +68,7 @@ def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Record
     """Record `lives` broker processes, each ended by a stop or a kill, together with the marks of their clients."""
     recorder = Recorder(work / "disk", work)
     config = write_config(work, recorder.folder)
-    load = Load(seed, recorder.mark)
+    load = Load(seed, recorder.mark, delays=True)
     random = Random(f"lives {seed}")
     for life in range(lives):
         with broker(config, dict(recorder.environ)) as served:
@@ -86,7 +88,7 @@ def record_failure(work: Path, seed: int, failing: int) -> Recording:
     """Record a broker in which the sync number `failing` fails. It must inform every client and exit with an error."""
     recorder = Recorder(work / "disk", work, failing)
     config = write_config(work, recorder.folder)
-    load = Load(seed, recorder.mark)
+    load = Load(seed, recorder.mark, delays=True)
     with broker(config, dict(recorder.environ)) as served:
         load.arrive(served.ports["tcp"])
         load.run_until(lambda: served.process.poll() is not None)
@@ -127,6 +129,7 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
         store = harness.broker.store
         assert isinstance(store, SQLiteStore)
         _nothing_is_left(store, empty)
+        _timers(harness, memory)
         willing = memory.readers.get("willing")
         if willing is not None and willing.known:
             line = memory_line(harness)
@@ -135,6 +138,18 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
                 pass
             harness.advance(WILL_DELAY + 5)
             wills(line)
+
+
+def _timers(harness: Harness, memory: Memory) -> None:
+    """Assert that the timer of every acknowledged delayed message is there, and no other timer."""
+    space = harness.broker.state.plugin_states.space("delayed")
+    found = Counter(int(timer.data.rpartition(b"\n")[2]) for timer in space.timers.values())
+    lost = memory.kept - found.keys()
+    assert not lost, f"{len(lost)} acknowledged delayed messages are lost: {sorted(lost)[:8]}"
+    strange = found.keys() - set(range(1, memory.delayed + 1))
+    assert not strange, f"delayed messages that nobody sent: {sorted(strange)[:8]}"
+    assert set(found.values()) <= {1}, f"a delayed message has several timers: {found}"
+    assert all(timer.at > memory.time for timer in space.timers.values()), "a timer is due early"
 
 
 def _nothing_is_left(store: SQLiteStore, empty: list[str]) -> None:
