@@ -138,7 +138,8 @@ def test_the_simulator_finds_what_is_planted(bug: Bug, tmp_path: pathlib.Path) -
     if bug.plan is not None:
         found = simulate(tmp_path, "--plan", str(bug.plan))
     else:
-        arguments = ("--first", "--quiet", "--workers", "1", "--seeds", str(bug.within))
+        seeds = ("--seeds", str(bug.within), "--start", str(bug.first))
+        arguments = ("--first", "--quiet", "--workers", "1", *seeds)
         found = simulate(tmp_path, *arguments)
     assert found.returncode == 1, f"not found: {found.stdout}{found.stderr}"
     assert found.stdout.startswith("\nseed "), f"failed otherwise: {found.stdout}{found.stderr}"

@@ -1,8 +1,8 @@
 """Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must reveal each.
 
 A file in tests/simulation/bugs describes the bug, the number of seeds within which it must be found, and the change to
-a function. If random search is too slow, ``found by NAME`` names a plan in tests/simulation/regressions. A file in
-tests/crash/powercut/bugs says ``within N cuts``:
+a function. ``within 300 seeds from 400`` begins at seed 400. If random search is too slow, ``found by NAME`` names a
+plan in tests/simulation/regressions. A file in tests/crash/powercut/bugs says ``within N cuts``:
 
     PUBACK leaves before its commit.
     within 200 seeds
@@ -129,7 +129,7 @@ class Bug(NamedTuple):
 
     name: str
     within: int
-    """Number of seeds, from 0 on, within which the bug must be found; 0 if `plan` finds it."""
+    """Number of seeds, from `first` on, within which the bug must be found; 0 if `plan` finds it."""
     plan: pathlib.Path | None
     """The regression plan that must find it."""
     changes: tuple[Change, ...]
@@ -137,6 +137,8 @@ class Bug(NamedTuple):
     """A description of the bug."""
     cuts: int = 0
     """Number of power cuts within which the bug must be found."""
+    first: int = 0
+    """The seed at which the search begins."""
 
     @property
     def packages(self) -> set[str]:
@@ -147,7 +149,7 @@ class Bug(NamedTuple):
 def load(path: pathlib.Path) -> Bug:
     """Load a bug from its file. Raise ValueError if the file is invalid."""
     head, *parts = path.read_text().split("\n=== ")
-    within = re.search(r"^within (\d+) (seeds|cuts)$", head, re.MULTILINE)
+    within = re.search(r"^within (\d+) (seeds|cuts)(?: from (\d+))?$", head, re.MULTILINE)
     by = re.search(r"^found by (\w+)$", head, re.MULTILINE)
     if (within is None) == (by is None) or not parts:
         raise ValueError(f"{path.name}: not one of 'within N' and 'found by', or no change")
@@ -163,7 +165,8 @@ def load(path: pathlib.Path) -> Bug:
     count = int(within[1]) if within else 0
     cuts = count if within and within[2] == "cuts" else 0
     text = head.partition("\n")[0]
-    return Bug(path.stem, count - cuts, plan, tuple(changes), text, cuts)
+    first = int((within and within[3]) or 0)
+    return Bug(path.stem, count - cuts, plan, tuple(changes), text, cuts, first)
 
 
 def bugs(folder: pathlib.Path = BUGS) -> list[Bug]:

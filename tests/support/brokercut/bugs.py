@@ -77,9 +77,8 @@ def hunt(say: Callable[[str], None]) -> int:
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             plant(bug, Path(folder))
-            done = simulate(
-                Path(folder), "--first", "--quiet", "--workers", "1", "--seeds", str(bug.within)
-            )
+            seeds = ("--seeds", str(bug.within), "--start", str(bug.first))
+            done = simulate(Path(folder), "--first", "--quiet", "--workers", "1", *seeds)
         text = done.stdout.strip().splitlines()[0] if done.returncode == 1 else ""
         missed += not text
         say(_line(bug, "the simulator", text, time.monotonic() - began))
