@@ -32,6 +32,7 @@ HANDED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
 REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("publish_and_wait()", lambda broker: broker.publish_and_wait("answer", b"x")),
     ("authorize()", lambda broker: broker.authorize(None, Action.PUBLISH, "t")),  # type: ignore[arg-type]
+    ("transform()", lambda broker: broker.transform(None, Message("t", b""))),
     ("connect()", lambda broker: broker.connect(ClientRequest())),
     ("disconnect()", lambda broker: broker.disconnect("c")),
     ("end_session()", lambda broker: broker.end_session("c")),
