@@ -26,7 +26,7 @@ TOPICS = 20_000
 
 
 class Subscriber:
-    """A subscriber without content. The router needs only the object's identity."""
+    """An empty subscriber: the router only uses its identity."""
 
     __slots__ = ()
 

@@ -82,7 +82,7 @@ class Plant:
     def client(
         self, listener: str, client_id: str, version: Any = V5, cert: str = "", **more: Any
     ) -> Client:
-        """Return a client of a listener."""
+        """Return a client for `listener`."""
         return Client(
             self.served.ports[listener], client_id, version, tls=self.tls(cert), host="localhost", **more
         )  # fmt: skip

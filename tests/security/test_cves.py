@@ -105,9 +105,7 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
 
 
 def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Harness) -> None:
-    """Packets that a client sends before its CONNACK use no more memory than the limit before
-    CONNECT.
-    """
+    """Packets sent between CONNECT and CONNACK are held within the same memory limit that applies before CONNECT."""
     recorder = HookRecorder("on_connect")
     harness.reload(plugins=[recorder])
     never = harness.clock.event()

@@ -25,7 +25,7 @@ _RATE = re.compile(r"(.+?)\s*/\s*(?:(\d+(?:\.\d+)?)\s*)?([a-z]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A count per time: ``100/s`` is Rate(100, 1), ``5000/min`` Rate(5000, 60), ``10/5s`` Rate(10, 5)."""
+    """A count per period of time: ``100/s`` is Rate(100, 1), ``5000/min`` Rate(5000, 60), ``10/5s`` Rate(10, 5)."""
 
     count: float
     per_seconds: float

@@ -1,4 +1,4 @@
-"""Test observers: the events that they get, and how they change with the configuration."""
+"""Test which events observers receive, and how configuration affects that."""
 
 from typing import Any
 

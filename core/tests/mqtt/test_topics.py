@@ -89,9 +89,7 @@ def test_a_filter_that_is_none_is_refused(filter: str) -> None:
 
 
 def test_the_number_of_levels_is_bounded() -> None:
-    """The number of levels is limited by counting slashes, as in mosquitto: 200 slashes mean 201
-    levels.
-    """
+    """As in mosquitto, the limit counts slashes, not levels: 200 slashes (201 levels) are allowed."""
     validate_topic("/" * 200)
     validate_filter("/" * 200)
     validate_filter("$share/g/" + "/" * 200)

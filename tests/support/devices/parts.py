@@ -191,7 +191,10 @@ class Spark:
         return [pid for pid in pids() if session(pid) == self.process.pid]
 
     def _gone(self) -> None:
-        """Wait until the session is empty. Python's workers have their own process groups and end after Java."""
+        """Wait until no process of the driver's OS session is left; kill any that remain after 10 s.
+
+        The Python workers have their own process groups and exit after the JVM.
+        """
         for _ in range(100):
             if not self._session():
                 return

@@ -1,7 +1,9 @@
-"""Accepted clients that attack the broker: what each of their bytes may cost, and how they may affect other clients.
+"""Accepted clients that attack the broker: how much memory and output each byte they send may cause, and how they may
+affect other clients.
 
 `amplification` sends many of each packet that an untrusted client can send, over connections that never read. The bytes
-held and sent for each byte received must stay below a factor, on top of what the configuration lets wait for a client.
+held and sent for each byte received must stay below a factor, not counting the data that the configuration allows to be
+queued for a client.
 `hostile` runs several such attackers at once. Stalls are measured in the broker's own CPU time between a request and
 its answer, so other work on the machine does not count.
 """

@@ -103,7 +103,7 @@ async def will(port: int, name: str) -> None:
 
 
 async def expiring(port: int, name: str) -> None:
-    """Publish, replace and clear retained messages that expire in years.
+    """Publish, replace and clear retained messages that do not expire for years.
 
     The client uses MQTT 5. One topic has 150 levels, and one is shared by all clients.
     """
@@ -160,7 +160,7 @@ async def churn(broker: Target, number: int, clients: int, choice: random.Random
 async def soak(
     folder: Path, seconds: float, say: Callable[[str], None], clients: int = CLIENTS, least: int = 9
 ) -> Soak:
-    """Run rounds for `seconds`, and at least `least` rounds after the first ones."""
+    """Run rounds for `seconds`, but at least `least` rounds after the `WARM` warm-up rounds."""
     run = Soak()
     choice = random.Random(1)
     config = CONFIG.format(plugins=STORAGE.format(folder=folder))

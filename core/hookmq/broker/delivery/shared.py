@@ -110,7 +110,10 @@ def _enqueue_shared(
 
 
 def _admit(state: BrokerState, group: SharedSubscription, outgoing: Outgoing, size: int) -> bool:
-    """Make room for `outgoing` by the queue's drop policy. Return False if that failed and the message was dropped."""
+    """Make room for `outgoing` according to the queue's drop policy.
+
+    Return False if there is no room and `outgoing` was dropped.
+    """
     limits = state.settings.session
     payer = group.payer
     while True:

@@ -418,8 +418,9 @@ class PublishPipeline:
         """Handle a message that some journals have no room for.
 
         At QoS 1, deliver the message now and journal it when there is room. The publisher gets no
-        acknowledgement until then. A QoS 2 message waits as a whole, because resending it would
-        deliver it twice. At QoS 0, and for a will, no publisher can be notified.
+        acknowledgement until then. At QoS 2, neither deliver nor journal it until there is room,
+        because resending it would deliver it twice. There is no one to notify at QoS 0 or for a
+        will, so deliver it and count it as dropped by those journals.
         """
         self.plain = False
         message = self.message

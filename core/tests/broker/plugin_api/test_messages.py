@@ -1,4 +1,4 @@
-"""Test the calls with which a plugin reads messages, page by page: queued, in flight and retained.
+"""Test the calls that plugins use to read messages, page by page: queued, in flight and retained.
 Reading changes nothing.
 """
 
