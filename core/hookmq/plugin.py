@@ -32,7 +32,14 @@ from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, hookimpl
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
-from hookmq.model.errors import BindError, ConfigError, ConnectRefused, PluginError, StoreError
+from hookmq.model.errors import (
+    BindError,
+    ConfigError,
+    ConnectRefused,
+    PluginError,
+    StaleCursor,
+    StoreError,
+)
 from hookmq.model.events import (
     Action,
     Direction,
@@ -57,9 +64,11 @@ from hookmq.model.settings import (
     setting,
 )
 from hookmq.model.snapshots import (
+    HookSnapshot,
     InflightMessage,
     ListenerSnapshot,
     Page,
+    PluginSnapshot,
     QueuedMessage,
     SessionSnapshot,
     SharedGroup,
@@ -246,6 +255,7 @@ __all__ = [
     "EndedBy",
     "Handled",
     "HookMQError",
+    "HookSnapshot",
     "HttpRouter",
     "InflightMessage",
     "Journal",
@@ -261,6 +271,7 @@ __all__ = [
     "Peer",
     "Plugin",
     "PluginError",
+    "PluginSnapshot",
     "PluginState",
     "Promise",
     "Properties",
@@ -280,6 +291,7 @@ __all__ = [
     "Settings",
     "SharedGroup",
     "Size",
+    "StaleCursor",
     "Store",
     "StoreError",
     "Subscription",

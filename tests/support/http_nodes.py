@@ -27,6 +27,8 @@ class Pages(Plugin):
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)
         self.never = asyncio.Event()
+        self.more = asyncio.Event()
+        self.left = asyncio.Event()
 
     @hookimpl
     def register_http(self, router: Any) -> None:
@@ -38,6 +40,9 @@ class Pages(Plugin):
         router.add("GET", "/fails", self.fails)
         router.add("GET", "/nothing", self.nothing)
         router.add("GET", "/moved", self.moved)
+        router.add("GET", "/own/{name}", self.hello, authenticates=True)
+        router.add("GET", "/address", self.address)
+        router.add("GET", "/stream", self.stream, streams=True)
 
     @hookimpl
     def register_metrics(self, registry: Any) -> None:
@@ -48,6 +53,22 @@ class Pages(Plugin):
 
     async def echo(self, request: web.BaseRequest) -> web.Response:
         return web.Response(body=await request.read())
+
+    async def address(self, request: web.BaseRequest) -> web.Response:
+        return web.Response(text=request.remote)
+
+    async def stream(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Send a line, wait for `more`, send another one, and wait until the client disconnects."""
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one\n")
+        await self.more.wait()
+        await response.write(b"two\n")
+        try:
+            await self.never.wait()
+        finally:
+            self.left.set()
+        return response
 
     async def any(self, request: web.BaseRequest) -> web.Response:
         return web.Response(text=request.method)

@@ -115,6 +115,15 @@ class Broker:
     def reloader(self, call: Reloader | None) -> None:
         self.state.reloader = call
 
+    @property
+    def configuration(self) -> Callable[[], str]:
+        """The function that returns the configuration in force, without secrets."""
+        return self.state.configuration
+
+    @configuration.setter
+    def configuration(self, call: Callable[[], str]) -> None:
+        self.state.configuration = call
+
     def counters(self) -> dict[str, float]:
         """Return the core's metrics by name. The exporter shows the same, with the prefix ``hookmq_``."""
         metrics = self._core_metrics

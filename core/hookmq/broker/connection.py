@@ -26,6 +26,7 @@ from hookmq.broker.replies import (
     encode_subscription_reply,
 )
 from hookmq.broker.state import BrokerState
+from hookmq.hooks.verdicts import Accept
 from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.runtime import Wire
@@ -66,6 +67,11 @@ class ClientConnection(ConnectionState):
         self.on_end = on_end
         """Called once, when the connection has ended. The broker then handles its session and will."""
         self.due = state.deadlines.after(scope.connect_timeout, self.overdue)
+
+    def own_admission(self) -> tuple[Accept, str] | None:
+        """Return the verdict with which the connection was opened, and the id of the plugin that opened it. None if
+        `on_connect` decides."""
+        return None
 
     def send(self, data: bytes) -> None:
         """Append bytes to this turn's write, regardless of the client's quota [MQTT-3.3.4-10, 4.9.0-3]."""

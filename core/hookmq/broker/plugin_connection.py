@@ -23,6 +23,7 @@ from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import KeptState
 from hookmq.hooks.recursion import at_depth
+from hookmq.hooks.verdicts import Accept
 from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.message import make_message
@@ -61,7 +62,7 @@ class PluginConnection(PluginMailbox):
     """A plugin client's connection."""
 
     __slots__ = (
-        "last_number", "leaving", "on_accepted", "owed", "pending", "pending_bytes", "present",
+        "admitted", "last_number", "leaving", "on_accepted", "owed", "pending", "pending_bytes", "present",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,8 @@ class PluginConnection(PluginMailbox):
         on_end: Callable[[ClientConnection, DisconnectReason], None],
     ) -> None:
         super().__init__(state, plugin, owner, peer, scope, table, on_end)
+        self.admitted: Accept | None = None
+        """The verdict with which the plugin itself accepts the client; None if `on_connect` decides."""
         self.present = False
         """The Session Present flag of CONNACK."""
         self.pending: deque[Publishing | Subscribe | Unsubscribe | Disconnect] = deque()
@@ -111,6 +114,10 @@ class PluginConnection(PluginMailbox):
         self.last_number = number
         self.owed[number] = done
         return number
+
+    def own_admission(self) -> tuple[Accept, str] | None:
+        """Return the plugin's own verdict on its client, if any, and its id."""
+        return None if self.admitted is None else (self.admitted, self.plugin)
 
     # --- what the broker calls -------------------------------------------------------------------------------------
 

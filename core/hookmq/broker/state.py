@@ -124,6 +124,8 @@ class BrokerState:
         """Returns the server's listeners. The server sets it."""
         self.reloader: Reloader | None = None
         """Starts a reload for a plugin; None if there is nothing to reload. The server sets it."""
+        self.configuration: Callable[[], str] = str
+        """Returns the configuration in force as YAML without secrets; empty if there is none. The server sets it."""
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.plugin_states = PluginStates(self._record_plugin_state)

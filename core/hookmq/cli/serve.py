@@ -69,6 +69,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     from hookmq.broker import Broker
     from hookmq.cli.summary import banner, notices
     from hookmq.config.hot_reload import HotReload, finished, start_plugins
+    from hookmq.config.show import show
     from hookmq.server.asyncio_runtime import AsyncioRuntime
     from hookmq.server.extensions import PluginExtensions
     from hookmq.server.logs import chosen_format
@@ -109,6 +110,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     broker = Broker(config.settings, runtime, hooks)
     server = PluginServer(broker, config.listeners, runtime, reload=reload)
     live = HotReload(config, hooks, broker, server, lambda: config_of(arguments))
+    broker.configuration = lambda: show(live.config, origins=False)
     try:
         await server.run()
     finally:

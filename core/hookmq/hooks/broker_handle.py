@@ -16,6 +16,7 @@ from hookmq.model.snapshots import (
     InflightMessage,
     ListenerSnapshot,
     Page,
+    PluginSnapshot,
     QueuedMessage,
     SessionSnapshot,
     SharedGroup,
@@ -245,9 +246,9 @@ class BrokerHandle(Protocol):
         sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more
         sessions follow.
 
-        Raises PluginError for a `limit` outside 1 to 1000. Also raises PluginError for a cursor that is malformed, that
-        was created before the broker's start, or that belongs to another call or other arguments. The same applies to
-        all calls below that return a page. They also raise PluginError in a thread.
+        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed or belongs to another call
+        or other arguments. Raises StaleCursor, a PluginError, for a cursor from before the broker's start. The same
+        applies to all calls below that return a page. They also raise PluginError in a thread.
         """
 
     def subscriptions(
@@ -259,8 +260,8 @@ class BrokerHandle(Protocol):
         `client_id` selects one session. `filter` selects the subscriptions that overlap it. If `filter` is a topic,
         these are the subscriptions that match the topic. ``$share/NAME/FILTER`` selects among the subscriptions with
         this share name. One call examines at most 1000 sessions and subscriptions; it may exceed this limit by the
-        filters of one session. Raises PluginError for an invalid `filter`, and for a cursor of a session that has
-        ended.
+        filters of one session. Raises PluginError for an invalid `filter`, and StaleCursor for a cursor of a session
+        that has ended.
         """
 
     def queue(
@@ -271,13 +272,13 @@ class BrokerHandle(Protocol):
         Messages that are not in memory are read from the store, once everything before this call is committed. A page
         of such messages contains at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client
         are not included. A message may have expired. The page is empty if there is no session. Awaiting raises
-        PluginError if the store fails. The call raises PluginError for a cursor of a session that has ended.
+        PluginError if the store fails. The call raises StaleCursor for a cursor of a session that has ended.
         """
 
     def inflight(self, client_id: str, cursor: str = "", limit: int = 100) -> Page[InflightMessage]:
         """Return a page of the messages in flight to a client, sorted by packet id.
 
-        The page is empty if there is no session. Raises PluginError for a cursor of a session that has ended.
+        The page is empty if there is no session. Raises StaleCursor for a cursor of a session that has ended.
         """
 
     def retained(self, filter: str = "#", cursor: str = "", limit: int = 100) -> Page[Message]:
@@ -287,7 +288,7 @@ class BrokerHandle(Protocol):
         ``#`` excludes topics that start with ``$``.
 
         Each cursor can be used once. A plugin can have 32 open searches: a further search ends the least recently used
-        one, whose cursor is then stale. Raises PluginError for a stale cursor and for an invalid `filter`.
+        one, whose cursor is then stale. Raises StaleCursor for a stale cursor, and PluginError for an invalid `filter`.
         """
 
     def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
@@ -298,6 +299,16 @@ class BrokerHandle(Protocol):
     def listeners(self) -> tuple[ListenerSnapshot, ...]:
         """Return all listeners, in the order of the configuration. An in-memory broker has none. Raises PluginError in
         a thread.
+        """
+
+    def plugins(self) -> tuple[PluginSnapshot, ...]:
+        """Return all configured plugins, in the order of the configuration, with the counters of their hooks. Raises
+        PluginError in a thread.
+        """
+
+    def configuration(self) -> str:
+        """Return the configuration in force as YAML, as ``hookmq config show`` prints it: secrets are masked. Empty if
+        the broker has no configuration file, as in tests. Takes a few milliseconds. Raises PluginError in a thread.
         """
 
     def counters(self) -> Mapping[str, float]:

@@ -87,7 +87,7 @@ def merge_accepts(first: Accept, later: Accept) -> Accept:
     )
 
 
-def _own_notes(accept: Accept, plugin_id: str) -> Accept:
+def own_notes(accept: Accept, plugin_id: str) -> Accept:
     """Return `accept` without claims reserved for other plugins, so that tokens and services cannot forge them."""
     claims = accept.claims
     mine = NOTES + plugin_id
@@ -218,7 +218,7 @@ def _decide(
                     stats.allow += 1
                 else:
                     stats.accept += 1
-                    answer = _own_notes(answer, call.plugin_id)
+                    answer = own_notes(answer, call.plugin_id)
                 if consent is None:
                     consent, by = answer, call.plugin_id
                 else:
@@ -233,7 +233,7 @@ def _decide(
                     by = f"{by}: {answer.rule}"
             elif kind is Accept:
                 stats.accept += 1
-                answer = _own_notes(answer, by)
+                answer = own_notes(answer, by)
             else:
                 stats.challenge += 1
             done(answer, by)

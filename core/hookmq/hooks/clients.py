@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hookmq.hooks.verdicts import Accept
 from hookmq.model.client import ClientInfo, Peer
 from hookmq.model.events import DisconnectReason
 from hookmq.model.message import Message, Will
@@ -25,6 +26,8 @@ class ClientRequest:
     - `mount_point`: prefix of all topics and filters of the client, as for a listener.
     - `peer`: the address that plugins and logs see, or None for a client without an address.
     - `properties`: further CONNECT properties, such as `user_property` and `maximum_packet_size`.
+    - `accept`: if given, the plugin itself has authenticated the client. The client is accepted with this verdict, and
+      no plugin is called with `on_connect`. All other hooks and limits apply.
     """
 
     client_id: str = ""
@@ -38,6 +41,7 @@ class ClientRequest:
     mount_point: str = ""
     peer: Peer | None = None
     properties: Properties = EMPTY
+    accept: Accept | None = None
 
 
 class Delivery(Protocol):

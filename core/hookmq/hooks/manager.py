@@ -28,6 +28,7 @@ from hookmq.model.errors import PluginError, StoreError
 from hookmq.model.events import Action
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
+from hookmq.model.snapshots import HookSnapshot, PluginSnapshot
 from hookmq.plugin import Plugin
 from hookmq.storage.protocols import Journal, Store
 
@@ -261,6 +262,14 @@ class Hooks:
                 rows.append(("hookmq_hook_circuit_open", labels, is_open))
         return rows
 
+    def snapshots(self) -> tuple[PluginSnapshot, ...]:
+        """Return all plugins with the counters of their hooks, in the order of the configuration."""
+        hooks: dict[str, list[HookSnapshot]] = {one.id: [] for one in self.plugins}
+        for name, found in self.registry.items():
+            for one in found:
+                hooks[one.instance.id].append(_hook_snapshot(one.instance, name))
+        return tuple(_plugin_snapshot(one, tuple(hooks[one.id])) for one in self.plugins)
+
     def explain(self, hook: str) -> list[ChainStep]:
         """Return a hook's chain, step by step. Raises KeyError for an unknown hook."""
         spec = SPECS[hook]
@@ -410,6 +419,30 @@ def _call(one: Implementation, action: Action | None = None) -> HookImplementati
         sync_only=spec.timeout is None or action is Action.DELIVER,
         cacheable=instance.plugin.authorize_cached,
         stats=instance.stats(spec.name),
+    )
+
+
+def _plugin_snapshot(instance: PluginInstance, hooks: tuple[HookSnapshot, ...]) -> PluginSnapshot:
+    entry = instance.entry
+    queue: ObserverQueue | None = instance.kept.queue
+    circuit_open = queue is not None and queue.open_until is not None
+    return PluginSnapshot(
+        entry.id, entry.use, instance.version, entry.listeners, entry.filters, instance.disabled, circuit_open, hooks,
+    )  # fmt: skip
+
+
+def _hook_snapshot(instance: PluginInstance, hook: str) -> HookSnapshot:
+    stats = instance.stats(hook)
+    queue: ObserverQueue | None = instance.kept.queue
+    lane = queue.lanes.get(hook) if queue is not None else None
+    return HookSnapshot(
+        hook,
+        {outcome: getattr(stats, outcome) for outcome in SPECS[hook].outcomes},
+        stats.timed,
+        stats.seconds,
+        0 if lane is None else lane.waiting,
+        0 if lane is None else lane.dropped,
+        stats.last_error,
     )
 
 

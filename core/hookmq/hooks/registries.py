@@ -28,10 +28,22 @@ class ListenerRegistry(Protocol):
 class HttpRouter(Protocol):
     """The `router` of `register_http`."""
 
-    def add(self, method: str, path: str, handler: RouteHandler) -> None:
+    def add(
+        self,
+        method: str,
+        path: str,
+        handler: RouteHandler,
+        *,
+        authenticates: bool = False,
+        streams: bool = False,
+    ) -> None:
         """Serve requests for ``/plugins/ID`` + `path` with `handler`.
 
         `path` may contain ``{name}`` parts. `method` may be ``*``. Raises PluginError if the path is taken or invalid.
+
+        With `authenticates`, the listener does not require its ``http.token``: the handler must authenticate each
+        request itself. With `streams`, ``http.timeout`` ends when the handler is called, and the handler is cancelled
+        if the client disconnects. It must limit how long it waits for a client that does not read.
         """
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from hookmq.model.errors import PluginError, shown
+from hookmq.model.errors import PluginError, StaleCursor, shown
 
 MAX_LIMIT: Final = 1000
 """Maximum number of items that a plugin may request at once."""
@@ -48,8 +48,8 @@ class Cursors:
         return f"{call}.{self._token}.{digest:08x}.{body}"
 
     def read(self, plugin: str, call: str, query: Query, cursor: str) -> str:
-        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed, or of another call, other
-        arguments or another process."""
+        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed, or of another call or other
+        arguments, and StaleCursor for one of another process."""
         bad = PluginError(plugin, f"{call}(): {shown(cursor)} is not a cursor")
         if not isinstance(cursor, str) or len(cursor) > _MAX_CURSOR or cursor.count(".") != 3:
             raise bad
@@ -61,7 +61,7 @@ class Cursors:
         if kind != call:
             raise PluginError(plugin, f"{call}(): {shown(cursor)} is of another call")
         if not self._token or token != self._token:
-            raise PluginError(
+            raise StaleCursor(
                 plugin, f"{call}(): the cursor is from before the broker started; begin again"
             )
         if self.make(call, query, position) != cursor:

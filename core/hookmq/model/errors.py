@@ -5,6 +5,7 @@
 - ConfigError: the configuration is invalid; has file, line, column and a hint
 - PluginError: a plugin could not be loaded, or misbehaved
 - ConnectRefused: a plugin client was not accepted
+- StaleCursor: a listing cannot continue; begin again
 - PluginNotFound
 - BindError: a listener could not be opened
 - StoreError: durable state could not be read or written
@@ -88,6 +89,11 @@ class ConnectRefused(PluginError):
         super().__init__(plugin, f"the client was refused: {reason or code.text} (0x{code:02X})")
         self.code = code
         self.reason = reason
+
+
+class StaleCursor(PluginError):
+    """A cursor was valid once and is not any more: the broker restarted, the session or search ended, or the cursor was
+    used. Begin the listing again."""
 
 
 class PluginNotFound(PluginError):

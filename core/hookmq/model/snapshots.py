@@ -4,6 +4,7 @@ A snapshot is immutable. It shows the state at one moment, and does not keep a s
 sizes are bytes, intervals are seconds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -149,3 +150,43 @@ class ListenerSnapshot:
     address: str
     connections: int
     max_connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class HookSnapshot:
+    """A plugin's implementation of one hook, and its counters since the broker started.
+
+    - `outcomes`: the number of calls by result, such as ``allow`` or ``error``.
+    - `timed`, `seconds`: the number of timed calls and their total duration. One call in 64 is timed for the hooks that
+      are called for every message.
+    - `queue`, `dropped`: for an observer, the events that wait and the events that were lost.
+    - `last_error`: the last failure, or empty.
+    """
+
+    name: str
+    outcomes: Mapping[str, int]
+    timed: int
+    seconds: float
+    queue: int
+    dropped: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSnapshot:
+    """A configured plugin.
+
+    - `use`, `version`: its entry point, and the version of its distribution.
+    - `listeners`, `filters`: the listeners and topic filters of its entry; None for all.
+    - `disabled`: why the plugin is not called, or empty.
+    - `circuit_open`: whether its observers are not called for now, after repeated failures.
+    """
+
+    id: str
+    use: str
+    version: str
+    listeners: tuple[str, ...] | None
+    filters: tuple[str, ...] | None
+    disabled: str
+    circuit_open: bool
+    hooks: tuple[HookSnapshot, ...]

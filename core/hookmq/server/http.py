@@ -4,14 +4,14 @@ import asyncio
 import hmac
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 from urllib.parse import quote
 
 from aiohttp import web
 
 from hookmq.hooks.metric_registry import OPENMETRICS, TEXT, MetricRegistry
 from hookmq.model.errors import PluginError
-from hookmq.server.addresses import host_of, is_loopback
+from hookmq.server.addresses import forwarded_for, host_of, is_loopback, parse_networks
 from hookmq.server.connection_limit import ListenerConnections, Log
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.websocket import HttpConnection, WebServer
@@ -23,19 +23,28 @@ HEALTH: Final = ("/healthz", "/readyz")
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq"'}
 
 
+class PluginRoute(NamedTuple):
+    """A plugin's route; see `PluginRouter.add`."""
+
+    plugin: str
+    authenticates: bool
+    streams: bool
+
+
 class HttpRoutes:
     """The HTTP routes of all plugins, each plugin's below ``/plugins/ID``."""
 
     def __init__(self) -> None:
         self._dispatcher = web.UrlDispatcher()
-        self._plugins: dict[Any, str] = {}
+        self._routes: dict[Any, PluginRoute] = {}
 
     def of(self, plugin: str) -> "PluginRouter":
         """Return the router for the plugin with the id `plugin`."""
         return PluginRouter(self, plugin)
 
-    def add(self, plugin: str, method: str, path: str, handler: RouteHandler) -> None:
+    def add(self, route: PluginRoute, method: str, path: str, handler: RouteHandler) -> None:
         """Add a route; see `PluginRouter.add`."""
+        plugin = route.plugin
         if not path.startswith("/") or any(part in (".", "..") for part in path.split("/")):
             raise PluginError(
                 plugin, f"invalid path {path!r}: it must start with /, without . or .."
@@ -44,19 +53,24 @@ class HttpRoutes:
             raise PluginError(plugin, f"the handler of {path} is not an async def")
         whole = f"/plugins/{quote(plugin, safe='')}{path}"
         try:
-            route = self._dispatcher.add_route(method, whole, cast("Any", handler))
+            added = self._dispatcher.add_route(method, whole, cast("Any", handler))
         except (ValueError, RuntimeError) as error:
             raise PluginError(plugin, f"the route {method} {path}: {error}") from error
-        self._plugins[route] = plugin
+        self._routes[added] = route
 
     async def resolve(
         self, request: web.BaseRequest
-    ) -> tuple[str, RouteHandler, Mapping[str, str]]:
-        """Return the plugin, the handler and the path's named parts. Raises HTTPNotFound or HTTPMethodNotAllowed."""
+    ) -> tuple[PluginRoute, RouteHandler, Mapping[str, str]]:
+        """Return the route, its handler and the path's named parts. Raises HTTPNotFound or HTTPMethodNotAllowed."""
         match = await self._dispatcher.resolve(cast("web.Request", request))
         if match.http_exception is not None:
             raise match.http_exception
-        return self._plugins[match.route], cast("Any", match.handler), dict(match)
+        return self._routes[match.route], cast("Any", match.handler), dict(match)
+
+    async def authenticates(self, request: web.BaseRequest) -> bool:
+        """Return whether a plugin authenticates this request itself."""
+        match = await self._dispatcher.resolve(cast("web.Request", request))
+        return match.http_exception is None and self._routes[match.route].authenticates
 
 
 class PluginRouter:
@@ -68,14 +82,27 @@ class PluginRouter:
         self._router = router
         self._plugin = plugin
 
-    def add(self, method: str, path: str, handler: RouteHandler) -> None:
+    def add(
+        self,
+        method: str,
+        path: str,
+        handler: RouteHandler,
+        *,
+        authenticates: bool = False,
+        streams: bool = False,
+    ) -> None:
         """Handle requests for ``/plugins/ID`` + `path` with ``await handler(request, **parts)``, using aiohttp's types.
 
         `path` may contain ``{name}`` parts, and `method` may be ``*``. The body is read before the handler is called
         (``await request.read()`` or ``.json()``), and has at most ``http.max_body`` bytes. The request must be completed
         within ``http.timeout``. Raises PluginError if the path is invalid or taken.
+
+        With `authenticates`, ``http.token`` is not required: the handler must authenticate each request itself. With
+        `streams`, ``http.timeout`` ends when the handler is called, and the handler is cancelled if the client
+        disconnects. The handler must then limit how long it waits for a client that does not read.
         """
-        self._router.add(self._plugin, method, path, handler)
+        route = PluginRoute(self._plugin, authenticates, streams)
+        self._router.add(route, method, path, handler)
 
 
 class HttpSite:
@@ -106,20 +133,27 @@ class HttpServer(WebServer):
         super().apply(settings)
         self._options = settings.http
         self._name = settings.name
+        self._trusted = parse_networks(settings.trusted_proxies)
 
     def _request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any
     ) -> web.BaseRequest:
         limit = self._options.max_body
+        source = protocol.source
+        name = protocol.transport.get_extra_info("peername") if protocol.transport else None
+        host = source.host if source is not None else name[0] if isinstance(name, tuple) else ""
+        # The headers of a message that aiohttp could not parse are an empty dict.
+        proxies = message.headers.getall("X-Forwarded-For", ()) if message.headers else ()
         return web.BaseRequest(
-            message, payload, protocol, writer, task, self._gate.loop, client_max_size=limit
-        )
+            message, payload, protocol, writer, task, self._gate.loop, client_max_size=limit,
+            remote=forwarded_for(host, proxies, self._trusted),
+        )  # fmt: skip
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         response: web.StreamResponse | None = None
         try:
-            async with asyncio.timeout(self._options.timeout):
-                response = await self._answer(request)
+            async with asyncio.timeout(self._options.timeout) as limit:
+                response = await self._answer(request, limit)
                 # Send within the timeout, so that a client that does not read is limited too.
                 await response.prepare(request)
                 await response.write_eof()
@@ -132,9 +166,9 @@ class HttpServer(WebServer):
             late.force_close()
             return late
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, limit: asyncio.Timeout) -> web.StreamResponse:
         try:
-            refusal = self._refusal(request)
+            refusal = await self._refusal(request)
             if refusal is not None:
                 refusal.force_close()  # the rest of the body is not read
                 return refusal
@@ -142,7 +176,7 @@ class HttpServer(WebServer):
                 return web.Response(status=503, text="starting\n")
             if request.path in ("/metrics", *HEALTH):
                 return self._own(request)
-            return await self._plugin(request)
+            return await self._plugin(request, limit)
         except web.HTTPException as error:
             headers = {n: v for n, v in error.headers.items() if not n.startswith("Content-")}
             answer = web.Response(status=error.status, text=error.text, headers=headers)
@@ -150,7 +184,7 @@ class HttpServer(WebServer):
                 answer.force_close()  # the rest of the body is not read
             return answer
 
-    def _refusal(self, request: web.BaseRequest) -> web.Response | None:
+    async def _refusal(self, request: web.BaseRequest) -> web.Response | None:
         """Return the error response for a forbidden request, or None if the request is allowed."""
         options = self._options
         if options.token:
@@ -161,6 +195,8 @@ class HttpServer(WebServer):
             if (scheme.lower() == "bearer" and right) or (
                 options.public_health and request.path in HEALTH
             ):
+                return None
+            if await self._site.router.authenticates(request):
                 return None
             return web.Response(status=401, headers=CHALLENGE, text="a token is required\n")
         # Without a token, refuse web pages in a browser on this machine: pages whose own domain name resolves to this
@@ -186,8 +222,8 @@ class HttpServer(WebServer):
         kind = OPENMETRICS if openmetrics else TEXT
         return web.Response(body=text.encode(), headers={"Content-Type": kind})
 
-    async def _plugin(self, request: web.BaseRequest) -> web.StreamResponse:
-        plugin, handler, parts = await self._site.router.resolve(request)
+    async def _plugin(self, request: web.BaseRequest, limit: asyncio.Timeout) -> web.StreamResponse:
+        route, handler, parts = await self._site.router.resolve(request)
         length = request.content_length or 0
         if length > self._options.max_body:
             raise web.HTTPRequestEntityTooLarge(self._options.max_body, length)
@@ -195,7 +231,11 @@ class HttpServer(WebServer):
             await request.read()
         except web.RequestPayloadError:
             raise web.HTTPBadRequest from None
+        connection = cast("HttpConnection", request.protocol)
         try:
+            if route.streams:
+                limit.reschedule(None)
+                connection.stream = asyncio.current_task()
             response = await handler(request, **parts)
             if not isinstance(response, web.StreamResponse):
                 raise TypeError(f"{response!r} is not a response")
@@ -203,8 +243,12 @@ class HttpServer(WebServer):
             raise
         except Exception as error:
             self._log(
-                "error", "http.plugin_failed", listener=self._name, plugin=plugin,
+                "error", "http.plugin_failed", listener=self._name, plugin=route.plugin,
                 method=request.method, path=request.path, error=repr(error), traceback=error,
             )  # fmt: skip
             return web.Response(status=500, text="the plugin failed\n")
+        finally:
+            if route.streams:
+                connection.stream = None
+                limit.reschedule(self._gate.loop.time() + self._options.timeout)
         return response

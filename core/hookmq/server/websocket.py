@@ -143,7 +143,7 @@ def _origin(text: str) -> str:
 class HttpConnection(web.RequestHandler):
     """The aiohttp protocol for one connection, counted in `gate`. It has a `wire` after the upgrade to MQTT."""
 
-    __slots__ = ("gate", "source", "too_big", "wire")
+    __slots__ = ("gate", "source", "stream", "too_big", "wire")
 
     def __init__(
         self, gate: ListenerConnections, source: Peer | None, *args: Any, **options: Any
@@ -152,6 +152,8 @@ class HttpConnection(web.RequestHandler):
         self.gate = gate
         self.source = source
         self.wire: WebSocketWire | None = None
+        self.stream: asyncio.Task[Any] | None = None
+        """The task that streams a response, to cancel when the connection ends."""
         self.too_big = False
         """True if the client announced a message that is too big before the broker accepted it."""
 
@@ -180,6 +182,8 @@ class HttpConnection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Clean up after the transport has closed. A wire leaves the gate itself once it has notified the broker."""
         super().connection_lost(exc)
+        if self.stream is not None:
+            self.stream.cancel()
         if self.wire is None:
             self.gate.leave(self)
         else:

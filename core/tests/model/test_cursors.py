@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from hookmq.model.cursors import MAX_LIMIT, Cursors, check_limit, cursor_number
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, StaleCursor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,11 +61,11 @@ def test_a_cursor_of_something_else_is_refused(cursors: Cursors) -> None:
         cursors.read("p", "queue", QUERY, cursor)
     with pytest.raises(PluginError, match="is of a call with other arguments"):
         cursors.read("p", "sessions", ("b/#", None, True), cursor)
-    with pytest.raises(PluginError, match="before the broker started; begin again"):
+    with pytest.raises(StaleCursor, match="before the broker started; begin again"):
         Cursors(lambda: "t2").read("p", "sessions", QUERY, cursor)
     later = Cursors(lambda: "t2")
     later.make("sessions", QUERY, "1")
-    with pytest.raises(PluginError, match="before the broker started; begin again"):
+    with pytest.raises(StaleCursor, match="before the broker started; begin again"):
         later.read("p", "sessions", QUERY, cursor)
 
 

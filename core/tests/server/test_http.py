@@ -281,6 +281,39 @@ def test_an_http_listener_open_to_the_network_needs_a_token() -> None:
         http(http={"token": "gehéim"})
 
 
+async def test_a_plugin_that_authenticates_needs_no_token(begin: Begin, ask: Ask) -> None:
+    node = await begin((Pages(None, Context("web")),), http(http={"token": "s3cret"}))
+    assert json.loads((await ask(node, "/plugins/web/own/you")).text)["hello"] == "you"
+    assert (await ask(node, "/plugins/web/own/you", "POST")).status == 401
+    assert (await ask(node, "/plugins/web/hello/you")).status == 401
+
+
+async def test_a_stream_outlasts_the_timeout_and_ends_with_its_client(
+    begin: Begin, ask: Ask
+) -> None:
+    pages = Pages(None, Context("web"))
+    node = await begin((pages,), http(http={"timeout": 0.1}))
+    host, _, port = node.addresses()["http"].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /plugins/web/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(60):
+        await reader.readuntil(b"one\n")
+        assert (await ask(node, "/plugins/web/slow")).status == 503  # the timeout has passed
+        pages.more.set()
+        await reader.readuntil(b"two\n")
+        writer.transport.abort()
+        await pages.left.wait()
+
+
+async def test_the_address_of_a_client_behind_a_proxy(begin: Begin, ask: Ask) -> None:
+    pages = Pages(None, Context("web"))
+    node = await begin((pages,), http(), http("trusting", trusted_proxies=("127.0.0.0/8",)))
+    headers = {"X-Forwarded-For": "192.0.2.7"}
+    path = "/plugins/web/address"
+    assert (await ask(node, path, headers=headers)).text == "127.0.0.1"
+    assert (await ask(node, path, listener="trusting", headers=headers)).text == "192.0.2.7"
+
+
 async def test_https_and_a_token_that_changes(begin: Begin, ask: Ask, files: Any) -> None:
     settings = http(type="https", tls=TlsSettings(**files.server()), http={"token": "one"})
     node = await begin((), settings)

@@ -230,6 +230,10 @@ def _decide(connection: ClientConnection, client: ClientInfo, accept: Accept, by
     it."""
     state = connection.state
     connect = connect_of(connection)
+    own = connection.own_admission()
+    if own is not None:
+        _decided(connection, client, connect, accept, by, own[0], own[1])
+        return
     identify(client, accept)
     authenticated = accept is not _NOTHING_FOUND
     step = run_connect(

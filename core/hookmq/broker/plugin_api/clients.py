@@ -6,7 +6,9 @@ from functools import partial
 from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.broker.plugin_client import PluginClient
 from hookmq.broker.plugin_connection import PluginConnection
+from hookmq.hooks.call import own_notes
 from hookmq.hooks.clients import ClientHandle, ClientRequest
+from hookmq.hooks.verdicts import Accept
 from hookmq.model.client import Peer, Scope
 from hookmq.model.errors import ConnectRefused, PluginError
 from hookmq.model.events import DisconnectReason
@@ -36,6 +38,8 @@ class Clients(HandleBase):
         state = self._state
         result = self._promise()
         connection: PluginConnection = state.open_client(self._instance, peer, scope)
+        if request.accept is not None:
+            connection.admitted = own_notes(request.accept, self._plugin)
         connection.on_accepted = partial(self._client_accepted, connection, result)
         connection.on_over = partial(self._client_refused, result)
         state.runtime.call_soon(partial(connection.start, packet))
@@ -61,6 +65,8 @@ class Clients(HandleBase):
         if not isinstance(request, ClientRequest):
             raise self._cannot_connect(f"{type(request).__name__} is not a ClientRequest")
         properties = request.properties
+        if not isinstance(request.accept, Accept | None):
+            raise self._cannot_connect(f"accept is {type(request.accept).__name__}, not Accept")
         try:
             if properties.authentication_method is not None:
                 raise self._cannot_connect("a plugin client does not answer challenges")

@@ -11,11 +11,12 @@ from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.hooks.chain import overlaps
 from hookmq.model.client import ClientInfo
 from hookmq.model.cursors import MAX_LIMIT, Query, check_limit, cursor_number
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import StaleCursor
 from hookmq.model.metrics import Metrics
 from hookmq.model.snapshots import (
     ListenerSnapshot,
     Page,
+    PluginSnapshot,
     SessionSnapshot,
     SharedGroup,
     SubscriptionSnapshot,
@@ -169,7 +170,7 @@ class Inspection(HandleBase):
         if client_id:
             one = state.sessions.get(client_id)
             if cursor != "" and (one is None or one.serial != start):
-                raise PluginError(self._plugin, f"{call}(): the session of {client_id!r} has ended")
+                raise StaleCursor(self._plugin, f"{call}(): the session of {client_id!r} has ended")
             chunk = [] if one is None else [one]
         else:
             chunk = state.session_index.page(start, EXAMINED + 1)
@@ -198,6 +199,16 @@ class Inspection(HandleBase):
         """Return the server's listeners, in the order of the configuration."""
         self._only_on_loop("listeners()")
         return self._state.listeners()
+
+    def plugins(self) -> tuple[PluginSnapshot, ...]:
+        """Return the plugins in the order of the configuration."""
+        self._only_on_loop("plugins()")
+        return self._state.hooks.snapshots()
+
+    def configuration(self) -> str:
+        """Return the configuration in force as YAML without secrets."""
+        self._only_on_loop("configuration()")
+        return self._state.configuration()
 
     def counters(self) -> Mapping[str, float]:
         """Return the core's metrics by name."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.model.cursors import MAX_LIMIT, check_limit, cursor_number
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, StaleCursor
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
 from hookmq.model.snapshots import InflightMessage, Page, QueuedMessage
@@ -181,7 +181,7 @@ class Messages(HandleBase):
         serial, _, after = position.partition(":")
         number = cursor_number(self._plugin, call, serial)
         if session is None or session.serial != number:
-            raise PluginError(self._plugin, f"{call}(): the session of {client_id!r} has ended")
+            raise StaleCursor(self._plugin, f"{call}(): the session of {client_id!r} has ended")
         return session, cursor_number(self._plugin, call, after)
 
     def retained(self, filter: str = "#", cursor: str = "", limit: int = 100) -> Page[Message]:
@@ -205,7 +205,7 @@ class Messages(HandleBase):
                 cursor_number(self._plugin, "retained", page),
             )
             if found is None:
-                raise PluginError(
+                raise StaleCursor(
                     self._plugin,
                     "retained(): the cursor is stale: it was used, or its search was ended by newer ones; begin again",
                 )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hookmq.model.errors import ConnectRefused
 from hookmq.plugin import (
+    Accept,
     BrokerHandle,
     ClientHandle,
     ClientRequest,
@@ -54,6 +55,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"properties": Properties(authentication_method="SCRAM")}, "does not answer challenges"),
     ({"properties": Properties(content_type="text")}, "content_type"),
     ({"properties": {}}, "cannot connect"),
+    ({"accept": "yes"}, "accept is str, not Accept"),
 ]
 
 
@@ -219,3 +221,23 @@ def test_a_stored_session_is_resumed_in_on_startup(broker_harness: Make) -> None
     assert plugin.client.connected
     assert "c" in harness.broker.sessions
     watcher.expect_nothing()
+
+
+def test_a_plugin_accepts_its_own_client(broker_harness: Make) -> None:
+    recorder = HookRecorder("on_connect", "authorize", id="gw")
+    harness = broker_harness([recorder], config={"auth": {"default": "deny"}})
+    with pytest.raises(ConnectRefused):
+        harness.clock.run(harness.handle("gw").connect(ClientRequest("one")))
+    recorder.clear()
+    claims = {"groups": ["a"], "hookmq:gw": 1, "hookmq:other": 2}
+    request = ClientRequest(
+        "one", accept=Accept("alice", claims, expires_at=harness.clock.time() + 5)
+    )
+    client = harness.clock.run(harness.handle("gw").connect(request))
+    assert not recorder.calls("on_connect")
+    assert (client.info.identity, client.info.vouched_by) == ("alice", "plugin:gw")
+    assert client.info.claims == {"groups": ["a"], "hookmq:gw": 1}
+    harness.clock.run(client.subscribe("a/#"))
+    assert len(recorder.calls("authorize")) == 1
+    harness.advance(6)
+    assert not client.connected

@@ -11,7 +11,7 @@ import pytest
 from hookmq.broker.plugin_api import inspection
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.model.client import Peer, Scope
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, StaleCursor
 from hookmq.model.snapshots import ListenerSnapshot, Page, SharedGroup
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.topics import matches
@@ -403,7 +403,7 @@ def test_a_cursor_ends_with_the_process(broker_harness: Make) -> None:
     cursor = harness.handle("mine").sessions(limit=1).cursor
     harness.restart()
     broker = harness.handle("mine")
-    with pytest.raises(PluginError, match="from before the broker started; begin again"):
+    with pytest.raises(StaleCursor, match="from before the broker started; begin again"):
         broker.sessions(cursor)
     assert names(everything(partial(broker.sessions, limit=1))) == ["one", "two"]
 
@@ -424,6 +424,33 @@ def test_the_cursor_of_a_sessions_subscriptions_ends_with_it(
     cursor = broker.subscriptions(limit=1, client_id="one").cursor
     one.disconnect()
     for _ in range(2):
-        with pytest.raises(PluginError, match=r"subscriptions\(\): the session of 'one' has ended"):
+        with pytest.raises(StaleCursor, match=r"subscriptions\(\): the session of 'one' has ended"):
             broker.subscriptions(cursor, client_id="one")
         harness.connect("one").subscribe(["a", "b"])
+
+
+def test_plugins_and_the_counters_of_their_hooks(broker_harness: Make) -> None:
+    recorder = HookRecorder("on_connect", "on_session", id="rec")
+    harness = broker_harness([recorder])
+    harness.fail("rec", "on_session", ValueError("broken"))
+    harness.connect("one")
+    harness.settle()
+    (plugin,) = harness.handle("rec").plugins()
+    assert (plugin.id, plugin.use, plugin.disabled, plugin.circuit_open) == (
+        "rec",
+        "rec",
+        "",
+        False,
+    )
+    assert (plugin.listeners, plugin.filters) == (None, None)
+    hooks = {hook.name: hook for hook in plugin.hooks}
+    assert hooks.keys() == {"on_connect", "on_session"}
+    assert hooks["on_connect"].outcomes["abstain"] == hooks["on_connect"].timed == 1
+    assert hooks["on_session"].outcomes["error"] == 1
+    assert "broken" in hooks["on_session"].last_error
+
+
+def test_the_server_shows_its_configuration(harness: Harness, broker: BrokerHandle) -> None:
+    assert broker.configuration() == ""
+    harness.broker.configuration = lambda: "version: 1\n"
+    assert broker.configuration() == "version: 1\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hookmq.broker.plugin_api import messages
 from hookmq.hooks.broker_handle import BrokerHandle
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, StaleCursor
 from hookmq.model.snapshots import InflightMessage, Page, QueuedMessage
 from hookmq.routing.retained_search import MAX_SEARCHES, RetainedSearches
 from hookmq.storage.protocols import StoreFailed
@@ -101,7 +101,7 @@ def test_a_queue_after_a_restart() -> None:
         cursor = queue(harness, limit=4).cursor
         assert payloads(queue(harness, cursor)) == [4, 5, 6]
         harness.restart()
-        with pytest.raises(PluginError, match="from before the broker started"):
+        with pytest.raises(StaleCursor, match="from before the broker started"):
             queue(harness, cursor)
 
 
@@ -251,11 +251,11 @@ def test_the_cursor_of_a_session_that_has_ended(harness: Harness) -> None:
     cursor = queue(harness, limit=2).cursor
     assert cursor
     client.reconnect(clean_start=True)
-    with pytest.raises(PluginError, match=r"queue\(\): the session of 'away' has ended"):
+    with pytest.raises(StaleCursor, match=r"queue\(\): the session of 'away' has ended"):
         queue(harness, cursor)
     client.disconnect()
     harness.advance(601)
-    with pytest.raises(PluginError, match=r"queue\(\): the session of 'away' has ended"):
+    with pytest.raises(StaleCursor, match=r"queue\(\): the session of 'away' has ended"):
         queue(harness, cursor)
 
 
@@ -475,7 +475,7 @@ def test_a_cursor_of_retained_messages_works_once(broker_harness: Make) -> None:
     with pytest.raises(PluginError, match="of a call with other arguments"):
         harness.handle("other").retained("#", cursor)
     assert len(broker.retained("#", cursor, 5).items) == 2
-    with pytest.raises(PluginError, match=r"retained\(\): the cursor is stale.*begin again"):
+    with pytest.raises(StaleCursor, match=r"retained\(\): the cursor is stale.*begin again"):
         broker.retained("#", cursor, 5)
 
 
@@ -487,7 +487,7 @@ def test_old_searches_end_when_a_plugin_opens_many(broker_harness: Make) -> None
     broker, other = harness.handle("mine"), harness.handle("other")
     cursors = [broker.retained(limit=1).cursor for _ in range(MAX_SEARCHES + 1)]
     mine = other.retained(limit=1).cursor
-    with pytest.raises(PluginError, match="stale"):
+    with pytest.raises(StaleCursor, match="stale"):
         broker.retained("#", cursors[0])
     for cursor in cursors[1:]:
         assert len(broker.retained("#", cursor).items) == 1
