@@ -80,7 +80,7 @@ class Console:
         if program == "export":
             for word in arguments:
                 name, _, value = word.partition("=")
-                self.environ[name] = value
+                self.environ[name] = self._moved(value)
             return
         if program == "cd":
             [folder] = arguments

@@ -1,0 +1,1 @@
+"""A REST API for the operators of a broker. The plugin is in `hookmq_admin.plugin`."""

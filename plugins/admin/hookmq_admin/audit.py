@@ -1,0 +1,62 @@
+"""The audit log: every change that was made or refused, in the state of the plugin."""
+
+import json
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from hookmq.plugin import PluginState
+
+KEYS: Final = "audit/"
+MAX_TEXT: Final = 512
+"""Maximum length of a text in an entry. Longer texts are cut."""
+
+
+class AuditLog:
+    """Entries are only added. Above `most` entries, each new one deletes the oldest."""
+
+    def __init__(self, state: PluginState, most: int) -> None:
+        self._state = state
+        self._most = most
+        self._first = self._next = 0
+        cursor, more = "", True
+        numbers: list[int] = []
+        while more:
+            page = state.items(KEYS, cursor, 1000)
+            numbers += [int(key.removeprefix(KEYS), 16) for key, _ in page.items]
+            cursor, more = page.cursor, bool(page.cursor)
+        if numbers:
+            self._first, self._next = numbers[0], numbers[-1] + 1
+
+    def add(self, entry: dict[str, Any]) -> Awaitable[None]:
+        """Add an entry. The awaitable completes after the commit; you need not await it."""
+        number = self._next
+        self._next += 1
+        kept = self._state.put(_key(number), json.dumps(_cut(entry)).encode())
+        while self._next - self._first > self._most:
+            self._state.delete(_key(self._first))
+            self._first += 1
+        return kept
+
+    def entries(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
+        """Return the newest entries with a number below `before`, newest first, and the next value of `before`; None
+        after the oldest entry."""
+        found: list[dict[str, Any]] = []
+        number = self._next if before is None else min(before, self._next)
+        while number > self._first and len(found) < limit:
+            number -= 1
+            value = self._state.get(_key(number))
+            if value is not None:
+                found.append({"number": number, **json.loads(value)})
+        return found, number if number > self._first else None
+
+
+def _key(number: int) -> str:
+    return f"{KEYS}{number:016x}"
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _cut(one) for name, one in value.items()}
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return value[: MAX_TEXT - 1] + "…"
+    return value

@@ -1,0 +1,90 @@
+"""Samples of the broker's metrics, in memory and bounded."""
+
+from array import array
+from collections.abc import Mapping
+from typing import Final
+
+from hookmq.plugin import BrokerHandle, Timer
+
+COUNTERS: Final = (
+    "messages_received_total", "messages_delivered_total", "bytes_received_total", "bytes_sent_total",
+    "connections_accepted_total", "connections_refused_total", "dropped_total",
+)  # fmt: skip
+GAUGES: Final = (
+    "connections", "sessions", "subscriptions", "retained_messages", "retained_bytes", "queue_bytes",
+)  # fmt: skip
+LAG: Final = "loop_lag"
+"""Seconds by which the sample was late, because the event loop was busy."""
+SERIES: Final = (*COUNTERS, *GAUGES, LAG)
+_DROPPED: Final = "messages_dropped_total{"
+
+
+class History:
+    """The last `most` samples, one every `interval` seconds."""
+
+    def __init__(self, broker: BrokerHandle, interval: float, most: int) -> None:
+        self.interval = interval
+        self._broker = broker
+        self._most = most
+        self._times = array("d")
+        self._values = {name: array("d") for name in SERIES}
+        self._timer: Timer | None = None
+        self._due = broker.now()
+
+    def start(self) -> None:
+        """Take a sample now, and the others at intervals."""
+        broker = self._broker
+        now = broker.now()
+        counters = broker.counters()
+        self._times.append(broker.time())
+        for name in (*COUNTERS, *GAUGES):
+            self._values[name].append(counters.get(name, 0.0))
+        self._values["dropped_total"][-1] = sum(dropped(counters).values())
+        self._values[LAG].append(max(0.0, now - self._due))
+        # Delete many samples at once, because each deletion copies the arrays.
+        if len(self._times) > self._most + self._most // 8:
+            for values in (self._times, *self._values.values()):
+                del values[: len(values) - self._most]
+        self._due = now + self.interval
+        self._timer = broker.runtime.call_later(self.interval, self.start)
+
+    def stop(self) -> None:
+        """Take no more samples."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def samples(
+        self, since: float, most: int, names: tuple[str, ...]
+    ) -> tuple[list[float], dict[str, list[float]]]:
+        """Return the times and values of at most `most` samples after `since`, the newest ones."""
+        first = max(0, len(self._times) - min(most, self._most))
+        while first < len(self._times) and self._times[first] <= since:
+            first += 1
+        return list(self._times[first:]), {name: list(self._values[name][first:]) for name in names}
+
+    def rates(self) -> dict[str, float]:
+        """Return the changes per second of the counters between the last two samples."""
+        if len(self._times) < 2:
+            return {name.removesuffix("_total"): 0.0 for name in COUNTERS}
+        seconds = max(self._times[-1] - self._times[-2], 1e-3)
+        return {
+            name.removesuffix("_total"): (self._values[name][-1] - self._values[name][-2]) / seconds
+            for name in COUNTERS
+        }
+
+    @property
+    def lag(self) -> float:
+        """The lag at the last sample."""
+        return self._values[LAG][-1] if self._values[LAG] else 0.0
+
+
+def dropped(counters: Mapping[str, float]) -> dict[str, float]:
+    """Return the number of dropped messages by direction and reason, such as ``out:queue_full``."""
+    found: dict[str, float] = {}
+    for name, value in counters.items():
+        if name.startswith(_DROPPED):
+            labels = dict(part.split("=", 1) for part in name[len(_DROPPED) : -1].split(","))
+            key = ":".join(labels[label].strip('"') for label in ("direction", "reason"))
+            found[key] = found.get(key, 0.0) + value
+    return found

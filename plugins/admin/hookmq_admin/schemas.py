@@ -1,0 +1,127 @@
+"""JSON schemas of responses, for the OpenAPI document. Every property of an object is required unless stated."""
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+TEXT: Final[Schema] = {"type": "string"}
+WHOLE: Final[Schema] = {"type": "integer"}
+NUMBER: Final[Schema] = {"type": "number"}
+FLAG: Final[Schema] = {"type": "boolean"}
+TIME: Final[Schema] = {"type": "number", "description": "epoch seconds"}
+
+
+def maybe(schema: Schema) -> Schema:
+    """Return a schema that also allows null."""
+    if "$ref" in schema:
+        return {"oneOf": [schema, {"type": "null"}]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def listed(schema: Schema) -> Schema:
+    """Return the schema of an array."""
+    return {"type": "array", "items": schema}
+
+
+def mapped(schema: Schema) -> Schema:
+    """Return the schema of an object with any keys."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+def record(optional: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
+    """Return the schema of an object."""
+    required = [name for name in properties if name not in optional]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a schema of `COMPONENTS`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def paged(name: str) -> Schema:
+    """Return the schema of a page."""
+    cursor = {"type": "string", "description": "for the next page; empty after the last page"}
+    return record(items=listed(ref(name)), cursor=cursor)
+
+
+_MESSAGE: Final[Schema] = {
+    "topic": TEXT, "qos": WHOLE, "retain": FLAG, "bytes": WHOLE, "sender": maybe(TEXT), "origin": TEXT,
+    "received_at": TIME, "expires_at": maybe(TIME), "payload": ref("Payload"), "properties": ref("Properties"),
+}  # fmt: skip
+_CONTENT: Final = ("payload", "properties")
+_SESSION: Final[Schema] = {
+    "client_id": TEXT, "username": maybe(TEXT), "identity": maybe(TEXT), "listener": TEXT, "address": TEXT,
+    "port": WHOLE, "transport": TEXT, "version": WHOLE, "connected": FLAG, "connected_at": TIME,
+    "ended_at": maybe(TIME), "clean_start": FLAG, "keep_alive": WHOLE, "expiry": maybe(NUMBER), "durable": FLAG,
+    "subscriptions": WHOLE, "inflight": WHOLE, "queued": WHOLE, "queued_bytes": WHOLE, "will": maybe(TEXT),
+    "receive_maximum": WHOLE,
+}  # fmt: skip
+_SUBSCRIPTION: Final[Schema] = {
+    "client_id": TEXT, "filter": TEXT, "topic_filter": TEXT, "share": maybe(TEXT), "qos": WHOLE, "no_local": FLAG,
+    "retain_as_published": FLAG, "retain_handling": WHOLE, "identifier": maybe(WHOLE),
+}  # fmt: skip
+
+COMPONENTS: Final[dict[str, Schema]] = {
+    "Problem": record(
+        ("field",), type=TEXT, title=TEXT, status=WHOLE, detail=TEXT,
+        field={"type": "string", "description": "the invalid field"},
+    ),
+    "Payload": record(("text", "base64"), text=TEXT, base64=TEXT, truncated=FLAG),
+    "Properties": record(
+        ("content_type", "response_topic", "payload_format_indicator", "message_expiry_interval", "correlation_data",
+         "user_properties"),
+        content_type=TEXT, response_topic=TEXT, payload_format_indicator=WHOLE, message_expiry_interval=WHOLE,
+        correlation_data={"type": "string", "description": "base64"}, user_properties=listed(listed(TEXT)),
+    ),
+    "Message": record(_CONTENT, **_MESSAGE),
+    "QueuedMessage": record(_CONTENT, **_MESSAGE, filter=TEXT),
+    "InflightMessage": record(
+        packet_id=WHOLE, qos=WHOLE, released=FLAG, filter=TEXT, message=maybe(ref("Message"))
+    ),
+    "Session": record(**_SESSION),
+    "Client": record(
+        **_SESSION, claims={"type": "object"}, credential_expires_at=maybe(TIME), vouched_by=maybe(TEXT),
+        certificate=maybe(TEXT),
+    ),
+    "Subscription": record(**_SUBSCRIPTION),
+    "Subscriber": record(**_SUBSCRIPTION, connected=FLAG, why=TEXT),
+    "SharedGroup": record(
+        filter=TEXT, share=TEXT, topic_filter=TEXT, strategy=TEXT, members=WHOLE, online=WHOLE, queued=WHOLE,
+        queued_bytes=WHOLE,
+    ),
+    "Listener": record(
+        name=TEXT, type=TEXT, address=TEXT, connections=WHOLE, max_connections=WHOLE
+    ),
+    "Hook": record(
+        name=TEXT, outcomes=mapped(WHOLE), timed=WHOLE, seconds=NUMBER, queue=WHOLE, dropped=WHOLE, last_error=TEXT
+    ),
+    "Plugin": record(
+        id=TEXT, use=TEXT, version=TEXT, listeners=maybe(listed(TEXT)), filters=maybe(listed(TEXT)), disabled=TEXT,
+        circuit_open=FLAG, hooks=listed(ref("Hook")),
+    ),
+    "Overview": record(
+        version=TEXT, time=TIME, started_at=TIME, uptime=NUMBER, connections=WHOLE, sessions=WHOLE,
+        subscriptions=WHOLE, retained_messages=WHOLE, queue_bytes=WHOLE, rates=mapped(NUMBER), dropped=mapped(NUMBER),
+        loop_lag=NUMBER,
+    ),
+    "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
+    "Change": record(path=TEXT, old=TEXT, new=TEXT),
+    "Reload": record(applied=listed(ref("Change")), needs_restart=listed(ref("Change"))),
+    "Token": record(
+        id=TEXT, name=TEXT, role=TEXT, identity=TEXT, created_at=TIME, created_by=TEXT, expires_at=maybe(TIME)
+    ),
+    "NewToken": record(
+        id=TEXT, name=TEXT, role=TEXT, identity=TEXT, created_at=TIME, created_by=TEXT, expires_at=maybe(TIME),
+        token={"type": "string", "description": "the token itself, shown only once"},
+    ),
+    "AuditEntry": record(
+        number=WHOLE, time=TIME, token=TEXT, name=TEXT, role=TEXT, address=TEXT, action=TEXT,
+        arguments={"type": "object"}, status=WHOLE, result=TEXT,
+    ),
+}  # fmt: skip
+"""The schemas that routes refer to, by name."""

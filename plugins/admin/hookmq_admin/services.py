@@ -1,0 +1,111 @@
+"""What the routes of the API use: the broker, the tokens, the audit log, the history and the live tails."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiohttp import web
+from hookmq.plugin import BrokerHandle, ClientInfo, Log, Peer, Scope, SessionSnapshot
+
+from hookmq_admin.audit import AuditLog
+from hookmq_admin.errors import ApiError
+from hookmq_admin.failures import FailureLimit
+from hookmq_admin.fields import Fields
+from hookmq_admin.history import History
+from hookmq_admin.schemas import Schema
+from hookmq_admin.settings import AdminConfig
+from hookmq_admin.tokens import Role, Token, Tokens
+
+NO_FIELDS: Final[Fields] = {}
+
+
+@dataclass(slots=True)
+class Services:
+    """The state of a running plugin. `plugin_id` is its id, and `counts` has the numbers for its metrics."""
+
+    plugin_id: str
+    config: AdminConfig
+    broker: BrokerHandle
+    log: Log
+    tokens: Tokens
+    audit: AuditLog
+    failures: FailureLimit
+    history: History
+    started_at: float
+    tails: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Call:
+    """One request: who sent it from where, the named parts of its path, and its validated arguments."""
+
+    services: Services
+    request: web.BaseRequest
+    token: Token
+    address: str
+    parts: Mapping[str, str]
+    arguments: Mapping[str, Any]
+
+    @property
+    def broker(self) -> BrokerHandle:
+        """The broker."""
+        return self.services.broker
+
+    @property
+    def payloads(self) -> bool:
+        """Whether the token may read the content of messages."""
+        return self.token.rank >= Role.OPERATOR
+
+    def paging(self) -> tuple[str, int]:
+        """Return the cursor and the limit of a listing."""
+        return self.arguments["cursor"], self.arguments["limit"]
+
+    def session(self) -> SessionSnapshot:
+        """Return the session of the client in the path. Raises ApiError 404."""
+        found = self.broker.session(self.parts["client_id"])
+        if found is None:
+            raise ApiError(404, "no client has this id", "client_id")
+        return found
+
+    def as_client(self) -> ClientInfo:
+        """Return the client in whose name the token publishes."""
+        identity = self.token.identity
+        plugin = self.services.plugin_id
+        return ClientInfo(
+            f"$admin/{self.token.id}",
+            5,
+            identity,
+            Peer(self.address, 0, "http"),
+            Scope(plugin),
+            identity=identity,
+            vouched_by=f"plugin:{plugin}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route of the API: its validation, its part of the OpenAPI document, and its handler.
+
+    - `path`: below ``/api/v1``, with ``{name}`` parts.
+    - `name`: the operation id, and the action in the audit log.
+    - `change`: whether the route changes something, so that its calls are in the audit log.
+    - `hidden`: fields whose values are not in the audit log.
+    - `errors`: statuses that are possible next to 400, 401, 403 and 429.
+    - `streams`: whether the handler sends the response itself, as server-sent events.
+    """
+
+    method: str
+    path: str
+    name: str
+    role: Role
+    summary: str
+    handler: Callable[[Call], Awaitable[Any]]
+    answer: Schema
+    query: Fields = field(default_factory=dict)
+    body: Fields | None = None
+    change: bool = False
+    hidden: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()
+    streams: bool = False

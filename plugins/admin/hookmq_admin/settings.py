@@ -1,0 +1,33 @@
+"""Settings of the plugin."""
+
+from dataclasses import dataclass
+
+from hookmq.plugin import ConfigError, Seconds, setting
+
+
+@dataclass(frozen=True)
+class AdminConfig:
+    """Settings of `use: admin`."""
+
+    # fmt: off
+    first_token_file: str = setting(
+        "", "new file for the first token, with mode 0600; by default, the token is printed on stderr", path=True)
+    failures: int = setting(
+        10, "wrong tokens from one address after which it is refused; one more is allowed every 6 seconds",
+        minimum=1, maximum=10_000)
+    audit_entries: int = setting(
+        1000, "changes to remember; the oldest is deleted when a new one is added", minimum=10, maximum=50_000)
+    history_interval: Seconds = setting(10.0, "time between two samples of the history", minimum=1, maximum=3600)
+    history_samples: int = setting(2160, "samples in the history, which is in memory", minimum=2, maximum=20_000)
+    max_tails: int = setting(8, "live tails at the same time", minimum=0, maximum=100)
+    tail_rate: int = setting(
+        100, "highest number of messages per second in a live tail; further messages are skipped and counted",
+        minimum=1, maximum=1000)
+    tail_timeout: Seconds = setting(
+        5.0, "maximum time that a live tail waits for a client that does not read", minimum=0.1, maximum=60)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        for name in ("history_interval", "tail_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: expected a time above 0", path=(name,))

@@ -1,0 +1,49 @@
+"""Tables for people, and values as text."""
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def print_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
+    """Print rows as a table with the given columns. A column ``a.b`` is the value of b in a."""
+    lines = [[column.rpartition(".")[2] for column in columns]]
+    lines += [[shown(_value(row, column)) for column in columns] for row in rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def print_fields(fields: Row) -> None:
+    """Print names and values, one per line."""
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        sys.stdout.write(f"{name.ljust(width)}  {shown(value, name)}".rstrip() + "\n")
+
+
+def shown(value: Any, name: str = "") -> str:
+    """Return a value on one line, without control characters: a client may choose its id freely."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if name.endswith("_at") or name == "time":
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={shown(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(shown(one) for one in value)
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in str(value))
+
+
+def _value(row: Row, column: str) -> Any:
+    found: Any = row
+    for name in column.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found

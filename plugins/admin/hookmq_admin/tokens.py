@@ -1,0 +1,134 @@
+"""Tokens: who may use the API. Only their hashes are kept, in the state of the plugin."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from hashlib import sha256
+from hmac import compare_digest
+from secrets import token_hex, token_urlsafe
+from typing import Final
+
+from hookmq.plugin import PluginState
+
+PREFIX: Final = "hmq"
+"""The first part of a token, by which scanners of secrets can find it."""
+KEYS: Final = "token/"
+MAX_TOKENS: Final = 1000
+_NOBODY: Final = sha256(b"nobody").hexdigest()
+
+
+class Role(IntEnum):
+    """What a token may do. Each role may also do what the roles before it may do."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def label(self) -> str:
+        """The name in requests and responses."""
+        return self.name.lower()
+
+
+ROLES: Final = tuple(role.label for role in Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token without its secret.
+
+    `identity` is the name under which its messages are published. `hash` is the SHA-256 of the whole text; a slow hash
+    is not needed, because the secret has 256 random bits. `expires_at` is in epoch seconds, or None.
+    """
+
+    id: str
+    name: str
+    role: str
+    identity: str
+    created_at: float
+    created_by: str
+    expires_at: float | None
+    hash: str
+
+    @property
+    def rank(self) -> Role:
+        """The role."""
+        return Role[self.role.upper()]
+
+    def valid(self, now: float) -> bool:
+        """Return whether the token has not expired."""
+        return self.expires_at is None or now < self.expires_at
+
+
+class Tokens:
+    """All tokens, in memory and in the state of the plugin."""
+
+    def __init__(self, state: PluginState) -> None:
+        self._state = state
+        self._tokens: dict[str, Token] = {}
+        cursor, more = "", True
+        while more:
+            page = state.items(KEYS, cursor, 1000)
+            for _, value in page.items:
+                token = Token(**json.loads(value))
+                self._tokens[token.id] = token
+            cursor, more = page.cursor, bool(page.cursor)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __iter__(self) -> Iterator[Token]:
+        return iter(sorted(self._tokens.values(), key=lambda token: (token.created_at, token.id)))
+
+    def get(self, id: str) -> Token | None:
+        """Return the token with this id, or None."""
+        return self._tokens.get(id)
+
+    def find(self, text: str, now: float) -> Token | None:
+        """Return the valid token with this text, or None. The time does not depend on how much of a text is right."""
+        parts = text.split("_", 2)
+        token = self._tokens.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX else None
+        given = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        right = compare_digest(given, token.hash if token is not None else _NOBODY)
+        return token if right and token is not None and token.valid(now) else None
+
+    def named(self, name: str) -> bool:
+        """Return whether a token has this name."""
+        return any(token.name == name for token in self._tokens.values())
+
+    def admins(self, now: float) -> list[Token]:
+        """Return the valid tokens with the role admin."""
+        return [token for token in self if token.rank is Role.ADMIN and token.valid(now)]
+
+    def unused_name(self, name: str) -> str:
+        """Return `name`, or `name` with a number if a token has it."""
+        number, found = 1, name
+        while self.named(found):
+            number += 1
+            found = f"{name}-{number}"
+        return found
+
+    async def create(
+        self, name: str, role: str, now: float, by: str, expires_at: float | None, identity: str
+    ) -> tuple[Token, str]:
+        """Create a token, and return it with its text, which is kept nowhere. Returns after the commit."""
+        id = token_hex(4)
+        while id in self._tokens:
+            id = token_hex(4)
+        text = f"{PREFIX}_{id}_{token_urlsafe(32)}"
+        digest = sha256(text.encode()).hexdigest()
+        token = Token(id, name, role, identity or f"admin:{name}", now, by, expires_at, digest)
+        self._tokens[id] = token
+        await self._state.put(KEYS + id, json.dumps(asdict(token)).encode())
+        return token, text
+
+    async def revoke(self, id: str) -> None:
+        """Delete a token. It is refused at once. Returns after the commit."""
+        del self._tokens[id]
+        await self._state.delete(KEYS + id)
+
+
+def without_hash(token: Token) -> Token:
+    """Return the token as it may be shown."""
+    return replace(token, hash="")

@@ -1,0 +1,150 @@
+"""The commands, against a running broker."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_site import CHANGE, Site
+from hookmq.plugin import HookMQError, PluginError, ReloadReport
+from hookmq_admin.cli import register
+from hookmq_admin.tables import shown
+from hookmq_testing import run_command
+
+Run = Callable[..., str]
+PARSER = argparse.ArgumentParser()
+register(PARSER.add_subparsers())
+
+
+@pytest.fixture
+def run(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``hookmq admin`` with the admin's token, check its exit code, and return what it printed."""
+    monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
+    monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
+
+    def command(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        arguments = PARSER.parse_args(["admin", *words])
+        if not code:
+            assert arguments.run(arguments) == 0
+            return capsys.readouterr().out
+        with pytest.raises(HookMQError) as caught:
+            arguments.run(arguments)
+        assert caught.value.exit_code == code
+        return str(caught.value)
+
+    return command
+
+
+def test_it_is_a_command_of_hookmq(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", "hmq_1_2")
+    assert run_command(["admin", "overview", "--url", site.url]) == 1
+    assert capsys.readouterr().err == "hookmq: a valid token is required (401)\n"
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of a table, without its head."""
+    return [line.split() for line in text.splitlines()[1:]]
+
+
+def test_clients_are_listed_shown_and_kicked(site: Site, run: Run) -> None:
+    lamp = site.client("lamp/7", username="ann", session_expiry_interval=60)
+    site.run(lamp.subscribe("light/#", 1))
+    assert rows(run("clients", "lamp", "--online"))[0][:3] == ["lamp/7", "ann", "yes"]
+    assert rows(run("clients", "lamp", "--offline")) == []
+    assert [one["client_id"] for one in json.loads(run("clients", "lamp", "--json"))] == ["lamp/7"]
+    assert "filters                light/#" in run("client", "lamp/7")
+    assert json.loads(run("client", "lamp/7", "--json"))["filters"] == ["light/#"]
+    assert rows(run("subs", "--client", "lamp/7")) == [["lamp/7", "light/#", "1"]]
+    assert rows(run("subs", "--filter", "light/1")) == [["lamp/7", "light/#", "1"]]
+    assert rows(run("subs", "--topic", "light/1"))[0][:2] == ["lamp/7", "yes"]
+    assert run("kick", "lamp/7", "--reason", "service") == "disconnected  yes\n"
+    site.run(lamp.wait_closed())
+    assert run("publish", "light/1", "on") == "matched  1\n"
+    assert rows(run("queue", "lamp/7"))[0][:3] == ["light/1", "1", "2"]
+    assert run("queue", "lamp/7", "--purge") == "dropped  1\n"
+    assert run("kick", "lamp/7", "--end-session") == "ended  yes\n"
+    assert "no client has this id (404)" in run("client", "lamp/7", code=1)
+
+
+def test_bans(run: Run) -> None:
+    assert run("ban", "bad", "--for", "10m", "--reason", "noise") == "requested  yes\n"
+    assert run("unban", "bad") == "requested  yes\n"
+
+
+def test_retained_messages(run: Run) -> None:
+    run("publish", "kept/1", "on", "--retain", "--qos", "0")
+    assert rows(run("retained", "kept/#")) == [["kept/1", "0", "2", "on"]]
+    assert run("retained", "kept/#", "--clear") == "cleared  1\n"
+    assert run("retained", "kept/#", "--json") == "[]\n"
+
+
+def test_the_tail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("publish", "shown/1", "one\x1b[2J", "--retain")
+    text = run("tail", "shown/#", "--retained", "-C", "1")
+    assert text == "shown/1 one\\x1b[2J\n"
+    found = json.loads(run("tail", "shown/#", "--retained", "-C", "1", "--json"))
+    assert (found["event"], found["payload"]["text"]) == ("message", "one\x1b[2J")
+    run("retained", "shown/#", "--clear")
+
+
+def test_the_broker(site: Site, run: Run) -> None:
+    assert "version" in run("overview")
+    assert [row[0] for row in rows(run("listeners"))] == ["tcp", "http"]
+    assert [row[0] for row in rows(run("plugins"))] == ["rl", "admin", "doors"]
+    assert run("config") == "version: 1\n"
+    site.reloads.append(ReloadReport(applied=(CHANGE,)))
+    assert rows(run("reload")) == [["log.level", "info", "debug", "now"]]
+    site.reloads.append(PluginError("x", "line 3 is wrong"))
+    assert "line 3 is wrong (409)" in run("reload", code=1)
+    site.logs.clear()
+    assert any("reloadConfiguration" in row for row in rows(run("audit", "-n", "5")))
+
+
+def test_tokens(site: Site, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(run("tokens", "create", "grafana", "--role", "viewer", "--expires-in", "30d"))
+    (row,) = [row for row in rows(run("tokens", "list")) if row[1] == "grafana"]
+    assert row[2:5] == ["viewer", "admin:grafana", "first"]
+    viewer = ("--token-file", str(file))
+    assert "needs a token with the role admin (403)" in run("tokens", "list", *viewer, code=1)
+    assert run("tokens", "revoke", row[0]) == "revoked  yes\n"
+    assert "a valid token is required (401)" in run("overview", *viewer, code=1)
+
+
+def test_where_and_with_which_token(
+    site: Site, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "clear text" in run(
+        "overview", "--url", "http://broker.example.com/plugins/admin", code=2
+    )
+    assert "expected http" in run("overview", "--url", "broker:9090", code=2)
+    assert "cannot be reached" in run(
+        "overview", "--url", "http://127.0.0.1:1/plugins/admin", code=1
+    )
+    assert "Unauthorized (401)" in run("overview", "--url", site.url + "s", code=1)
+    missing = str(tmp_path / "missing")
+    assert "option --token-file" in run("overview", "--token-file", missing, code=2)
+    assert "option --ca-file" in run(
+        "overview", "--url", "https://127.0.0.1:1", "--ca-file", missing, code=2
+    )
+    monkeypatch.delenv("HOOKMQ_ADMIN_TOKEN")
+    assert "no token" in run("overview", code=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (True, "yes"),
+        (1.5, "1.5"),
+        ("a\n\x1b[", "a\\x0a\\x1b["),
+        (["a", {"b": 1}], "a, b=1"),
+    ],
+)
+def test_values_as_text(value: Any, text: str) -> None:
+    assert shown(value) == text

@@ -1,0 +1,147 @@
+"""Every route: its answer has the schema of the OpenAPI document, and nobody gets in without the right token."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from admin_site import CHANGE, DOCUMENT, Site, validate
+from hookmq.plugin import ReloadReport
+from hookmq_admin.openapi import ROUTES
+from hookmq_admin.services import Route
+from hookmq_admin.tokens import Role
+
+COMMITTED = Path(__file__).parents[1] / "openapi.json"
+
+
+class Sample(NamedTuple):
+    """A request that succeeds: its path, its query and its body."""
+
+    path: str
+    query: dict[str, str] = {}
+    body: dict[str, Any] | None = None
+
+
+SAMPLES = {
+    "getHealth": Sample("/health"),
+    "getOverview": Sample("/overview"),
+    "getCounters": Sample("/counters"),
+    "getHistory": Sample("/history", {"series": "connections,loop_lag", "since": "0", "limit": "5"}),
+    "listListeners": Sample("/listeners"),
+    "listPlugins": Sample("/plugins"),
+    "getConfiguration": Sample("/configuration"),
+    "reloadConfiguration": Sample("/configuration/reload"),
+    "listClients": Sample("/clients", {"client_id": "lamp", "connected": "true", "limit": "1"}),
+    "getClient": Sample("/clients/lamp"),
+    "listClientSubscriptions": Sample("/clients/lamp/subscriptions"),
+    "listQueue": Sample("/clients/away/queue"),
+    "listInflight": Sample("/clients/lamp/inflight"),
+    "disconnectClient": Sample("/clients/away/disconnect", {}, {"reason": "test"}),
+    "endSession": Sample("/clients/doomed/session", {"reason": "test"}),
+    "subscribeClient": Sample("/clients/lamp/subscriptions", {}, {"filter": "made/#", "qos": 1}),
+    "unsubscribeClient": Sample("/clients/lamp/subscriptions", {"filter": "made/#"}),
+    "purgeQueue": Sample("/clients/lamp/queue"),
+    "banClient": Sample("/clients/nobody/ban", {}, {"seconds": 1}),
+    "unbanClient": Sample("/clients/nobody/ban"),
+    "listSubscriptions": Sample("/subscriptions", {"filter": "light/#"}),
+    "listSubscribers": Sample("/subscribers", {"topic": "light/1"}),
+    "listSharedSubscriptions": Sample("/shared-subscriptions"),
+    "listRetained": Sample("/retained", {"filter": "state/#"}),
+    "getRetained": Sample("/retained/message", {"topic": "state/lamp"}),
+    "clearRetained": Sample("/retained", {"filter": "nothing/#"}),
+    "publish": Sample("/publish", {}, {"topic": "light/1", "payload": "on", "user_properties": {"a": "b"}}),
+    "tail": Sample("/tail", {"filter": "tail/#"}),
+    "getMe": Sample("/me"),
+    "listTokens": Sample("/tokens"),
+    "createToken": Sample("/tokens", {}, {"name": "made", "role": "viewer", "expires_in": 60}),
+    "revokeToken": Sample("/tokens/unknown"),
+    "listAudit": Sample("/audit"),
+    "getOpenapi": Sample("/openapi.json"),
+}  # fmt: skip
+CASES = [pytest.param(route, id=route.name) for route in ROUTES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients(site: Site) -> None:
+    """A client with subscriptions and messages in flight, and offline ones with queues."""
+    lamp = site.client("lamp", username="ann", auto_ack=False)
+    site.run(lamp.subscribe(["light/#", "$share/team/work/+"], 1))
+    for name in ("away", "doomed"):
+        away = site.client(name, session_expiry_interval=60)
+        site.run(away.subscribe("light/#", 1))
+        site.thread.call(away.disconnect)
+        site.run(away.wait_closed())
+    publisher = site.client("publisher")
+    site.run(publisher.publish("light/1", b"\xff\x00", 1, expect=0, content_type="x/y"))
+    site.run(publisher.publish("state/lamp", "ä".encode() * 300, 1, True, expect=0x10))
+
+
+def test_each_route_has_a_sample() -> None:
+    assert SAMPLES.keys() == {route.name for route in ROUTES}
+
+
+@pytest.mark.parametrize("route", CASES)
+def test_each_route_answers_as_the_document_says(site: Site, route: Route) -> None:
+    sample = SAMPLES[route.name]
+    if route.streams:
+        return  # see test_admin_tail.py
+    path = sample.path
+    if route.name == "reloadConfiguration":
+        site.reloads.append(ReloadReport(applied=(CHANGE,)))
+    if route.name == "revokeToken":
+        made = site.ask("POST", "/tokens", json={"name": "doomed", "role": "viewer"})
+        path = f"/tokens/{made.json['id']}"
+    answer = site.ask(route.method, path, route.role.label, params=sample.query, json=sample.body)
+    assert answer.status == 200, answer.text
+    operation = DOCUMENT["paths"][route.path][route.method.lower()]
+    validate(answer.json, operation["responses"]["200"]["content"]["application/json"]["schema"])
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("route", CASES)
+def test_nobody_gets_in_without_the_right_token(site: Site, route: Route) -> None:
+    sample = SAMPLES[route.name]
+    request = {"params": sample.query, "json": sample.body}
+    answer = site.ask(route.method, sample.path, "", **request)
+    assert (answer.status, answer.json["detail"]) == (401, "a valid token is required")
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    if route.role > Role.VIEWER:
+        role = Role(route.role - 1).label
+        answer = site.ask(route.method, sample.path, role, **request)
+        assert answer.status == 403
+        assert route.role.label in answer.json["detail"]
+        if route.change:
+            entry = site.audit()[0]
+            assert (entry["action"], entry["status"], entry["name"]) == (route.name, 403, role)
+    else:
+        assert not route.change
+
+
+@pytest.mark.parametrize("route", CASES)
+def test_unknown_fields_are_refused(site: Site, route: Route) -> None:
+    sample = SAMPLES[route.name]
+    role = route.role.label
+    answer = site.ask(route.method, sample.path, role, params={**sample.query, "bad": "1"}, json=sample.body)  # fmt: skip
+    assert (answer.status, answer.json["field"]) == (400, "bad")
+    body = {**(sample.body or {}), "bad": 1}
+    answer = site.ask(route.method, sample.path, role, params=sample.query, json=body)
+    assert answer.status == 400
+    if route.body is not None:
+        assert answer.json["field"] == "bad"
+
+
+def test_the_committed_document_is_up_to_date(site: Site) -> None:
+    served = site.ask("GET", "/openapi.json", "viewer").json
+    assert json.loads(COMMITTED.read_text()) == served, "run python -m hookmq_admin.openapi"
+
+
+def test_the_document_is_complete() -> None:
+    """Every reference leads somewhere, every schema is used, and every operation has its own id."""
+    text = json.dumps(DOCUMENT)
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert f'"#/components/schemas/{name}"' in text
+        assert schema["type"] == "object"
+    ids = [op["operationId"] for path in DOCUMENT["paths"].values() for op in path.values()]
+    assert len(set(ids)) == len(ids) == len(ROUTES)

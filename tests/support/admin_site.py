@@ -1,0 +1,205 @@
+"""A broker with the plugin `admin` and an HTTP listener on a free port, and the tokens of its API."""
+
+import json
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from hookmq.broker import Broker
+from hookmq.broker.plugin_api import PluginBroker
+from hookmq.config.hot_reload import finished, start_plugins
+from hookmq.hooks.manager import Hooks
+from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
+from hookmq.plugin import (
+    Accept,
+    Action,
+    Deny,
+    Plugin,
+    ReloadReport,
+    SettingChange,
+    hookimpl,
+)
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.extensions import PluginExtensions
+from hookmq.server.server import Server
+from hookmq.server.settings import HttpSettings, ListenerSettings
+from hookmq_admin.openapi import document
+from hookmq_admin.plugin import AdminPlugin
+from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq_testing import AsyncioClient, LoopThread, make_plugin
+from jsonschema import Draft202012Validator
+
+T = TypeVar("T")
+DOCUMENT = document()
+
+
+class Doors(Plugin):
+    """Accepts clients of listeners only, and lets nobody publish below ``secret/``."""
+
+    @hookimpl
+    def on_connect(self, client: Any) -> Accept | Deny:
+        if client.peer.transport == "plugin":
+            return Deny(reason="no password")
+        claims = {"groups": ["a"], "api_token": "t0p"}
+        return Accept(identity=client.username, claims=claims)
+
+    @hookimpl
+    def authorize(self, client: Any, action: Action, topic: str) -> Deny | None:
+        denied = action is Action.PUBLISH and topic.startswith("secret/")
+        return Deny(reason=f"not for {client.identity}") if denied else None
+
+
+@dataclass
+class Answer:
+    """A response: its status, its headers, its text, and its value if it is JSON."""
+
+    status: int
+    headers: Any
+    text: str
+    json: Any = None
+
+
+def validate(value: Any, schema: dict[str, Any]) -> None:
+    """Fail unless `value` has the `schema` of the OpenAPI document."""
+    whole = {**schema, "components": DOCUMENT["components"]}
+    Draft202012Validator(whole).validate(value)
+
+
+class Site:
+    """A running broker, and how tests reach it."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.thread = LoopThread()
+        self.tokens: dict[str, str] = {}
+        self.reloads: list[ReloadReport | Exception] = []
+        self.logs: list[tuple[str, str, dict[str, Any]]] = []
+        self._file = folder / "token"
+        options = {"first_token_file": str(self._file), "failures": 3, **config}
+        self.admin = make_plugin(AdminPlugin, options, "admin")
+        self.thread.run(self._start())
+        self.tokens["admin"] = self._file.read_text().strip()
+        for role in ("viewer", "operator"):
+            body = {"name": role, "role": role}
+            self.tokens[role] = self.ask("POST", "/tokens", json=body).json["token"]
+
+    async def _start(self) -> None:
+        self.runtime = Recorded(self.logs)
+        plugins = (
+            make_plugin(RateLimitPlugin, {"limits": [{"what": "publishes", "rate": "1000/s"}]}, "rl", use="ratelimit"),
+            self.admin,
+            make_plugin(Doors),
+        )  # fmt: skip
+        hooks = Hooks(plugins)
+        open_ = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
+        broker = self.broker = Broker(open_, self.runtime, hooks)
+        broker.configuration = lambda: "version: 1\n"
+        listeners = (
+            ListenerSettings(name="tcp", bind="127.0.0.1:0"),
+            ListenerSettings(
+                name="http", type="http", bind="127.0.0.1:0",
+                trusted_proxies=("127.0.0.0/8",), http=HttpSettings(token="of the listener", max_body=2000),
+            ),
+        )  # fmt: skip
+        self.hooks = hooks
+
+        async def reload() -> ReloadReport:
+            found = self.reloads.pop()
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        class Started(Server):
+            async def prepare(self) -> None:
+                await start_plugins(hooks)
+                self.use(PluginExtensions(hooks, broker))
+
+        self.server = Started(broker, listeners, self.runtime, reload=reload)
+        hooks.bind(self.runtime, partial(PluginBroker, broker.state))
+        await self.server.start()
+        await finished(hooks.ready)
+        self.http = aiohttp.ClientSession()
+
+    def close(self) -> None:
+        """Stop everything."""
+
+        async def stop() -> None:
+            await self.http.close()
+            await self.server.stop()
+            await finished(lambda done: self.hooks.shutdown(5, done))
+            await self.runtime.close()
+
+        self.thread.run(stop())
+        self.thread.close()
+        failed = [entry for entry in self.logs if entry[0] == "error"]
+        assert not failed, failed
+
+    def run(self, work: Awaitable[T]) -> T:
+        """Run a coroutine in the broker's loop."""
+
+        async def running() -> T:
+            return await work
+
+        return self.thread.run(running())
+
+    @property
+    def port(self) -> int:
+        """The port for MQTT."""
+        return int(self.server.addresses()["tcp"].rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://{self.server.addresses()['http']}/plugins/admin"
+
+    def client(self, client_id: str, **options: Any) -> AsyncioClient:
+        """Connect an MQTT client."""
+
+        async def connect() -> AsyncioClient:
+            return await AsyncioClient(client_id, **options).connect(self.port)
+
+        return self.thread.run(connect())
+
+    def ask(
+        self, method: str, path: str, role: str = "admin", headers: dict[str, str] | None = None, **options: Any
+    ) -> Answer:  # fmt: skip
+        """Send a request with the token of `role`; without one, if it is empty."""
+        given = {"X-Forwarded-For": "192.0.2.1", **(headers or {})}
+        if role:
+            given.setdefault("Authorization", f"Bearer {self.tokens[role]}")
+
+        async def send() -> Answer:
+            url = f"{self.url}/api/v1{path}"
+            async with self.http.request(method, url, headers=given, **options) as found:
+                text = await found.text()
+                kind = found.content_type
+                value: Any = json.loads(text) if kind.endswith("json") else None
+                if kind == "application/problem+json":
+                    validate(value, DOCUMENT["components"]["schemas"]["Problem"])
+                    assert value["status"] == found.status
+                return Answer(found.status, found.headers, text, value)
+
+        return self.thread.run(send())
+
+    def audit(self) -> list[Any]:
+        """Return the audit log, newest first."""
+        found: Any = self.ask("GET", "/audit").json
+        return list(found["items"])
+
+
+class Recorded(AsyncioRuntime):
+    """A runtime that records the log."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: list[tuple[str, str, dict[str, Any]]]) -> None:
+        super().__init__()
+        self._entries = entries
+
+    def log(self, level: str, event: str, /, **fields: object) -> None:
+        self._entries.append((level, event, fields))
+
+
+CHANGE = SettingChange("log.level", "info", "debug")
