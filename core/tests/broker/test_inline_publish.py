@@ -324,7 +324,7 @@ def scripts(
     return options, reads
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(scripts())
 def test_chains_at_random(
     drawn: tuple[dict[str, Any], list[list[tuple[str, bytes, int, Properties]]]],

@@ -179,25 +179,32 @@ class SubscriptionPipeline:
             if decisions is None:
                 decisions = connection.decisions = Decisions()
 
-        def decided(verdict: Allow | Deny, by: str) -> None:
-            if self._done is None:
-                return  # cancelled
-            if self._step is not None and not self._guarded:
-                self._go_on(partial(decided, verdict, by))
-            elif isinstance(verdict, Deny):
-                self._end(verdict, by)
-            elif verdict.max_qos is not None and verdict.max_qos < subscription.qos:
-                then(subscription.replace(qos=verdict.max_qos))
-            else:
-                then(subscription)
-
         topic_filter, qos = subscription.topic_filter, subscription.qos
         step = authorize(
             self._state, client, chains, decisions,
-            Action.SUBSCRIBE, topic_filter, qos, False, None, subscription, decided,
+            Action.SUBSCRIBE, topic_filter, qos, False, None, subscription,
+            partial(self._decided, subscription, then),
         )  # fmt: skip
         if step is not None:
             self._step = step
+
+    def _decided(
+        self,
+        subscription: Subscription,
+        then: Callable[[Subscription], None],
+        verdict: Allow | Deny,
+        by: str,
+    ) -> None:
+        if self._done is None:
+            return  # cancelled
+        if self._step is not None and not self._guarded:
+            self._go_on(partial(self._decided, subscription, then, verdict, by))
+        elif isinstance(verdict, Deny):
+            self._end(verdict, by)
+        elif verdict.max_qos is not None and verdict.max_qos < subscription.qos:
+            then(subscription.replace(qos=verdict.max_qos))
+        else:
+            then(subscription)
 
     def _transform(self, subscription: Subscription) -> None:
         client = self._session.client
@@ -210,33 +217,39 @@ class SubscriptionPipeline:
             self._add(subscription)
             return
 
-        def changed(result: Message | Subscription | Deny | Drop | Handled, by: str) -> None:
-            if self._done is None:
-                return  # cancelled
-            if self._step is not None and not self._guarded:
-                self._go_on(partial(changed, result, by))
-                return
-            if isinstance(result, Deny):
-                self._end(result, by)
-                return
-            assert isinstance(result, Subscription)
-            try:
-                validate_filter(result.topic_filter, self._state.settings.broker.max_topic_levels)
-            except ProtocolError as error:
-                self._end(Deny(error.code, error.detail, decided=False), by)
-                return
-            # Keep the filter that the client sent: it will unsubscribe with it.
-            made = result.replace(filter=subscription.filter)
-            if not self._asks or asked(made) == asked(subscription):
-                self._add(made)
-            else:
-                # The plugin changed the topic filter, so the new one must be allowed too.
-                self._authorize(made, self._add)
-
         runtime = self._state.runtime
+        changed = partial(self._changed, subscription)
         step = run_transform(runtime, calls, client, subscription, changed, self._skip)
         if step is not None:
             self._step = step
+
+    def _changed(
+        self,
+        subscription: Subscription,
+        result: Message | Subscription | Deny | Drop | Handled,
+        by: str,
+    ) -> None:
+        if self._done is None:
+            return  # cancelled
+        if self._step is not None and not self._guarded:
+            self._go_on(partial(self._changed, subscription, result, by))
+            return
+        if isinstance(result, Deny):
+            self._end(result, by)
+            return
+        assert isinstance(result, Subscription)
+        try:
+            validate_filter(result.topic_filter, self._state.settings.broker.max_topic_levels)
+        except ProtocolError as error:
+            self._end(Deny(error.code, error.detail, decided=False), by)
+            return
+        # Keep the filter that the client sent: it will unsubscribe with it.
+        made = result.replace(filter=subscription.filter)
+        if not self._asks or asked(made) == asked(subscription):
+            self._add(made)
+        else:
+            # The plugin changed the topic filter, so the new one must be allowed too.
+            self._authorize(made, self._add)
 
     def _add(self, subscription: Subscription) -> None:
         state = self._state
