@@ -139,6 +139,9 @@ LONG = {
         "docs/how-to/access-rules.md",
         "docs/how-to/passwords.md",
         "docs/how-to/webhooks.md",
+        "docs/how-to/jwt.md",
+        "docs/how-to/load-test.md",
+        "plugins/auth_password/README.md",
         "examples/secure/README.md",
         "plugins/acl_file/README.md",
     )

@@ -26,6 +26,8 @@ from serving import Served, serving
 from tokens import token
 from workspace import ROOT
 
+pytestmark = pytest.mark.slow
+
 P = TypeVar("P")
 
 FOLDER = ROOT / "examples" / "secure"

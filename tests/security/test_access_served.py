@@ -21,6 +21,8 @@ from recording import V5, V311, Client
 from serving import HOOKMQ, Served, serving
 from tokens import KeyServer, jwk, jwks, key_server_beside, token
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "correct-horse-battery"
 WEB_PASSWORD = "tango-uniform-seven"
 WRONG = "wrong-staple-guess"

@@ -51,7 +51,7 @@ def test_facts(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_the_example_is_an_implementation(name: str) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", SECTIONS[SPECS[name].signature], re.S)
+    *_, code = re.findall(r"```python\n(.*?)```", SECTIONS[SPECS[name].signature], re.S)
     names: dict[str, Any] = {one: getattr(hookmq.plugin, one) for one in hookmq.plugin.__all__}
     exec(f"class Example(Plugin):\n{textwrap.indent(code, '    ')}", names)
     example: type[Plugin] = names["Example"]

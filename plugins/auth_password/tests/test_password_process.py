@@ -19,6 +19,8 @@ from hookmq_testing import AsyncioClient, LoopThread, run_command
 from passwords import MOSQUITTO
 from serving import Served, serving
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def broker(path: Path, extra: str = "", format: str = "yaml") -> Iterator[Served]:

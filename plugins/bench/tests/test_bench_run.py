@@ -30,6 +30,8 @@ from hookmq_testing import AsyncioClient, Parser
 from ports import free_port
 from serving import serving
 
+pytestmark = pytest.mark.slow
+
 WAIT = 60.0
 # The command without discovering all other plugins first.
 ALONE = """\

@@ -12,6 +12,8 @@ from hookmq_spark_sink.merge import groups
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 TOPICS = st.text(
     st.characters(codec="utf-8", exclude_characters="\0+#"),

@@ -27,6 +27,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 from serving import HOOKMQ, Served, serving
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "broker-token-0123456789"
 
 

@@ -30,6 +30,8 @@ from hookmq_spark_sink.export.parquet import Part
 from hookmq_spark_sink.export.places import Folder, Place, PlaceError, Remote, UsageError
 from hookmq_spark_sink.reading import StreamReader, Unavailable
 
+pytestmark = pytest.mark.slow
+
 Keep = Callable[..., Any]
 ONCE = Rules(tail=True, once=True)
 

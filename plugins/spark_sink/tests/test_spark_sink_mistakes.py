@@ -20,6 +20,8 @@ from byteclient import ByteClient, over_tcp
 from hookmq_spark_sink import block
 from serving import HOOKMQ, Served, serving
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "mistakes-token-0123456789"
 LONGEST = 268_435_455
 """The remaining length of the longest packet [MQTT-1.5.5]."""

@@ -20,6 +20,8 @@ from hookmq_spark_sink.config import Access, ApiConfig, SparkSinkConfig, StreamC
 from hookmq_spark_sink.plugin import SparkSinkPlugin
 from hookmq_spark_sink.process import ReaderProcess
 
+pytestmark = pytest.mark.slow
+
 BOOT = bytes(range(16))
 TOKEN = "process-token-0123456789"
 Keep = Callable[..., Any]

@@ -11,6 +11,8 @@ from crashing import Client, crashing
 from killing.rounds import kill_and_check
 from serving import WAIT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("durability", ["group", "os"])
 @pytest.mark.slow

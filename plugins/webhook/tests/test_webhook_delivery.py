@@ -163,6 +163,7 @@ async def test_a_service_that_does_everything_wrong(
     check(chaos.seen, CLIENTS, EACH)  # the rest came while it stopped
 
 
+@pytest.mark.slow
 async def test_a_stop_sends_what_it_can_and_a_start_goes_on(receiver: Any, tmp_path: Path) -> None:
     chaos = Chaos(receiver, 1)
     chaos.well = True
@@ -185,6 +186,7 @@ async def test_a_stop_sends_what_it_can_and_a_start_goes_on(receiver: Any, tmp_p
     assert chaos.seen == []  # nothing twice after a stop in order
 
 
+@pytest.mark.slow
 async def test_a_reload_changes_where_and_how_it_sends(receiver: Any, tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=200 if request.path == "/new" else 500)
@@ -217,6 +219,7 @@ async def test_a_reload_changes_where_and_how_it_sends(receiver: Any, tmp_path: 
     assert secret not in json.dumps(served.log)
 
 
+@pytest.mark.slow
 async def test_dead_letters_are_listed_and_sent_again(
     receiver: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +274,7 @@ async def test_dead_letters_are_listed_and_sent_again(
     assert await run("list") == (0, [])
 
 
+@pytest.mark.slow
 async def test_no_secret_and_no_payload_is_logged(receiver: Any, tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=500, text="their-own-secret")

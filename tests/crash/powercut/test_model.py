@@ -14,7 +14,7 @@ from powercut.disk import MANNERS, Disk, File
 from powercut.recording import Cut, Recorder, Recording, cut
 from powercut.shim import Kind, Record, RecordingError, missing
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.slow]
 EVERYTHING = """
 import fcntl, os, shutil, sqlite3, subprocess, sys
 root = os.environ["WHERE"]

@@ -51,6 +51,8 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("shared_groups()", lambda broker: broker.shared_groups()),
     ("listeners()", lambda broker: broker.listeners()),
     ("counters()", lambda broker: broker.counters()),
+    ("plugins()", lambda broker: broker.plugins()),
+    ("configuration()", lambda broker: broker.configuration()),
     ("runtime", lambda broker: broker.runtime),
     ("state", lambda broker: broker.state),
     ("set_timer()", lambda broker: broker.set_timer("k", 0.0)),
