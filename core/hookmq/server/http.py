@@ -121,6 +121,10 @@ class HttpSite:
 class HttpServer(WebServer):
     """The HTTP side of an http or https listener."""
 
+    max_line = 320_000
+    """Long enough for a path with any client id, and for a query with any filter and a cursor. Each may have 65,535
+    bytes, and three times as many when they are quoted."""
+
     def __init__(
         self, gate: ListenerConnections, settings: ListenerSettings, site: HttpSite, log: Log
     ) -> None:

@@ -27,7 +27,6 @@ SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 """The subprotocols in order of preference. MQTT 3.1 clients ask for the second."""
 HTTP_LIMITS: Final[dict[str, Any]] = {
     "access_log": None,
-    "max_line_size": 4096,
     "max_field_size": 8190,
     "lingering_time": 0,
 }
@@ -35,6 +34,9 @@ HTTP_LIMITS: Final[dict[str, Any]] = {
 
 class WebServer:
     """The HTTP part of a listener. It makes an `HttpConnection` for each connection."""
+
+    max_line = 4096
+    """Maximum length of the first line of a request, in bytes."""
 
     def __init__(
         self, gate: ListenerConnections, settings: ListenerSettings, server: web.Server
@@ -54,8 +56,9 @@ class WebServer:
         # aiohttp's keep-alive timeout also limits the time for a request's headers.
         loop, timeout = self._gate.loop, self._timeout
         return HttpConnection(
-            self._gate, source, self._server, loop=loop, keepalive_timeout=timeout, **HTTP_LIMITS
-        )
+            self._gate, source, self._server, loop=loop, keepalive_timeout=timeout,
+            max_line_size=self.max_line, **HTTP_LIMITS,
+        )  # fmt: skip
 
     async def close(self) -> None:
         """End all requests. All connections have already been closed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
@@ -25,6 +26,8 @@ HEADERS: Final = {
 }
 """The headers of every response. None of them lets a page of another origin read it."""
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq-admin"'}
+PART: Final = re.compile(r"\{(\w+)\}")
+"""A named part of a path. By default, aiohttp would not match a part that contains a brace, as client ids may."""
 MAX_QUERY: Final = 300_000
 """Maximum length of a query string. A cursor may contain a topic."""
 
@@ -42,7 +45,7 @@ def register(router: HttpRouter, plugin: Serving, routes: tuple[Route, ...]) -> 
         served = _Served(plugin, route)
         router.add(
             route.method,
-            BASE + route.path,
+            BASE + PART.sub(r"{\1:[^/]+}", route.path),
             served.handle,
             authenticates=True,
             streams=route.streams,
@@ -85,6 +88,9 @@ class _Served:
             raise
         except asyncio.CancelledError:
             record(arguments, ApiError(503, "the time limit passed, or the client disconnected"))
+            raise
+        except Exception:
+            record(arguments, ApiError(500, "the plugin failed"))
             raise
         await _committed(record(arguments, None))
         if isinstance(answer, web.StreamResponse):

@@ -29,9 +29,9 @@ class AuditLog:
 
     def add(self, entry: dict[str, Any]) -> Awaitable[None]:
         """Add an entry. The awaitable completes after the commit; you need not await it."""
-        number = self._next
+        self._catch_up()
+        kept = self._state.put(_key(self._next), json.dumps(_cut(entry)).encode())
         self._next += 1
-        kept = self._state.put(_key(number), json.dumps(_cut(entry)).encode())
         while self._next - self._first > self._most:
             self._state.delete(_key(self._first))
             self._first += 1
@@ -40,6 +40,7 @@ class AuditLog:
     def entries(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
         """Return the newest entries with a number below `before`, newest first, and the next value of `before`; None
         after the oldest entry."""
+        self._catch_up()
         found: list[dict[str, Any]] = []
         number = self._next if before is None else min(before, self._next)
         while number > self._first and len(found) < limit:
@@ -48,6 +49,11 @@ class AuditLog:
             if value is not None:
                 found.append({"number": number, **json.loads(value)})
         return found, number if number > self._first else None
+
+    def _catch_up(self) -> None:
+        """Skip the entries of another instance of the plugin, which finishes its requests after a reload."""
+        while self._state.get(_key(self._next)) is not None:
+            self._next += 1
 
 
 def _key(number: int) -> str:

@@ -31,7 +31,7 @@ def _base64(text: str) -> None:
 def _no_share(text: str) -> None:
     validate_filter(text)
     if parse_share(text)[0] is not None:
-        raise ValueError("a shared subscription has no retained messages")
+        raise ValueError("expected a filter without $share")
 
 
 # fmt: off
@@ -149,7 +149,7 @@ ROUTES: Final = (
           record(matched=WHOLE), body=PUBLISHED, change=True, hidden=("payload", "payload_base64", "user_properties")),
     Route("GET", "/tail", "tail", _O, "Follow the messages of a filter, as server-sent events", tail,
           {"type": "string", "description": "the events `message` (a Message), `skipped` (how many) and `end`"},
-          query={"filter": FILTER,
+          query={"filter": PLUGGED,  # a member of a shared subscription would take messages from the others
                  "retained": Field("boolean", "whether to begin with the retained messages", default=False),
                  "rate": Field("integer", "most messages per second", default=50, minimum=1, maximum=1000)},
           errors=(503,), streams=True),

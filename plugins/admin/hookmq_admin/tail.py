@@ -99,13 +99,18 @@ class Follower:
         services, request = self._call.services, self._call.request
         response = web.StreamResponse(headers=HEADERS)
         silent = 0
+        now = asyncio.get_running_loop().time
+        due = now() + TICK
         try:
             await self._send(response, b": tail\n\n")
             while not self._ended:
                 try:
-                    async with asyncio.timeout(TICK):
+                    async with asyncio.timeout_at(due):
                         await self._wake.wait()
                 except TimeoutError:
+                    pass
+                if now() >= due:  # also while messages arrive all the time
+                    due = now() + TICK
                     self._tick()
                     silent += 1
                 if silent >= SILENCE:

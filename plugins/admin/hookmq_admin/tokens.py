@@ -1,6 +1,7 @@
 """Tokens: who may use the API. Only their hashes are kept, in the state of the plugin."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
@@ -15,6 +16,7 @@ PREFIX: Final = "hmq"
 """The first part of a token, by which scanners of secrets can find it."""
 KEYS: Final = "token/"
 MAX_TOKENS: Final = 1000
+_ID: Final = re.compile("[0-9a-f]{8}")
 _NOBODY: Final = sha256(b"nobody").hexdigest()
 
 
@@ -62,40 +64,42 @@ class Token:
 
 
 class Tokens:
-    """All tokens, in memory and in the state of the plugin."""
+    """All tokens, in the state of the plugin. There is no copy: during a reload, two instances of the plugin serve
+    requests, and a token that one of them revokes must be refused by both."""
 
     def __init__(self, state: PluginState) -> None:
         self._state = state
-        self._tokens: dict[str, Token] = {}
-        cursor, more = "", True
-        while more:
-            page = state.items(KEYS, cursor, 1000)
-            for _, value in page.items:
-                token = Token(**json.loads(value))
-                self._tokens[token.id] = token
-            cursor, more = page.cursor, bool(page.cursor)
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return sum(1 for _ in self._values())
 
     def __iter__(self) -> Iterator[Token]:
-        return iter(sorted(self._tokens.values(), key=lambda token: (token.created_at, token.id)))
+        tokens = (Token(**json.loads(value)) for value in self._values())
+        return iter(sorted(tokens, key=lambda token: (token.created_at, token.id)))
+
+    def _values(self) -> Iterator[bytes]:
+        cursor, more = "", True
+        while more:
+            page = self._state.items(KEYS, cursor, 1000)
+            yield from (value for _, value in page.items)
+            cursor, more = page.cursor, bool(page.cursor)
 
     def get(self, id: str) -> Token | None:
         """Return the token with this id, or None."""
-        return self._tokens.get(id)
+        value = self._state.get(KEYS + id) if _ID.fullmatch(id) else None
+        return None if value is None else Token(**json.loads(value))
 
     def find(self, text: str, now: float) -> Token | None:
         """Return the valid token with this text, or None. The time does not depend on how much of a text is right."""
         parts = text.split("_", 2)
-        token = self._tokens.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX else None
+        token = self.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX else None
         given = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
         right = compare_digest(given, token.hash if token is not None else _NOBODY)
         return token if right and token is not None and token.valid(now) else None
 
     def named(self, name: str) -> bool:
         """Return whether a token has this name."""
-        return any(token.name == name for token in self._tokens.values())
+        return any(token.name == name for token in self)
 
     def admins(self, now: float) -> list[Token]:
         """Return the valid tokens with the role admin."""
@@ -114,18 +118,16 @@ class Tokens:
     ) -> tuple[Token, str]:
         """Create a token, and return it with its text, which is kept nowhere. Returns after the commit."""
         id = token_hex(4)
-        while id in self._tokens:
+        while self.get(id) is not None:
             id = token_hex(4)
         text = f"{PREFIX}_{id}_{token_urlsafe(32)}"
         digest = sha256(text.encode()).hexdigest()
         token = Token(id, name, role, identity or f"admin:{name}", now, by, expires_at, digest)
-        self._tokens[id] = token
         await self._state.put(KEYS + id, json.dumps(asdict(token)).encode())
         return token, text
 
     async def revoke(self, id: str) -> None:
         """Delete a token. It is refused at once. Returns after the commit."""
-        del self._tokens[id]
         await self._state.delete(KEYS + id)
 
 

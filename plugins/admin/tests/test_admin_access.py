@@ -1,8 +1,10 @@
 """Tokens, roles, wrong tokens, bad input and the audit log."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from admin_site import CHANGE, Answer, Site
@@ -85,14 +87,35 @@ def test_a_revoked_token_is_refused_at_once(site: Site) -> None:
     assert site.ask("DELETE", f"/tokens/{token['id']}").status == 404
 
 
+def test_two_instances_share_tokens_and_the_audit_log() -> None:
+    with Harness([make_plugin(AdminPlugin, id="admin")]) as harness:
+        harness.settle()
+        state = harness.handle("admin").state
+        (token,) = Tokens(state)
+        old, new = Tokens(state), Tokens(state)
+        log, later = AuditLog(state, 20), AuditLog(state, 20)
+        revoking = new.revoke(token.id)
+        with suppress(StopIteration):
+            revoking.send(None)
+        assert old.get(token.id) is None
+        log.add({"n": "reload"})
+        assert [one["n"] for one in later.entries(None, 9)[0]] == ["reload"]
+        later.add({"n": "next"})
+        assert [one["n"] for one in log.entries(None, 9)[0]] == ["next", "reload"]
+
+
 def test_an_expired_token_is_refused(site: Site) -> None:
     token = make(site, "brief", expires_in=3600)
     plugin = site.admin.plugin
     assert isinstance(plugin, AdminPlugin)
     found = plugin.services.tokens
     expires = token["expires_at"]
-    assert found.find(token["token"], expires - 1) is not None
-    assert found.find(token["token"], expires) is None
+
+    async def valid(now: float) -> bool:
+        return found.find(token["token"], now) is not None
+
+    assert site.run(valid(expires - 1))
+    assert not site.run(valid(expires))
 
 
 def test_the_last_admin_token_stays(site: Site) -> None:
@@ -220,12 +243,13 @@ def test_other_bodies_are_refused(site: Site) -> None:
         ("limit=1&limit=2", "limit"),
         ("connected=yes", "connected"),
         ("cursor=nonsense", ""),
-        ("client_id=" + "x" * 7000, ""),
+        ("client_id=" + "x" * 65_536, "client_id"),
+        ("client_id=" + "x" * 330_000, ""),
     ],
 )
 def test_invalid_queries_are_refused(site: Site, query: str, field: str) -> None:
     answer = site.ask("GET", f"/clients?{query}")
-    if len(query) > 4096:
+    if len(query) > 320_000:
         assert answer.status == 400  # by the listener, before the plugin
     else:
         assert refused(answer) == (400, field)
@@ -252,6 +276,14 @@ def test_invalid_messages_are_refused(site: Site, body: dict[str, Any]) -> None:
     assert refused(answer) == (400, wanted)
 
 
+@pytest.mark.parametrize("client_id", ["a{b}", "{client_id}", "a/%2F?#", "ü" * 15_000])
+def test_any_client_can_be_disconnected(site: Site, client_id: str) -> None:
+    site.client(client_id)
+    path = f"/clients/{quote(client_id, safe='')}"
+    assert site.ask("GET", path).json["client_id"] == client_id
+    assert site.ask("POST", f"{path}/disconnect").json == {"disconnected": True}
+
+
 def test_unknown_clients(site: Site) -> None:
     for path in ("", "/subscriptions", "/queue", "/inflight"):
         assert site.ask("GET", f"/clients/unknown{path}").status == 404
@@ -275,6 +307,17 @@ def test_each_change_is_in_the_audit_log(site: Site) -> None:
     assert (reload["action"], reload["name"]) == ("reloadConfiguration", "first")
     assert "private" not in json.dumps(site.audit())
     assert [e[2]["action"] for e in site.logs if e[1] == "admin.change"][-1] == "reloadConfiguration"  # fmt: skip
+
+
+def test_a_change_that_fails_is_in_the_audit_log(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = make(site, "failing")
+    monkeypatch.setattr(Tokens, "revoke", None)
+    assert site.ask("DELETE", f"/tokens/{token['id']}").status == 500
+    assert [entry.pop() for entry in [site.logs] if entry[-1][1] == "http.plugin_failed"]
+    entry = site.audit()[0]
+    assert (entry["action"], entry["status"]) == ("revokeToken", 500)
 
 
 def test_reading_is_not_in_the_audit_log(site: Site) -> None:

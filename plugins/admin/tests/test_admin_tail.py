@@ -89,6 +89,16 @@ def test_messages_arrive_with_their_content(site: Site) -> None:
     site.run(run())
 
 
+def test_a_tail_cannot_take_messages_from_a_shared_subscription(site: Site) -> None:
+    async def run() -> int:
+        headers = {"Authorization": f"Bearer {site.tokens['operator']}"}
+        url = f"{site.url}/api/v1/tail?filter=$share/workers/%23"
+        async with site.http.get(url, headers=headers) as response:
+            return response.status
+
+    assert site.run(run()) == 400
+
+
 def test_a_filter_and_a_role_are_needed(site: Site) -> None:
     assert site.ask("GET", "/tail?filter=%23", "viewer").status == 403
     answer = site.ask("GET", "/tail?filter=a/%23/b", "operator")
@@ -107,6 +117,33 @@ def test_a_tail_ends_with_its_token(site: Site) -> None:
             return await reader.event()
 
     assert site.run(run()) == ("end", {"reason": "the token is not valid any more"})
+
+
+def test_a_tail_ends_with_its_token_while_messages_arrive(site: Site) -> None:
+    body = {"name": "listening", "role": "operator"}
+    made = site.ask("POST", "/tokens", json=body).json
+    site.tokens["listening"] = made["token"]
+    publisher = site.client("busy")
+
+    async def publish() -> None:
+        while True:
+            await publisher.publish("busy", b"", 1, expect=None)
+
+    async def run() -> set[str]:
+        names: list[str] = []
+        async with tailing(site, "filter=busy", "listening") as reader:
+            publishing = asyncio.create_task(publish())
+            await reader.event()
+            plugin: Any = site.admin.plugin
+            await plugin.services.tokens.revoke(made["id"])
+            try:
+                while "end" not in names and len(names) < 1000:  # 100 messages per second
+                    names.append((await reader.event())[0])
+            finally:
+                publishing.cancel()
+        return set(names)
+
+    assert "end" in site.run(run())
 
 
 def test_a_tail_ends_when_its_client_is_disconnected(site: Site) -> None:
