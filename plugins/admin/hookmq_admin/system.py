@@ -1,5 +1,6 @@
 """Routes for the broker as a whole: overview, metrics, listeners, plugins and the configuration."""
 
+from functools import cache
 from typing import Any, Final
 
 from hookmq.plugin import PluginError, ReloadReport
@@ -14,6 +15,12 @@ from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
 MAX_SAMPLES: Final = 20_000
+
+
+@cache
+def broker_version() -> str:
+    """Return the version of the broker. The first call reads files, which takes a millisecond or more."""
+    return version("hookmq")
 
 
 def _check_names(text: str) -> None:
@@ -34,7 +41,7 @@ async def overview(call: Call) -> Any:
     now = broker.time()
     figures = ("connections", "sessions", "subscriptions", "retained_messages", "queue_bytes")
     return {
-        "version": version("hookmq"),
+        "version": broker_version(),
         "time": now,
         "started_at": services.started_at,
         "uptime": now - services.started_at,

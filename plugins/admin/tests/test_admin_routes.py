@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 from admin_site import CHANGE, DOCUMENT, Site, validate
 from hookmq.plugin import ReloadReport
+from hookmq_admin import system
 from hookmq_admin.openapi import ROUTES
 from hookmq_admin.services import Route
 from hookmq_admin.tokens import Role
@@ -145,3 +146,18 @@ def test_the_document_is_complete() -> None:
         assert schema["type"] == "object"
     ids = [op["operationId"] for path in DOCUMENT["paths"].values() for op in path.values()]
     assert len(set(ids)) == len(ids) == len(ROUTES)
+
+
+def test_the_version_is_read_only_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def version(name: str) -> str:
+        calls.append(name)
+        return "1"
+
+    monkeypatch.setattr(system, "version", version)
+    system.broker_version.cache_clear()
+    site.ask("GET", "/overview")
+    site.ask("GET", "/overview")
+    system.broker_version.cache_clear()
+    assert calls == ["hookmq"]
