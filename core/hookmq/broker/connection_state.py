@@ -33,7 +33,7 @@ class Phase(IntEnum):
 
 
 NO_MEMO: Final[dict[bytes | str, CachedPublish]] = {}
-"""`ConnectionState.memo` of a connection that remembers nothing: most connections publish nothing."""
+"""The `ConnectionState.memo` of every connection that has no cached publishes. Most connections publish nothing."""
 
 
 class ConnectionState(ConnectionView):

@@ -43,11 +43,11 @@ _TOPIC_ALIAS: Final = 0x23
 _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _NO_MATCH: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
 _JOINED: Final = 1024
-"""Bytes of joined acknowledgements from which the next one is sent separately."""
+"""Once joined acknowledgements reach this number of bytes, the next one is sent separately."""
 REFUSED: Final = 0
 FORWARDED: Final = 1
 CONTINUED: Final = 2
-"""What `forward` did with a PUBLISH."""
+"""The results that `forward` can return."""
 
 
 def read_section(
@@ -305,8 +305,8 @@ def forward_raw(
     five: bool,
 ) -> None:
     """Forward a QoS 1 or 2 message to plain receivers with clean sessions. Nothing is recorded or committed. All
-    receivers share the packet's head and tail; only the packet id differs. `five` tells whether it is a packet of MQTT 5.
-    Do not acknowledge a message of a plugin client: it gets a reason code."""
+    receivers share the packet's head and tail; only the packet id differs. `five` is true for an MQTT 5 packet. A
+    plugin client's message is not acknowledged here, because that client gets a reason code instead."""
     # Long on purpose: a function call per receiver would cost more than the work itself.
     state = connection.state
     route = cached.route

@@ -1,6 +1,6 @@
 """Forward a QoS 0 PUBLISH on the fast path to plain receivers. They share the received bytes, or one encoding.
 
-Receivers for which a plugin implements `on_deliver` share them too, if it abstains.
+Receivers for which a plugin implements `on_deliver` share the bytes too, if the plugin abstains.
 """
 
 from hookmq.broker.connection import ClientConnection

@@ -92,7 +92,7 @@ class PluginMailbox(ClientConnection):
         self.results: list[tuple[Done, ReasonCode]] = []
         """Reason codes that the plugin has yet to get."""
         self.lost: list[Done] = []
-        """What awaited a reason code when the connection ended."""
+        """The callbacks that still awaited a reason code when the connection ended."""
         self.on_message: Callable[[Any], None] | None = None
         self.on_over: Callable[[DisconnectReason], None] | None = None
         self.over: DisconnectReason | None = None
@@ -239,7 +239,7 @@ class PluginMailbox(ClientConnection):
             self.pause_writing()
 
     def say_over(self, over: DisconnectReason) -> None:
-        """Tell the plugin why its client has ended."""
+        """Tell the plugin how its client's connection ended."""
         self._wake()
         call, self.on_over = self.on_over, None
         if call is not None:

@@ -6,7 +6,7 @@ from hookmq.model.errors import PluginError
 from hookmq.model.runtime import Promise, Runtime
 
 _FEW: Final = 64
-"""Number of promises that are listed without looking for those that have a result."""
+"""Maximum number of listed promises before those that have a result are removed from the list."""
 
 
 class PluginPromises:

@@ -1,4 +1,4 @@
-"""The state of plugins: keys with values, and timers. All of it is in memory, with a copy in the store."""
+"""Plugin state: keys with values, and timers. All of it is in memory, with a copy in the store."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
@@ -199,7 +199,7 @@ class PluginStates:
         self.changes = 0
         """The number of changes since the start."""
         self.loaded = False
-        """Whether the state has been loaded from the store."""
+        """Whether the stored state of all plugins has been loaded."""
 
     def space(self, plugin: str) -> PluginSpace:
         """Return a plugin's space, creating it if necessary."""

@@ -1,4 +1,4 @@
-"""Call `on_timer` when the timers of plugins are due.
+"""Call `on_timer` when plugins' timers are due.
 
 A plugin has at most `PARALLEL` calls in progress, and at most one for each key. After a failure, a timer is called
 again after a pause, which doubles with each failure. No timer is called before the plugin's `on_ready` has returned, or

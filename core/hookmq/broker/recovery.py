@@ -1,4 +1,4 @@
-"""Rebuild sessions, queues, retained messages and the state of plugins from the store when the broker starts."""
+"""Rebuild sessions, queues, retained messages and plugin state from the store when the broker starts."""
 
 from collections import deque
 from collections.abc import Callable
@@ -76,8 +76,8 @@ def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], N
 
 
 def begin(state: BrokerState, orphans: Groups) -> None:
-    """Drop the queues of `orphans`, set the deadlines of the sessions that `recover` loaded, and report the state of
-    plugins that are not configured."""
+    """Drop the queues of `orphans`, set the deadlines of the sessions that `recover` loaded, and report stored state
+    of plugins that are not configured."""
     configured = {one.id for one in state.hooks.plugins}
     unused = [
         name

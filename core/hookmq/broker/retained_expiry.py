@@ -24,7 +24,7 @@ LOOK: Final = 3600.0
 _EARLY: Final = 0.001
 """Seconds by which a message may expire early: timers use a different clock and round differently."""
 _SPARE: Final = 16
-"""Cancelled entries that never cause a rebuild."""
+"""Up to this number of cancelled entries, the heap is never rebuilt."""
 
 FORMS: Final = 16
 """Encodings of one message to keep."""

@@ -1,4 +1,4 @@
-"""The state that the whole broker shares: sessions, routes, retained messages, the commit point.
+"""The state that all parts of the broker share: sessions, routes, retained messages, the commit point.
 
 The modules of this package take a `BrokerState` and change it; none of them has state of its own. `WriteScheduler` ends
 each turn.
@@ -89,7 +89,7 @@ class BrokerState:
         self.hooks = hooks
         hooks.bind(runtime, handles(self))
         self.observed = _observed(hooks)
-        """Observer hooks that at least one plugin implements; all others cost only one test."""
+        """Observer hooks that at least one plugin implements; every other hook costs only one check."""
         self.metrics = metrics
         self.limits = PacketLimits(
             settings.broker.max_packet_size,

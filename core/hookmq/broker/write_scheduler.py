@@ -40,8 +40,8 @@ class WriteScheduler:
         self.turn = 0
         """Turns ended so far."""
         self.shared = 0
-        """Bytes received since the last write. Packets are forwarded as received, so no receiver has more bytes
-        waiting."""
+        """Bytes received since the last write. Packets are forwarded as received, so no receiver can have more
+        shared bytes than this waiting."""
 
     def schedule(self) -> None:
         """Schedule `end_turn` for the end of this turn."""

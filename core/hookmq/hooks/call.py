@@ -481,4 +481,4 @@ _SETTLED: Final[frozenset[type]] = frozenset(
 )
 """Result types that are never awaitable."""
 _DISPOSED: Final[frozenset[type]] = frozenset({Drop, Handled})
-"""Result types that end the way of a message, which is acknowledged all the same."""
+"""Result types after which a message goes no further, but is still acknowledged."""

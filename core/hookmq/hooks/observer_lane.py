@@ -16,7 +16,7 @@ it has dropped their whole run.
 
 TEXTS: Final = 1024
 LONGEST_TEXT: Final = 256
-"""How many topics a `TopicMemo` remembers, and of how many characters at most."""
+"""Maximum number of topics that a `TopicMemo` remembers, and the maximum length of each in characters."""
 
 
 class EventRun:

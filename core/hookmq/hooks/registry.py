@@ -25,8 +25,8 @@ Registry = Mapping[str, tuple["Implementation", ...]]
 class _Manager(pluggy.PluginManager):
     """A pluggy manager that looks for hooks only among the attributes that the plugin's author wrote.
 
-    pluggy searches every attribute, and most are those that each plugin inherits. That search took most of the time
-    in which a broker without clients starts.
+    pluggy itself searches every attribute, and most of them are inherited. That search took most of the startup time of
+    a broker without clients.
     """
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:

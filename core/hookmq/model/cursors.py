@@ -1,4 +1,5 @@
-"""Cursors: where a listing continues. A plugin gets them as opaque strings and returns them unchanged."""
+"""Cursors: the positions at which listings continue. A plugin gets them as opaque strings and returns them
+unchanged."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable

@@ -26,7 +26,7 @@ _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 _BRIDGE: Final = 0x80  # of the protocol level
 _USUAL: Final = {b"\0\4MQTT\4": 4, b"\0\4MQTT\5": 5}
-"""The first bytes of nearly every CONNECT, name and level, with the version they mean."""
+"""The protocol name and level at the start of nearly every CONNECT, and the version for each."""
 
 
 class ConnectError(ProtocolError):

@@ -22,7 +22,7 @@ class RetainedSearch(Generic[V]):
         self.number = number
         self.page = 0
         self.steps = steps
-        """What `RetainedIndex.scan` returns."""
+        """The iterator that `RetainedIndex.scan` returned."""
 
 
 class RetainedSearches(Generic[V]):

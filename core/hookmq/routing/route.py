@@ -261,10 +261,11 @@ class CachedPublish:
         self.told = told
         """Whether a plugin observes the message with `on_published`."""
         self.plain_receivers = plain_receivers
-        """Whether the recipients may get the received bytes, if their `on_deliver` permits it: all of them are plain
-        otherwise, and nothing is recorded."""
+        """Whether the recipients may get the received bytes, if their `on_deliver` permits it. Apart from that hook,
+        all of them are plain, and nothing is recorded."""
         self.raw_forwardable = plain_receivers and not (calls or route.asked)
-        """Whether no plugin sees the message before its packets are written, so that no `Message` is needed by then."""
+        """Whether no plugin sees the message before its packets are written, so that writing them needs no
+        `Message`."""
         self.publish_limit = publish_limit
         self.section = b""
         self.properties = EMPTY

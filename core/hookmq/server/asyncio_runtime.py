@@ -71,7 +71,8 @@ class AsyncioRuntime:
         self._call_soon(call, context=self._context)
 
     def on_loop(self) -> bool:
-        """Return whether the caller runs on the loop's thread. Always True before the loop runs, False once it closed."""
+        """Return whether the caller runs on the loop's thread. Always True before the loop runs, False once it has
+        closed."""
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:

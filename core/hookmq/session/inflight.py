@@ -69,7 +69,7 @@ class Acknowledgement:
         self.left = 0
         self.data = data
         self.publishes = publishes
-        """Number of QoS 1 PUBLISH packets it acknowledges. Until then, they count against Receive Maximum."""
+        """Number of QoS 1 PUBLISH packets it acknowledges. Until it is sent, they count against Receive Maximum."""
         self.release = release
         self.then: Callable[[], None] | None = None
         """Called after the acknowledgement was sent, to send packets that must not precede it."""

@@ -24,7 +24,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""The headers of every response. None of them lets a page of another origin read it."""
+"""The headers of every response. None of them allows a web page from another origin to read the response."""
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq-admin"'}
 PART: Final = re.compile(r"\{(\w+)\}")
 """A named part of a path. By default, aiohttp would not match a part that contains a brace, as client ids may."""
@@ -33,14 +33,14 @@ MAX_QUERY: Final = 300_000
 
 
 class Serving(Protocol):
-    """The plugin, as the routes see it."""
+    """The parts of the plugin that the routes use."""
 
     @property
     def services(self) -> Services: ...
 
 
 def register(router: HttpRouter, plugin: Serving, routes: tuple[Route, ...]) -> None:
-    """Add `routes` to the HTTP listeners. They need a token of the API, not that of the listener."""
+    """Add `routes` to the HTTP listeners. Requests need a token of the API, not the listener's token."""
     for route in routes:
         served = _Served(plugin, route)
         router.add(
@@ -129,7 +129,7 @@ class _Served:
         arguments: Mapping[str, Any],
         error: ApiError | None,
     ) -> Awaitable[None] | None:
-        """Add a change to the audit log, the log and the events. The result completes after the commit."""
+        """Record a change in the audit log, log it, and emit an event. The result is available after the commit."""
         route = self._route
         if not route.change:
             return None

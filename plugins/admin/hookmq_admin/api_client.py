@@ -1,4 +1,4 @@
-"""A client of the API for the commands, with the standard library only."""
+"""The API client that the commands use. It needs only the standard library."""
 
 import json
 import os
@@ -27,7 +27,7 @@ TOKEN: Final = "HOOKMQ_ADMIN_TOKEN"
 DEFAULT_URL: Final = "http://127.0.0.1:9090/plugins/admin"
 MAX_ANSWER: Final = 64 << 20
 PAGE: Final = 100
-"""Items of a page, the most that every listing allows."""
+"""Number of items to request per page: the maximum that every listing allows."""
 
 
 class RequestRefused(HookMQError):
@@ -39,7 +39,7 @@ class RequestRefused(HookMQError):
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the options that say where the API is, and with which token to use it."""
+    """Add the options that set the address of the API and the token to use."""
     add = parser.add_argument
     add("--url", help=f"where the plugin is (default: ${URL}, or {DEFAULT_URL})")
     add("--token-file", metavar="FILE", help=f"file with the token (default: ${TOKEN})")
@@ -56,7 +56,7 @@ class NoRedirects(HTTPRedirectHandler):
 
 
 class ApiClient:
-    """Sends requests to the API. Raises RequestRefused, which says why."""
+    """Sends requests to the API. Raises RequestRefused with the reason."""
 
     def __init__(self, url: str, token: str, ca_file: str | None, timeout: float) -> None:
         parts = urlsplit(url)
@@ -108,7 +108,7 @@ class ApiClient:
                 raise RequestRefused(f"the response cannot be read: {error}") from error
 
     def pages(self, path: str, query: Mapping[str, Any], most: int | None = None) -> Iterator[Any]:
-        """Yield the items of all pages, at most `most`."""
+        """Yield the items of all pages, but at most `most` items."""
         cursor, left = "", most
         while left is None or left > 0:
             limit = PAGE if left is None else min(PAGE, left)
@@ -170,7 +170,7 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def part(text: str) -> str:
-    """Return `text` as one part of a path."""
+    """Return `text`, percent-encoded, as one segment of a path."""
     return quote(text, safe="")
 
 

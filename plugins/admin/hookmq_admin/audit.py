@@ -1,4 +1,4 @@
-"""The audit log: every change that was made or refused, in the state of the plugin."""
+"""The audit log: every change that was made or refused. It is kept in the plugin state."""
 
 import json
 from collections.abc import Awaitable
@@ -8,11 +8,11 @@ from hookmq.plugin import PluginState
 
 KEYS: Final = "audit/"
 MAX_TEXT: Final = 512
-"""Maximum length of a text in an entry. Longer texts are cut."""
+"""Maximum length of a string in an entry. Longer strings are truncated."""
 
 
 class AuditLog:
-    """Entries are only added. Above `most` entries, each new one deletes the oldest."""
+    """A log to which entries are only added. Once it has `most` entries, each new entry deletes the oldest."""
 
     def __init__(self, state: PluginState, most: int) -> None:
         self._state = state
@@ -38,8 +38,8 @@ class AuditLog:
         return kept
 
     def entries(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
-        """Return the newest entries with a number below `before`, newest first, and the next value of `before`; None
-        after the oldest entry."""
+        """Return the newest entries with a number below `before`, newest first, and the `before` of the next page.
+        That is None after the oldest entry."""
         self._catch_up()
         found: list[dict[str, Any]] = []
         number = self._next if before is None else min(before, self._next)

@@ -1,4 +1,4 @@
-"""``hookmq admin``: the API in the terminal."""
+"""``hookmq admin``: use the API from a terminal."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Errors of requests, as the API reports them: RFC 9457 problem details."""
+"""Errors in requests. The API reports them as RFC 9457 problem details."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

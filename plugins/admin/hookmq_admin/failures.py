@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final
 
 EVERY: Final = 6.0
-"""Seconds after which one more wrong token is allowed."""
+"""Seconds until an address that has reached the limit may send one more wrong token."""
 MAX_ADDRESSES: Final = 4096
 
 
@@ -18,12 +18,12 @@ class FailureLimit:
         self._most = most
         self._now = now
         self._full: OrderedDict[str, float] = OrderedDict()
-        """When the address may fail `most` times again."""
+        """For each address, the time at which it may again send `most` wrong tokens."""
         self.failures = 0
         self.limited = 0
 
     def wait(self, address: str) -> int:
-        """Return the seconds for which requests from `address` are refused; 0 if they are not."""
+        """Return for how many more seconds requests from `address` are refused, or 0 if they are allowed."""
         left = self._full.get(_network(address), 0.0) - self._now() - (self._most - 1) * EVERY
         if left <= 0:
             return 0

@@ -1,4 +1,4 @@
-"""Fields of requests: their validation, and their JSON schema for the OpenAPI document."""
+"""The fields of requests: how they are validated, and their JSON schemas for the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from hookmq_admin.errors import ApiError
 
 Kind = Literal["string", "integer", "number", "boolean", "map"]
 MAX_TEXT: Final = 65_535
-"""Maximum length of a text in characters, unless a field has a lower limit."""
+"""Maximum length of a string in characters, unless a field has a lower limit."""
 MAX_PAIRS: Final = 64
-"""Maximum number of entries of a map."""
+"""Maximum number of entries in a map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,6 @@ QOS: Final = Field("integer", "the QoS", default=0, minimum=0, maximum=2)
 REASON: Final = Field("string", "the reason, for the log and for MQTT 5 clients", default="", maximum=256)
 # fmt: on
 PAGED: Final[Fields] = {"cursor": CURSOR, "limit": LIMIT}
-"""The fields of a listing. A page takes the event loop a few milliseconds."""
+"""The fields that select a page of a listing. One page occupies the event loop for a few milliseconds."""
 MESSAGES: Final[Fields] = {"cursor": CURSOR, "limit": FEW}
-"""The fields of a listing of messages, which are larger."""
+"""The fields that select a page of messages. Its limit is lower, because messages are larger than other items."""

@@ -1,4 +1,4 @@
-"""Samples of the broker's metrics, in memory and bounded."""
+"""Samples of the broker's metrics. A limited number of them is kept in memory."""
 
 from array import array
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ GAUGES: Final = (
     "connections", "sessions", "subscriptions", "retained_messages", "retained_bytes", "queue_bytes",
 )  # fmt: skip
 LAG: Final = "loop_lag"
-"""Seconds by which the sample was late, because the event loop was busy."""
+"""Name of the series that shows by how many seconds each sample was late because the event loop was busy."""
 SERIES: Final = (*COUNTERS, *GAUGES, LAG)
 _DROPPED: Final = "messages_dropped_total{"
 
@@ -32,7 +32,7 @@ class History:
         self._due = broker.now()
 
     def start(self) -> None:
-        """Take a sample now, and the others at intervals."""
+        """Take a sample now, and further samples at regular intervals."""
         broker = self._broker
         now = broker.now()
         counters = broker.counters()
@@ -57,7 +57,7 @@ class History:
     def samples(
         self, since: float, most: int, names: tuple[str, ...]
     ) -> tuple[list[float], dict[str, list[float]]]:
-        """Return the times and values of at most `most` samples after `since`, the newest ones."""
+        """Return the times and values of the newest samples after `since`, at most `most` of them."""
         first = max(0, len(self._times) - min(most, self._most))
         while first < len(self._times) and self._times[first] <= since:
             first += 1
@@ -75,7 +75,7 @@ class History:
 
     @property
     def lag(self) -> float:
-        """The lag at the last sample."""
+        """The event loop's lag, in seconds, at the last sample."""
         return self._values[LAG][-1] if self._values[LAG] else 0.0
 
 

@@ -16,7 +16,7 @@ from hookmq_admin.tail import tail
 from hookmq_admin.tokens import Role
 
 MAX_PAYLOAD: Final = 1 << 20
-"""Bytes of a payload that `getRetained` shows."""
+"""Maximum number of payload bytes that `getRetained` shows."""
 
 
 def _optional_filter(text: str) -> None:
@@ -65,7 +65,7 @@ async def subscriptions(call: Call) -> Any:
 
 
 async def subscribers(call: Call) -> Any:
-    """Return a page of the subscriptions that match a topic, with the reason."""
+    """Return a page of the subscriptions that match a topic, and explain why each one matches."""
     page = call.broker.subscriptions(*call.paging(), filter=call.arguments["topic"])
     found = []
     for one in page.items:

@@ -9,7 +9,7 @@ from hookmq_admin.services import Services
 
 
 class Counted(Protocol):
-    """The plugin, as the metrics see it."""
+    """The parts of the plugin that the metrics read."""
 
     @property
     def services(self) -> Services: ...

@@ -15,7 +15,7 @@ from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
 VERSION: Final = "1.0"
-"""Version of the API. Additions raise the minor part."""
+"""Version of the API. Additions increase the minor part."""
 JSON: Final = "application/json"
 PROBLEM: Final = "application/problem+json"
 ALWAYS: Final = (400, 401, 403, 429)

@@ -63,7 +63,7 @@ class AdminPlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Begin the history, and create the first token if there is no valid token of an admin."""
+        """Start the history, and create the first token if there is no valid token of an admin."""
         services = self.services
         services.history.start()
         if not services.tokens.admins(broker.time()):

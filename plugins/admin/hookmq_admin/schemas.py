@@ -1,4 +1,5 @@
-"""JSON schemas of responses, for the OpenAPI document. Every property of an object is required unless stated."""
+"""JSON schemas of responses, for the OpenAPI document. Every property of an object is required unless stated
+otherwise."""
 
 from typing import Any, Final
 

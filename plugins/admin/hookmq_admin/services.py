@@ -22,7 +22,7 @@ NO_FIELDS: Final[Fields] = {}
 
 @dataclass(slots=True)
 class Services:
-    """The state of a running plugin. `plugin_id` is its id, and `counts` has the numbers for its metrics."""
+    """The state of a running plugin. `plugin_id` is the plugin id, and `counts` holds the values of its metrics."""
 
     plugin_id: str
     config: AdminConfig
@@ -39,7 +39,7 @@ class Services:
 
 @dataclass(slots=True)
 class Call:
-    """One request: who sent it from where, the named parts of its path, and its validated arguments."""
+    """One request: its token, its client's address, the named parts of its path, and its validated arguments."""
 
     services: Services
     request: web.BaseRequest
@@ -55,7 +55,7 @@ class Call:
 
     @property
     def payloads(self) -> bool:
-        """Whether the token may read the content of messages."""
+        """Whether the token may read the contents of messages."""
         return self.token.rank >= Role.OPERATOR
 
     def paging(self) -> tuple[str, int]:
@@ -92,7 +92,7 @@ class Route:
     - `name`: the operation id, and the action in the audit log.
     - `change`: whether the route changes something, so that its calls are in the audit log.
     - `hidden`: fields whose values are not in the audit log.
-    - `errors`: statuses that are possible next to 400, 401, 403 and 429.
+    - `errors`: possible statuses in addition to 400, 401, 403 and 429.
     - `streams`: whether the handler sends the response itself, as server-sent events.
     """
 

@@ -1,4 +1,4 @@
-"""How the API shows the broker's objects: JSON values, payloads as text or base64, secrets masked."""
+"""Convert the broker's objects to JSON values. Payloads become text or base64, and secrets are masked."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from hookmq.plugin import (
 from hookmq_admin.tokens import Token
 
 PREVIEW: Final = 512
-"""Bytes of a payload that a listing shows."""
+"""Maximum number of payload bytes that a listing shows."""
 MAX_PAIRS: Final = 32
-"""User properties of a message that are shown."""
+"""Maximum number of user properties to show for one message."""
 MASK: Final = "***"
 SECRET: Final = ("password", "passwd", "secret", "token", "key", "credential", "authorization")
 """Claims whose names contain one of these words are masked."""
@@ -64,7 +64,7 @@ def message(found: Message, *, payloads: bool, most: int = PREVIEW) -> Shown:
 
 
 def properties(found: Properties, most: int) -> Shown:
-    """Return the properties that are set. Longer texts are cut at `most` characters."""
+    """Return the properties that are set. Texts longer than `most` characters are truncated."""
     shown: Shown = {}
     for name in ("content_type", "response_topic"):
         text = getattr(found, name)
@@ -109,7 +109,7 @@ def session(found: SessionSnapshot) -> Shown:
 
 
 def client(found: SessionSnapshot, info: ClientInfo | None) -> Shown:
-    """Return a session with what is known about its connected client."""
+    """Return a session with the details of its connected client."""
     shown = session(found)
     shown["claims"] = {} if info is None else masked(info.claims)
     shown["credential_expires_at"] = None if info is None else info.expires_at
@@ -120,7 +120,7 @@ def client(found: SessionSnapshot, info: ClientInfo | None) -> Shown:
 
 
 def masked(value: Any) -> Any:
-    """Return a JSON value without the values whose names say that they are secret."""
+    """Return a JSON value with secrets masked. Secrets are recognized by their names."""
     if isinstance(value, Mapping):
         return {
             str(name): MASK if any(word in str(name).lower() for word in SECRET) else masked(one)
@@ -227,5 +227,5 @@ def token(found: Token) -> Shown:
 
 
 def page(found: Page[Any], items: list[Shown]) -> Shown:
-    """Return a page with its items as shown."""
+    """Return a page as a JSON value, with `items` that are already converted."""
     return {"items": items, "cursor": found.cursor}

@@ -30,7 +30,7 @@ def _check_names(text: str) -> None:
 
 
 async def health(call: Call) -> Any:
-    """Return that the broker works."""
+    """Report that the broker is working."""
     return {"status": "ok"}
 
 

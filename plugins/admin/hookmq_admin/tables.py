@@ -1,4 +1,4 @@
-"""Tables for people, and values as text."""
+"""Print tables for people, and format values as text."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ Row = Mapping[str, Any]
 
 
 def print_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
-    """Print rows as a table with the given columns. A column ``a.b`` is the value of b in a."""
+    """Print rows as a table with the given columns. A column ``a.b`` shows the value of b inside a."""
     lines = [[column.rpartition(".")[2] for column in columns]]
     lines += [[shown(_value(row, column)) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]

@@ -1,4 +1,5 @@
-"""The live tail: messages of a filter as server-sent events, sampled, for clients that read fast enough."""
+"""The live tail: messages that match a filter, sampled and streamed as server-sent events. Clients that read too
+slowly miss messages."""
 
 import asyncio
 import json
@@ -22,11 +23,11 @@ from hookmq_admin.errors import ApiError
 from hookmq_admin.services import Call
 
 TICK: Final = 1.0
-"""Seconds between two checks of the token, and two reports of skipped messages."""
+"""Seconds between two checks of the token, and between two reports of skipped messages."""
 SILENCE: Final = 15
-"""Ticks without an event after which a comment is sent, so that proxies keep the connection."""
+"""Ticks without an event after which a comment is sent, so that proxies keep the connection open."""
 MAX_BUFFER: Final = 1 << 20
-"""Bytes of events that wait to be sent. Further messages are skipped."""
+"""Maximum number of bytes of events that may wait to be sent. Further messages are skipped."""
 HEADERS: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
@@ -38,7 +39,7 @@ HEADERS: Final = {
 
 
 async def tail(call: Call) -> Any:
-    """Stream the messages of a filter until the client disconnects, or its token ends."""
+    """Stream the messages that match a filter until the client disconnects or its token is no longer valid."""
     services = call.services
     if services.tails >= services.config.max_tails:
         raise ApiError(503, f"{services.tails} live tails are open, which is the limit")
@@ -135,7 +136,7 @@ class Follower:
             await response.write(data)
 
     def _tick(self) -> None:
-        """Report skipped messages, and end the tail of a token that is not valid any more."""
+        """Report skipped messages, and end the tail if its token is no longer valid."""
         services, token = self._call.services, self._call.token
         if self._skipped:
             self._add(_event("skipped", {"messages": self._skipped}))

@@ -1,4 +1,4 @@
-"""Tokens: who may use the API. Only their hashes are kept, in the state of the plugin."""
+"""Tokens, which control access to the API. Only their hashes are stored, in the plugin state."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from typing import Final
 from hookmq.plugin import PluginState
 
 PREFIX: Final = "hmq"
-"""The first part of a token, by which scanners of secrets can find it."""
+"""Prefix of every token, by which secret scanners recognize it."""
 KEYS: Final = "token/"
 MAX_TOKENS: Final = 1000
 _ID: Final = re.compile("[0-9a-f]{8}")
@@ -90,7 +90,8 @@ class Tokens:
         return None if value is None else Token(**json.loads(value))
 
     def find(self, text: str, now: float) -> Token | None:
-        """Return the valid token with this text, or None. The time does not depend on how much of a text is right."""
+        """Return the valid token with this text, or None. The duration does not depend on how much of the text is
+        right."""
         parts = text.split("_", 2)
         token = self.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX else None
         given = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -106,7 +107,7 @@ class Tokens:
         return [token for token in self if token.rank is Role.ADMIN and token.valid(now)]
 
     def unused_name(self, name: str) -> str:
-        """Return `name`, or `name` with a number if a token has it."""
+        """Return `name`, or `name` with a number appended if a token already has that name."""
         number, found = 1, name
         while self.named(found):
             number += 1
@@ -116,7 +117,7 @@ class Tokens:
     async def create(
         self, name: str, role: str, now: float, by: str, expires_at: float | None, identity: str
     ) -> tuple[Token, str]:
-        """Create a token, and return it with its text, which is kept nowhere. Returns after the commit."""
+        """Create a token, and return it with its text, which is never stored. Returns after the commit."""
         id = token_hex(4)
         while self.get(id) is not None:
             id = token_hex(4)

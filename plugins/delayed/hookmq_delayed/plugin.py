@@ -56,7 +56,8 @@ class DelayedPlugin(Plugin):
     """Stores messages and publishes them when they are due.
 
     A message is acknowledged once it is committed. It is stored with a timer of the broker, so it survives a restart
-    and is published at least once. The state of the plugin has the timers' keys, because they tell whose messages wait.
+    and is published at least once. The plugin state also contains the timers' keys, because they identify the owners of
+    the waiting messages.
 
     The other plugins decide on a message when it arrives, so that a refusal reaches the client. They are not asked again
     when it is published.
@@ -168,7 +169,7 @@ class DelayedPlugin(Plugin):
         return Handled()
 
     def _forget(self, key: str, broker: BrokerHandle) -> None:
-        """Remove a message from the state and the numbers, if it still waits."""
+        """Remove a message from the plugin state and from the counts, if it is still waiting."""
         if broker.state.get(key) is None:
             return
         broker.state.delete(key)

@@ -7,9 +7,9 @@
     {"kind": "message", "id": 7, …}      {"kind": "entry", "owner": "c/client", "message": 7, …}
     {"kind": "end", "lines": 8}
 
-Payloads, values of plugins and MQTT 5 property sections are base64. A message precedes its entries, a session precedes
-its subscriptions and entries, and a publisher precedes its retained messages. The last line contains the number of
-lines before it, so that a truncated export is detected.
+Payloads, plugin values and MQTT 5 property sections are base64. A message precedes its entries, a session precedes its
+subscriptions and entries, and a publisher precedes its retained messages. The last line contains the number of lines
+before it, so that a truncated export is detected.
 """
 
 import base64
@@ -30,7 +30,7 @@ from hookmq_storage.inline import parts_of, spread
 from hookmq_storage.schema import COLUMNS, columns_in, knows_plugin_state, knows_publishers
 
 VERSION: Final = 3
-"""Older versions can also be imported. Version 1 lacks some client fields, version 2 the state of plugins."""
+"""Older versions can also be imported. Version 1 lacks some client fields, version 2 lacks plugin state."""
 _BATCH: Final = 10_000
 _SESSION: Final = ("version", "expiry", "connected_at", "ended_at", "will_at")
 _CLIENT: Final = (

@@ -16,7 +16,7 @@ class LoadAverage:
         self.rates = [0.0] * len(MINUTES)
 
     def update(self, count: float, seconds: float) -> None:
-        """Take in the counter's value, `seconds` after the last update."""
+        """Update the rates with the counter's value, `seconds` after the last update."""
         if seconds <= 0:
             return
         rate = (count - self._before) * 60 / seconds

@@ -52,13 +52,13 @@ class SysTopicsPlugin(Plugin):
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         self._broker = broker
         self._values = Values(broker.now())
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Publish the first values, and the others at intervals."""
+        """Publish the first values now, and changed values at regular intervals."""
         self._send("version", f"hookmq version {version('hookmq')}")
         self._publish()
         if self._too_long:

@@ -18,7 +18,7 @@ _SUMS: Final[Mapping[str, str]] = {
     "store/messages/bytes": "queue_bytes",
     "subscriptions/count": "subscriptions",
 }
-"""Topics of mosquitto and the counter that has the value; labelled counters are added up."""
+"""mosquitto's topics, each with the counter that provides its value. The values of a labelled counter are added up."""
 _LOADS: Final[Mapping[str, str]] = {
     "bytes/received": "bytes_received_total",
     "bytes/sent": "bytes_sent_total",
@@ -42,7 +42,7 @@ class Values:
         self._maximum = 0
 
     def update(self, counters: Mapping[str, float], now: float) -> Iterator[tuple[str, str]]:
-        """Take in the counters at `now`, and return (topic below ``$SYS/broker/``, text) for each value."""
+        """Read the counters at `now`, and return (topic below ``$SYS/broker/``, text) for each value."""
         sums: dict[str, float] = {}
         for name, value in counters.items():
             family = name.partition("{")[0]

@@ -186,7 +186,7 @@ DRAINED: Final = 256
 RETAINED_SLICE: Final = 256
 """Retained messages to examine per turn for one session, so that fetching many does not stall other clients."""
 _SKIPPED: Final = 8
-"""How many retained messages an empty search result counts as, because it takes as much time."""
+"""An empty search result counts as this many retained messages, because it takes as much time."""
 
 
 def send_retained(state: BrokerState, session: Session) -> None:

@@ -11,7 +11,7 @@ from hookmq.broker.state import BrokerState
 from hookmq.session.session import Session
 
 _IDLE = 60.0
-"""Seconds between checks for a reload that has set the interval."""
+"""Seconds between checks while no interval is set, because a reload may set one."""
 
 
 def watch_retries(state: BrokerState) -> None:

@@ -23,7 +23,7 @@ from hookmq.session.session import Session
 from hookmq.storage.records import Dequeue, Enqueue
 
 ENTRY: Final = 160
-"""Bytes that a group's queue entry counts in addition to its message, which may wait in thousands of groups."""
+"""Bytes to count for a group's queue entry, in addition to its message. One message may wait in thousands of groups."""
 _ANY_MEMBER: Final = Subscription("", "")
 """The subscription of a message whose recipient has not been chosen yet."""
 

@@ -17,7 +17,7 @@ def voucher(client: ClientInfo, by: str) -> str:
     """Return the plugin or listener that authenticated `client`, in the format of `ClientInfo.vouched_by`.
 
     `by` is the plugin that accepted the client, or ''. If the listener takes the user name from the certificate, the
-    listener itself counts.
+    result is the listener.
     """
     if client.scope.identity:
         return f"listener:{client.listener}"

@@ -1,4 +1,4 @@
-"""Calls with which plugins change clients, sessions, queues and retained messages.
+"""Calls that plugins use to change clients, sessions, queues and retained messages.
 
 Each call is logged, and reported to `on_event`, with the plugin's id.
 """

@@ -1,4 +1,4 @@
-"""Calls with which plugins authorize actions of clients, and discard cached decisions."""
+"""Calls that plugins use to authorize clients' actions, and to discard cached decisions."""
 
 from collections.abc import Awaitable
 from functools import partial

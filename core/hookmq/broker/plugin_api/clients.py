@@ -1,4 +1,4 @@
-"""The call with which plugins open clients in the broker's process."""
+"""The call that plugins use to open clients in the broker's process."""
 
 from collections.abc import Awaitable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The handle with which a plugin calls the broker. Each plugin has its own handle, which sets the origin of the
+"""The handle that a plugin uses to call the broker. Each plugin has its own handle, which sets the origin of the
 plugin's messages.
 """
 

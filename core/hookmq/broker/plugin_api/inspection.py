@@ -1,4 +1,4 @@
-"""Calls with which plugins read the broker's state: clients, sessions, subscriptions, listeners and counters.
+"""Calls that plugins use to read the broker's state: clients, sessions, subscriptions, listeners and counters.
 
 The cost of a page does not depend on the number of sessions, because one call examines a bounded number of items.
 """

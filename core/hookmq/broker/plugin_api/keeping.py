@@ -1,4 +1,4 @@
-"""Calls with which plugins keep state and set timers."""
+"""Calls that plugins use to keep state and set timers."""
 
 import builtins
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""Calls with which plugins read queued, in-flight and retained messages. Reading changes nothing."""
+"""Calls that plugins use to read queued, in-flight and retained messages. Reading changes nothing."""
 
 from bisect import bisect_right
 from collections.abc import Awaitable

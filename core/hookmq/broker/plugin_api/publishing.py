@@ -1,4 +1,4 @@
-"""Calls with which plugins publish messages."""
+"""Calls that plugins use to publish messages."""
 
 from collections.abc import Awaitable
 from functools import partial

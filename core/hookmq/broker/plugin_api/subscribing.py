@@ -1,4 +1,4 @@
-"""The call with which plugins subscribe clients. It uses the same pipeline as SUBSCRIBE."""
+"""The call that plugins use to subscribe clients. It uses the same pipeline as SUBSCRIBE."""
 
 from collections.abc import Awaitable
 from functools import partial

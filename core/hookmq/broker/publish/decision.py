@@ -1,4 +1,4 @@
-"""What plugins decide about a message that is not published yet."""
+"""A preview of a publish: what plugins would decide about a message that is not published yet."""
 
 from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
 from hookmq.hooks.verdicts import Deny, Drop, Handled
@@ -8,10 +8,10 @@ from hookmq.mqtt.reason_codes import ReasonCode
 
 
 class PublishDecision(PublishPipeline):
-    """Asks `authorize` and `on_publish` like `PublishPipeline`, and ends where that one would publish.
+    """Asks `authorize` and `on_publish` as `PublishPipeline` does, but stops before publishing.
 
-    `verdict` is then the message as the plugins changed it, or why it would not be published. Nothing is counted or
-    reported: the message has not been refused, since nobody has published it.
+    The result, `verdict`, is the message as changed by the plugins, or the reason why it would not be published.
+    Nothing is counted or reported, because the message has been neither published nor refused.
     """
 
     __slots__ = ("ended_by",)
@@ -20,7 +20,7 @@ class PublishDecision(PublishPipeline):
 
     @property
     def verdict(self) -> Message | Deny | Drop | Handled:
-        """The decision, once `done` was called."""
+        """The decision, available once `done` has been called."""
         return self.message if self.ended_by is None else self.ended_by
 
     def _accept(self) -> None:

@@ -12,11 +12,11 @@ from hookmq.model.message import Message
 from hookmq.storage.records import DropPublisher, DropRetained, PutPublisher, PutRetained
 
 _TELL: Final = 60.0
-"""Seconds between two log lines about a lack of room."""
+"""Seconds between two log lines that report a lack of room."""
 _SLICE: Final = 256
 """Messages that `clear_matching` clears in one turn."""
 _SKIPPED: Final = 32
-"""How many messages a step without a match counts as, because it takes as much time."""
+"""A step without a match counts as this many messages, because it takes as much time."""
 
 
 def set_retained(

@@ -1,4 +1,4 @@
-"""Test the calls with which a plugin acts on clients."""
+"""Test the calls that a plugin uses to act on clients."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,6 +1,4 @@
-"""Test the call with which a plugin checks a permission: `await broker.authorize(client, action,
-topic)`.
-"""
+"""Test the call that a plugin uses to check a permission: `await broker.authorize(client, action, topic)`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,5 @@
-"""Test the calls with which a plugin reads the broker's state: sessions, subscriptions, shared
-subscriptions and listeners.
+"""Test the calls that a plugin uses to read the broker's state: sessions, subscriptions, shared subscriptions and
+listeners.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Test the calls with which a plugin publishes and waits for the commit."""
+"""Test the calls that a plugin uses to publish messages and to wait for their commit."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,5 +1,5 @@
-"""Test the call with which a plugin subscribes a client. It has the same checks, hooks, records and
-retained messages as a SUBSCRIBE.
+"""Test the call that a plugin uses to subscribe a client. It has the same checks, hooks, records and retained messages
+as a SUBSCRIBE.
 """
 
 from collections.abc import Awaitable, Callable
