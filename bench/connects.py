@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DISCONNECT = b"\xe0\x00"
 PATIENCE = 200
-"""On a busy machine, wait this many times the measured time for the first CONNACK."""
+"""Maximum wait for the first CONNACK, as a multiple of the measured time. Only a busy machine takes this long."""
 
 
 class Connects(NamedTuple):

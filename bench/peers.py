@@ -24,7 +24,7 @@ CACHE = HERE.parent / "build" / "bench"
 PYTHON = CACHE / "python"
 NODE = CACHE / "node"
 PLUGGED = HERE / "plugged"
-"""A distribution with the bench's own plugins. Brokers get it through PYTHONPATH."""
+"""A distribution with the bench's own plugins. Brokers find it through PYTHONPATH."""
 
 # max_inflight_messages and max_queued_messages are 0 (no limit). With the defaults (20 and 1000),
 # mosquitto drops messages, which makes the run void. Without set_tcp_nodelay, Nagle's algorithm

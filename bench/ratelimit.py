@@ -1,4 +1,4 @@
-"""``python -m bench.ratelimit``: measure the cost of rate limits for a take, and for a PUBLISH in memory and over TCP.
+"""``python -m bench.ratelimit``: measure what rate limits cost a `take`, and a PUBLISH in memory and over TCP.
 
 Over TCP, one publisher and one subscriber load a broker through loopback. The figure is the broker's CPU time per
 message, which other work on the machine hardly affects.

@@ -42,7 +42,10 @@ from hookmq_storage.store import SQLiteStore
 SPIN = 0.001
 """Seconds of plain Python work in each turn of the busy loop."""
 Results = dict[bool, list[tuple[list[float], float]]]
-"""All runs, by whether the loop was busy. Each run has its commit times, and the loop's share or the CPU time."""
+"""The runs with a busy loop (True) and with an idle one (False).
+
+Each run has its commit times, and the loop's share of its own work or the CPU time.
+"""
 Commit = Callable[[list[Record], Callable[[], None]], None]
 
 

@@ -105,7 +105,10 @@ def ready(java: Path, environment: Path) -> bool:
 
 
 def main(environment: Path) -> None:
-    """Create both and write the file. Tests also run without the archive, but more slowly."""
+    """Prepare Spark's home and the archive, and write the file `warm`.
+
+    Tests also run without the archive, but more slowly.
+    """
     spark_home, archive = environment / "spark", environment / "classes.jsa"
     home(spark_home)
     os.environ["SPARK_HOME"] = str(spark_home)

@@ -27,7 +27,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Described(NamedTuple):
-    """A public name, as a call if it can be called, the first sentence of its docstring, and its public members."""
+    """A public name: how it is called, the first sentence of its docstring, and its public members."""
 
     call: str
     summary: str
@@ -118,7 +118,7 @@ def _arguments(arguments: ast.arguments, skip: int = 0) -> str:
 
 
 def _fields(node: ast.ClassDef) -> str:
-    """Return the arguments of a class: of its ``__init__``, or its fields; nothing if nobody creates it by a call."""
+    """Return a class's arguments: those of ``__init__``, or its fields. Return '' if the class is not to be called."""
     bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name == "__init__" and "Protocol" not in bases:

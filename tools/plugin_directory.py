@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"Plugins": "plugins", "Examples": "examples/plugins"}
 """The sections of the page, and their folders."""
 SETTINGS = ("Configuration", "Settings", "Rules", "Options")
-"""The headings of a README that may describe the settings, the best first."""
+"""The README headings that may describe the settings, in order of preference."""
 
 INTRODUCTION = """\
 # Plugins
@@ -27,8 +27,8 @@ own plugin, start with [the tutorial](../tutorials/first-plugin.md).
 
 
 class PluginRow(NamedTuple):
-    """One plugin: its name, distribution, folder, one-sentence description, hooks, and the place of
-    its settings.
+    """One plugin: its name, distribution, folder, one-sentence description and hooks, and where its settings are
+    described.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PluginRow(NamedTuple):
 
 
 def rows(folder: str, root: Path = ROOT) -> list[PluginRow]:
-    """Return the plugins of all distributions in `folder`, by name. Imports them."""
+    """Return the plugins of all distributions in `folder`, sorted by name. Imports the plugins."""
     found = []
     for file in sorted((root / folder).glob("*/pyproject.toml")):
         project = tomllib.loads(file.read_text())["project"]

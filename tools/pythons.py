@@ -19,7 +19,7 @@ Version = tuple[int, ...]
 
 
 def version(python: str) -> Version | None:
-    """Return the version of the CPython `python`, or None if it is not a CPython or too old."""
+    """Return the version of the interpreter `python`, or None if it is not CPython or is too old."""
     code = "import sys; print(sys.implementation.name, *sys.version_info[:3])"
     try:
         done = subprocess.run(

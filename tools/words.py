@@ -176,7 +176,7 @@ def unchecked() -> list[str]:
 
 
 def files() -> list[str]:
-    """Return the files of the repository that have prose, relative to its root."""
+    """Return the files of the repository that contain prose, relative to its root."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,

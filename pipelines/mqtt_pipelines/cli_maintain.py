@@ -123,7 +123,9 @@ def _table(conf: Conf, name: str) -> Table:
 
 
 def _transactional(conf: Conf, name: str) -> DeltaSink | IcebergSink:
-    """Return a table's sink. You can add rows to the table while its query is running."""
+    """Return the sink of a table to which you can add rows while its query is running. Raises UsageError for other
+    tables.
+    """
     sink = open_sink(_table(conf, name))
     if not isinstance(sink, DeltaSink | IcebergSink):
         raise UsageError(

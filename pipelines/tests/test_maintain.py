@@ -1,7 +1,6 @@
-"""Test the commands for missing rows, for dead letters that can now be parsed, and for the progress
-of queries.
+"""Test the commands for missing rows, for dead letters that can now be parsed, and for the progress of queries.
 
-The log's pipeline started in the middle of it.
+The pipeline under test started in the middle of its log.
 """
 
 import json

@@ -35,7 +35,7 @@ def reading(
     behind: float = 0.0,
     **more: object,
 ) -> Message:
-    """Return a message that the broker received at `second`, about a time `behind` seconds earlier."""
+    """Return a message that the broker received at `second`, about a value measured `behind` seconds earlier."""
     payload = {"celsius": celsius, "battery": int(second) % 7, "at": epoch_ms(second - behind)}
     return log.message(payload, second, topic=f"plant/{device}/state", **more)  # type: ignore[arg-type]
 

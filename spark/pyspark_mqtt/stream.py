@@ -63,7 +63,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         self.source = Source(options, columns)
         self.clock = time.monotonic
         self._target: Log | None = None
-        """The end of the query with the trigger AvailableNow."""
+        """The log's contents at which the query ends, if its trigger is AvailableNow; else None."""
         self._seen: Log | None = None
         self._last_batch = self.clock()
         self._reported: Offsets | None = None

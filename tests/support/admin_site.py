@@ -1,4 +1,4 @@
-"""A broker with the plugin `admin` and an HTTP listener on a free port, and the tokens of its API."""
+"""A broker with the plugin `admin`, an HTTP listener on a free port, and tokens for the plugin's API."""
 
 import json
 from collections.abc import Awaitable
@@ -37,7 +37,7 @@ DOCUMENT = document()
 
 
 class Doors(Plugin):
-    """Accepts clients of listeners only, and lets nobody publish below ``secret/``."""
+    """Accepts only clients of listeners, and denies everyone publishing below ``secret/``."""
 
     @hookimpl
     def on_connect(self, client: Any) -> Accept | Deny:
@@ -54,7 +54,7 @@ class Doors(Plugin):
 
 @dataclass
 class Answer:
-    """A response: its status, its headers, its text, and its value if it is JSON."""
+    """A response: its status, headers and text, and the parsed value if the text is JSON."""
 
     status: int
     headers: Any
@@ -69,7 +69,7 @@ def validate(value: Any, schema: dict[str, Any]) -> None:
 
 
 class Site:
-    """A running broker, and how tests reach it."""
+    """A running broker, with methods by which tests reach it."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self.thread = LoopThread()
@@ -146,12 +146,12 @@ class Site:
 
     @property
     def port(self) -> int:
-        """The port for MQTT."""
+        """The port of the MQTT listener."""
         return int(self.server.addresses()["tcp"].rpartition(":")[2])
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """The base URL of the plugin's routes."""
         return f"http://{self.server.addresses()['http']}/plugins/admin"
 
     def client(self, client_id: str, **options: Any) -> AsyncioClient:
@@ -165,7 +165,7 @@ class Site:
     def ask(
         self, method: str, path: str, role: str = "admin", headers: dict[str, str] | None = None, **options: Any
     ) -> Answer:  # fmt: skip
-        """Send a request with the token of `role`; without one, if it is empty."""
+        """Send a request to the API with the token of `role`. If `role` is empty, send no token."""
         given = {"X-Forwarded-For": "192.0.2.1", **(headers or {})}
         if role:
             given.setdefault("Authorization", f"Bearer {self.tokens[role]}")

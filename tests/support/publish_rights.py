@@ -26,7 +26,7 @@ class Rights(HookRecorder):
         self.max_qos = 2
         self.undecided = False
         self.gate: Event | None = None
-        """What late answers wait for; None for 10 ms."""
+        """The event that late decisions wait for, or None to decide after 10 ms."""
         self.harness: Harness
         self.answer("on_connect", self._accept)
         self.answer("authorize", self._later if late else self._judge)

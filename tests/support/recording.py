@@ -84,7 +84,7 @@ class Client:
         )
         self.paho.on_publish = lambda c, u, mid, code, p: self.pubacks.put((mid, code.value))
         self.ended = False
-        """Whether the connection has ended; paho may say that it is connected after the broker's DISCONNECT."""
+        """Whether the connection has ended. After the broker's DISCONNECT, paho may still report that it is connected."""
         self.paho.on_disconnect = self._on_disconnect
         self.paho.on_message = lambda c, u, message: self.messages.put(message)
 

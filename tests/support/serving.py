@@ -15,7 +15,7 @@ from typing import Any
 
 HOOKMQ = (sys.executable, "-m", "hookmq.cli")
 WAIT = 60.0
-"""Most seconds to wait for a process. Only a failing test waits this long."""
+"""Maximum seconds to wait for a process. Only a failing test waits this long."""
 
 
 @dataclass

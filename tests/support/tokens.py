@@ -112,9 +112,9 @@ class KeyServer:
         self.asked = 0
         self.url = ""
         self.released = asyncio.Event()
-        """What a slow answer waits for."""
+        """The event that slow answers wait for."""
         self.release: Callable[[], object] = self.released.set
-        """Lets slow answers go, from any thread."""
+        """Sets `released`. May be called from any thread."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""

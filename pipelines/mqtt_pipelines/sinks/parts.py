@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "path string, size long, rows long, values string, stats string, spans string"
 OPEN = 32
-"""Number of files that a task keeps open. If there are more partition values, the file unused for longest is
-finished."""
+"""Maximum number of files that a task keeps open.
+
+If there are more partition values, the file that was unused for longest is completed.
+"""
 HELD = 64 << 20
-"""Bytes that a task buffers over all its files. Spark's batches are smaller than good row groups."""
+"""Maximum bytes that a task buffers across all its files. Spark's own batches are too small for good row groups."""
 INDEXED = 32
 """Number of leading columns with statistics, as in Delta by default."""
 TEXT = 64

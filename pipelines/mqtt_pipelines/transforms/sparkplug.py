@@ -36,7 +36,7 @@ BIRTHS: Final = ("NBIRTH", "DBIRTH")
 _NODE: Final = ("NBIRTH", "NDATA")
 _DEVICE: Final = ("DBIRTH", "DDATA")
 _OTHERS: Final = ("NDEATH", "NCMD", "DDEATH", "DCMD", "STATE")
-"""Message types without metrics, which are not mistakes."""
+"""Valid message types that this job ignores."""
 _FLAT: Final = (
     ("event_at", LongType()), ("is_null", BooleanType()), ("is_historical", BooleanType()), ("metric", StringType()),
     ("datatype", StringType()), ("value_long", LongType()), ("value_double", DoubleType()),

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from sinking import made
 
 LAST = 1
-"""The last batch."""
+"""The id of the last batch that the sinks write."""
 
 
 class Stopping:

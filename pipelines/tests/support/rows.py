@@ -86,7 +86,7 @@ class Stream:
         self.transform = transform
         self.files = count()
         self.progress: list[dict[str, Any]] = []
-        """Of all batches so far."""
+        """The progress reports of all batches so far."""
 
     def add(self, *batches: Sequence[Message]) -> "Stream":
         """Add the messages of each batch."""

@@ -1,4 +1,4 @@
-"""Test the TLS options of the connections of the load test."""
+"""Test the TLS options of the load test's connections."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test which subscriber gets which messages, and in which process each client is."""
+"""Test which subscriber gets which messages, and which process runs each client."""
 
 import pytest
 from hookmq.mqtt_api import matches

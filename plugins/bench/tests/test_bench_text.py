@@ -1,4 +1,4 @@
-"""Test the line of progress, on a terminal and in a file."""
+"""Test the progress line, on a terminal and in a file."""
 
 import io
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 HOOKMQ = ROOT / ".venv" / "bin" / "hookmq"
 TOKEN = "0123456789abcdef"
 WAIT = 120.0
-"""Most seconds to wait on a busy machine. Only a failing test waits this long."""
+"""Maximum seconds to wait on a busy machine. Only a failing test waits this long."""
 
 
 def free_port() -> int:

@@ -38,7 +38,7 @@ class Load:
         self.memory = Memory()
         self.port = 0
         self.farewells: list[int] = []
-        """Reason codes of DISCONNECT, as they came."""
+        """Reason codes of the DISCONNECT packets received, in order."""
         self._note = note
         self._wires: dict[str, ByteClient] = {}
         self._ready: set[str] = set()
@@ -49,7 +49,7 @@ class Load:
         """The delayed message in flight, or 0."""
         self._recs: list[int] = []
         self._answers: deque[tuple[str, bytes, tuple[Any, ...]]] = deque()
-        """What the online subscriber is going to answer."""
+        """Answers that have not been sent yet. Each is a client's name, a packet, and the mark to record, if any."""
 
     def mark(self, *values: Any) -> None:
         """Record a mark."""

@@ -3,14 +3,20 @@
 A mark is a JSON list whose first item is its kind. A client records a request before it sends it, and an answer after
 it has read it:
 
-    up NAME CLEAN             CONNECT goes out              on NAME        CONNACK came
-    asks NAME                 SUBSCRIBE goes out            subs NAME      SUBACK came
-    send N TOPIC QOS ID SIZE RETAIN   PUBLISH of message N goes out       again N   it goes out once more
-    ack N   rec N   comp N    PUBACK, PUBREC, PUBCOMP came  rel N          PUBREL goes out
-    got NAME N QOS ID         PUBLISH came                  release NAME ID   PUBREL came
-    puback NAME ID            PUBACK goes out
-    delay N                   a delayed message goes out, a timer of a plugin     kept N   its PUBACK came
-    at TIME                   the time, when a broker was started
+    up NAME CLEAN                      CONNECT is sent
+    on NAME                            CONNACK arrived
+    asks NAME                          SUBSCRIBE is sent
+    subs NAME                          SUBACK arrived
+    send N TOPIC QOS ID SIZE RETAIN    PUBLISH of message N is sent
+    again N                            message N is sent again
+    ack N, rec N, comp N               PUBACK, PUBREC or PUBCOMP for message N arrived
+    rel N                              PUBREL for message N is sent
+    got NAME N QOS ID                  PUBLISH of message N arrived
+    release NAME ID                    PUBREL arrived
+    puback NAME ID                     PUBACK is sent
+    delay N                            delayed message N, which a plugin keeps as a timer, is sent
+    kept N                             PUBACK for delayed message N arrived
+    at TIME                            a broker was started at this time
 """
 
 import json
@@ -45,19 +51,21 @@ class Reader:
     def __init__(self) -> None:
         self.clean = False
         self.asked = False
-        """Whether CONNECT went out whose CONNACK did not come."""
+        """Whether CONNECT was sent and its CONNACK has not arrived."""
         self.known = False
-        """Whether its session was told to exist."""
+        """Whether the broker confirmed the session with CONNACK."""
         self.subscribing = 0
         self.subscribed = 0
-        """Place among all messages sent at which its subscription was asked for and granted; -1 while it was not."""
+        """How many messages had been sent when SUBACK arrived, or -1 before that. `subscribing` is the same for
+        SUBSCRIBE.
+        """
         self.began = 0
-        """How many had been acknowledged when its session began anew."""
+        """How many messages had been acknowledged when CONNECT asked for a new session."""
         self.delivered: list[int] = []
         self.ids: dict[int, int] = {}
-        """Messages of QoS 2 by packet id, from PUBLISH to PUBREL."""
+        """Numbers of the QoS 2 messages between PUBLISH and PUBREL, by packet id."""
         self.open: dict[int, int] = {}
-        """Messages of QoS 1 by packet id that it did not acknowledge."""
+        """Numbers of the QoS 1 messages that it has not acknowledged, by packet id."""
         self.subscribing = self.subscribed = -1
 
     def take(self, number: int, qos: int, id: int) -> None:
@@ -81,16 +89,16 @@ class Memory:
     def __init__(self, marks: Iterable[bytes] = ()) -> None:
         self.sent: dict[int, Sent] = {}
         self.acked: set[int] = set()
-        """PUBACK or PUBREC came."""
+        """Numbers of the messages for which PUBACK or PUBREC arrived."""
         self.acknowledgements: list[int] = []
         self.released: set[int] = set()
         self.done: set[int] = set()
-        """Nothing more is to be said about them."""
+        """Numbers of the messages for which PUBACK or PUBCOMP, the last acknowledgement, arrived."""
         self.readers: dict[str, Reader] = {}
         self.delayed = 0
-        """Delayed messages sent; they are numbered from 1."""
+        """The number of delayed messages sent. They are numbered from 1."""
         self.kept: set[int] = set()
-        """Delayed messages that were acknowledged."""
+        """Numbers of the delayed messages that were acknowledged."""
         self.time = 0.0
         for mark in marks:
             self.take(mark)

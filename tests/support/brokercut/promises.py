@@ -20,7 +20,7 @@ _NOT_FOUND: Final = 0x92
 
 
 class Visit:
-    """The return of all clients to a broker that was started on the data that a cut left."""
+    """Reconnects all clients to a broker that was started with the data that a power cut left."""
 
     def __init__(self, memory: Memory, open: Open) -> None:
         self.memory = memory

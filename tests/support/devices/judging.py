@@ -33,9 +33,9 @@ class Verdict:
     lost: int = 0
     """Acknowledged messages without a row."""
     duplicated: int = 0
-    """Superfluous rows: with a repeated offset, of a QoS 2 message, or of any message in a table without duplicates."""
+    """Superfluous rows. They repeat an offset, a QoS 2 message, or any message in a table without duplicates."""
     invented: int = 0
-    """Rows that nobody sent, that differ from the message sent, or that belong in another table."""
+    """Rows of messages that nobody sent, that differ from the message sent, or that belong in another table."""
     reordered: int = 0
     """Messages that first appear after a later message of their topic."""
     gaps: int = 0

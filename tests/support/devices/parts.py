@@ -44,7 +44,7 @@ class Broker:
         self._broker = Crashing(folder, "group", sink)
         self.port = self._broker.port = free_port()
         self.early = 0
-        """Starts that failed since the processes of the one before held a port or a file."""
+        """Number of failed starts, because processes of the previous broker still held a port or a file."""
 
     @property
     def url(self) -> str:
@@ -138,10 +138,9 @@ class Spark:
             )
 
     def ended(self) -> bool:
-        """Return whether the driver gave up because Python took longer than 10 s to start. A supervisor restarts it
-        then.
+        """Return whether the driver gave up because Python took longer than 10 s to start. The caller then restarts it.
 
-        Raise AssertionError if it ended for any other reason.
+        Raise AssertionError if the driver ended for any other reason.
         """
         assert self.process is not None
         code = self.process.poll()

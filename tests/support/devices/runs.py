@@ -28,8 +28,9 @@ SUPPORT: Final = ROOT / "pipelines" / "tests" / "support"
 STUCK: Final = 240.0
 """Seconds without a batch after which the run has failed."""
 EARLY: Final = 0.1
-"""Probability that the next kill does not wait for progress everywhere. Used in long runs, once each process was
-killed.
+"""Probability that the next kill does not wait for every query to make progress.
+
+It applies only in long runs, after each kind of process has been killed once.
 """
 Say = Callable[[str], None]
 
@@ -45,15 +46,15 @@ class Summary:
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
     between: int = 0
-    """Kills of the driver between the write of a batch to a table and Spark's note that the batch is done."""
+    """How often the driver was killed after it wrote a batch and before Spark recorded the batch as done."""
     sent: int = 0
     acknowledged: int = 0
     sessions_lost: int = 0
     refused: int = 0
     restarts: int = 0
-    """Starts of the broker that had to be repeated."""
+    """How often starting the broker had to be repeated."""
     overloaded: int = 0
-    """Times that the driver gave up because the machine was too busy to start Python within Spark's 10 s."""
+    """How often the driver gave up because the machine was too busy to start Python within Spark's 10 s."""
     seconds: float = 0.0
     verdicts: list[Verdict] = field(default_factory=list)
 

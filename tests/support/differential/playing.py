@@ -28,9 +28,9 @@ class Client(ByteClient):
         self.teller = teller
         self.lines: list[str] = []
         self.pings = 0
-        """PINGREQs not answered yet."""
+        """Number of PINGREQs that have not been answered yet."""
         self.asked = 0
-        """How many of them are the script's own, and not of a barrier."""
+        """How many of these PINGREQs the script itself sent. The others are from barriers."""
         self.let_in = False
 
     def send(self, *packets: bytes) -> Self:
@@ -96,11 +96,11 @@ class Play:
         self.ids: dict[str, list[int]] = {}
         self.client_ids: set[m.Field] = set()
         self.limits = False
-        """Whether the properties of CONNACK that tell limits are compared."""
+        """Whether to compare the CONNACK properties that state the broker's limits."""
         self.ordered = False
-        """Whether the order of everything a client is told is compared."""
+        """Whether to compare the order of all packets that a client receives in a step."""
         self.pooled: tuple[str, ...] = ()
-        """Clients of which the broker may choose any for a message: what they are told is one heap."""
+        """Clients among which the broker may choose for each message. Their packets are recorded together."""
 
     def open(self, name: str, level: int = 5) -> None:
         """Open a connection without sending CONNECT."""

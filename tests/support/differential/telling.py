@@ -1,7 +1,7 @@
 """Describes a broker's packets as text, without the details that brokers may choose freely.
 
 Packet ids become ordinals (#1, #2). Reason strings and assigned client ids lose their text. The short and long forms of
-an acknowledgement read alike.
+an acknowledgement give the same text.
 """
 
 import zlib
@@ -64,7 +64,7 @@ class Teller:
         self.limits = limits
         self.aliases: dict[int, bytes] = {}
         self.qos: dict[int, int] = {}
-        """The QoS of what came, by packet id."""
+        """The QoS of each received PUBLISH, by packet id."""
 
     def tell(self, frame: bytes) -> str:
         """Return a packet as text."""

@@ -29,7 +29,7 @@ AUTOSAVE: Mapping[str, str] = {
     "every second": "autosave_interval 1\n",
     "on changes": "autosave_on_changes true\nautosave_interval 1\n",
 }
-"""mosquitto's settings for saving, by name: its default of every half hour, every second, and on every change."""
+"""mosquitto's autosave settings, by name: the default (every half hour), every second, and after every change."""
 
 
 class Broker(Protocol):

@@ -13,15 +13,15 @@ from killing.ledger import Counts, Ledger, Seen, Stream
 
 EXPIRY = 86400
 OK = 0x80
-"""Reason codes from here on are errors."""
+"""Reason codes of this value or above are errors."""
 GONE = 0x92
 """Packet Identifier not found: the broker received the PUBREL before the crash."""
 SHUTTING_DOWN = 0x8B
-"""Server shutting down: sent by a broker whose storage writer was killed just before it."""
+"""Server shutting down: sent by a broker whose storage writer was killed shortly before the broker."""
 UNAVAILABLE = (0x88, 3)
-"""The same in CONNACK, for MQTT 5.0 and 3.1.1."""
+"""The CONNACK codes of a broker that is shutting down, for MQTT 5.0 and 3.1.1."""
 Will = tuple[str, bytes, int, int]
-"""Topic, payload, QoS and delay in seconds."""
+"""A will's topic, payload, QoS and delay in seconds."""
 
 
 class Client:
@@ -79,7 +79,7 @@ class Client:
         self.mqtt.disconnect()
 
     async def ended(self, seconds: float = 30) -> None:
-        """Wait until the connection is closed. Raises what was wrong with it."""
+        """Wait until the connection is closed. Raise the error that closed it, if any."""
         assert await self.ledger.until(lambda: self.mqtt.closed, seconds), self.name
         if self.mqtt.error is not None:
             raise self.mqtt.error
@@ -255,7 +255,7 @@ class Checker(Client):
     def __init__(self, ledger: Ledger, name: str) -> None:
         super().__init__(ledger, name, 5, clean=True)
         self.found: dict[str, int] = {}
-        """By topic, the number of the retained message; -1 when it is none that was sent."""
+        """The number of the retained message by topic, or -1 if no such message was sent."""
 
     def message(self, topic: str, payload: bytes, retain: bool) -> None:
         """Record the number of a retained message."""

@@ -70,9 +70,9 @@ class Stream:
         self.retained = retained
         self.sent = 0
         self.last = 0
-        """The newest that was acknowledged."""
+        """The number of the newest acknowledged message."""
         self.acked = bytearray(1)
-        """By number: 1 when it was acknowledged."""
+        """By message number: 1 if the message was acknowledged, else 0."""
         self._cleared = cleared
 
     def clears(self, number: int) -> bool:
@@ -108,11 +108,11 @@ class Seen:
         self.stream = stream
         self.first = stream.sent
         self.times = bytearray(stream.sent + 1)
-        """By number: how often it was delivered."""
+        """By message number: how often the message was delivered."""
         self.newest = 0
         self.reordered = 0
         self._whole = stream.sent
-        """Everything up to here was delivered: not looked at again, or long runs would take forever."""
+        """No due message up to this number is missing. `lost` skips these messages, so that long runs stay fast."""
 
     def take(self, number: int) -> None:
         """Record a delivery."""
@@ -153,11 +153,13 @@ class Ledger:
         self.counts = Counts()
         self.streams: dict[str, Stream] = {}
         self.wills: dict[str, bool] = {}
-        """By topic, whether a will must come (True) or must not (False); of others either is right."""
+        """By topic: True if the will must arrive, False if it must not. For other topics, either outcome is correct."""
         self.refusals: list[str] = []
-        """The first of them."""
+        """Descriptions of the first refusals that `Counts.refused` counts."""
         self.dying = False
-        """Whether the broker is being killed: one whose writer went first may still say that it is not available."""
+        """Whether the broker is being killed. If its writer was killed first, it may still refuse clients as
+        unavailable.
+        """
         self._waiting: list[asyncio.Future[None]] = []
 
     def stream(self, topic: str, qos: int, retained: bool = False, cleared: bool = False) -> Stream:

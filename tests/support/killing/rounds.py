@@ -24,7 +24,7 @@ from killing.client import Checker, Client, Publisher, Subscriber
 from killing.ledger import Counts, Ledger, Stream
 
 EACH = 300
-"""Most messages of each publisher between two kills."""
+"""Maximum number of messages that each publisher sends between two kills."""
 STUCK = 60.0
 """Seconds without an acknowledgement after which the broker is considered dead."""
 EARLY = 0.15

@@ -34,7 +34,7 @@ class Subject:
     part: float = 1.0
     """Fraction of the kills. It is lower for slow brokers."""
     patience: float = 2.0
-    """As LAST, but between two kills. It is higher for brokers that stop for seconds to save."""
+    """The same limit as `LAST`, but between two kills. It is higher for brokers that pause for seconds to save."""
 
 
 SUBJECTS = [

@@ -37,7 +37,7 @@ class Change(NamedTuple):
     offset: int
     data: bytes
     size: int
-    """The new size for a truncation, -1 for a write."""
+    """The new size for a truncation; -1 for a write."""
     safe: bool
     """Whether the write used O_SYNC or O_DSYNC."""
 
@@ -50,9 +50,9 @@ class File:
         self.safe = bytearray()
         self.changes: list[Change] = []
         self._lost = 0
-        """What was recorded before this place was in a sync that failed."""
+        """Changes recorded before this position are never safe, because their sync failed."""
         self.mapped = False
-        """Written through memory as well: what is in it is not known."""
+        """Whether the file was also written through a memory mapping, so that its contents are unknown."""
 
     def sync(self, before: int) -> None:
         """Mark all changes recorded before position `before` as safe."""
@@ -103,7 +103,7 @@ def _apply(data: bytearray, change: Change) -> None:
 
 
 class Disk:
-    """The state of the folder `root` after the last record taken."""
+    """The state of the folder `root` after the last record that was applied."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -235,7 +235,7 @@ class Left:
         self._moment = 0
         self._last = 0
         self._truncated = True
-        """Whether the truncations of the file at hand were kept so far: they are kept in order."""
+        """Whether all truncations of the current file so far were kept. They are kept in order."""
         if manner == "in order":
             times = sorted(
                 {naming.at for naming in disk.namings}

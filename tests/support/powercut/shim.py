@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
 ROOM: Final = 1 << 30
-"""Most bytes of a log. The file is sparse, so only written data takes space."""
+"""Maximum size of a log in bytes. The file is sparse, so only written data takes space."""
 _HEAD: Final = struct.Struct("<QQQQ")
 _RECORD: Final = struct.Struct("<IHHQQqqQIIII")
 _MAGIC: Final = 0x54554352

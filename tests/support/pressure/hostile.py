@@ -25,9 +25,9 @@ from pressure.pinger import pinger
 from pressure.target import Target
 
 HELD_FACTOR = 200
-"""Most bytes held for each byte received. A SUBSCRIBE of eight bytes creates a subscription and an index entry."""
+"""Maximum bytes held for each byte received. A SUBSCRIBE of eight bytes creates a subscription and an index entry."""
 SENT_FACTOR = 4
-"""Most bytes passed to the transports of connections that do not read, for each byte received."""
+"""Maximum bytes passed to the transports of connections that do not read, for each byte received."""
 WAITS = 2 * 262144 + MEGABYTE
 """Bytes that may wait for one client: its transport's buffer, the output of one turn and its queue."""
 RECEIVES = 65536
@@ -43,9 +43,9 @@ No packet below sends that much to both clients.
 SPARE = 24 * MEGABYTE
 """Memory for the allocator and the broker's caches, independent of the load."""
 WITNESS = 8192
-"""Most bytes that the well-behaved client makes the broker receive or send in 0.15 s."""
+"""Maximum bytes that the broker receives from or sends to the well-behaved client in 0.15 s."""
 STALL = 0.05
-"""Most seconds of CPU time that the broker may use between a PINGREQ and its PINGRESP."""
+"""Maximum seconds of CPU time that the broker may use between a PINGREQ and its PINGRESP."""
 LONG = "t/" + "x" * 60_000
 DEEP = "/".join("d" * 199)
 CONFIG = MEMORY.replace("broker: {", "broker: {hold_timeout: 5s, ", 1)
@@ -129,7 +129,7 @@ PACKETS: dict[str, Callable[[], bytes]] = {
     "UNSUBSCRIBE": lambda: m.unsubscribe(1, "nothing") * 10_000,
     "AUTH": lambda: m.auth(0x19, m.auth_method("x")),
 }
-"""What one client sends at once, by name."""
+"""By name, functions that return the bytes that one client sends at once."""
 
 
 async def _many_retained(port: int) -> None:

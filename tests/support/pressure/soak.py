@@ -58,7 +58,7 @@ class Soak:
 
 
 async def clean(port: int, name: str) -> None:
-    """Subscribe, publish to itself and leave."""
+    """Connect a client that subscribes, publishes to itself and disconnects."""
     client = await connect(port, name)
     await subscribe(client, f"soak/{name}", f"soak/{name}/+", f"$share/g/soak/{name}")
     for qos in (0, 1):

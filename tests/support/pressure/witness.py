@@ -35,7 +35,7 @@ class Seen:
     acknowledged: int = 0
     received: int = 0
     backlog: int = 0
-    """Most messages that were sent but not yet received."""
+    """The highest number of messages that were sent but not yet received."""
     ordered: bool = True
     p50: float = 0.0
     p99: float = 0.0

@@ -74,7 +74,7 @@ class Peer:
         self.aliases = aliases
         self.server_expiry = server_expiry
         self.tainted = tainted
-        """Whether others use its client id: then nothing is promised to it."""
+        """Whether other clients use its client id. If so, nothing is guaranteed to it."""
         self.online = False
         """Whether it wants to be connected."""
         self.link: Link | None = None
@@ -83,26 +83,30 @@ class Peer:
         self.wanted: tuple[Any, ...] = (True, 0, None, 65535, 0, False)
         self.clean = True
         self.forgetting = False
-        """Whether it asked for a clean start, or came as another owner, and does not know yet that it got a new session:
-        it asks for a clean start until it does."""
+        """Whether the client needs a new session and does not know yet that it has one.
+
+        It needs one after it asked for a clean start or connected as another owner. Until it knows, it keeps asking for
+        a clean start.
+        """
         self.owners: set[bool] = set()
-        """Whose its session may be, as `vouched` tells: those as which it came since it knew."""
+        """The possible owners of the session, as values of `vouched`, since the client last knew the owner."""
         self.asked_at = 0.0
         self.suspects: list[Link] = []
-        """Connections on which CONNECT was sent and nothing was heard; `heard_at` is when something was, on another."""
+        """Connections on which CONNECT was sent and no CONNACK arrived. `heard_at` is when CONNACK last arrived on any.
+        """
         self.heard_at = 0.0
         self.usurped = False
-        """Whether the connection that was answered last was told that another took over: an attempt that was given up."""
+        """Whether another connection, an attempt that the client had given up, took over from the last accepted one."""
         self.outbox: dict[int, tuple[Sent, Publish, int]] = {}
         self.backlog: deque[tuple[Sent, Publish]] = deque()
         self.received: dict[int, int] = {}
-        """QoS 2 ids between PUBLISH and PUBREL, and the message each stands for."""
+        """By packet id, the QoS 2 messages that are between PUBLISH and PUBREL."""
         self.on_link: dict[int, int] = {}
-        """Ids that came on this connection and are not acknowledged for good."""
+        """Packet ids that arrived on this connection and are not completely acknowledged."""
         self.requests: dict[int, list[Sub]] = {}
         self.departures: dict[int, list[Sub]] = {}
         self.authenticating = False
-        """Whether it asked to authenticate again, and was not told the end of it."""
+        """Whether a reauthentication that the client started is still in progress."""
         self.muted = False
         self.retrying = False
         self.pings = 0

@@ -175,7 +175,7 @@ class Disk:
         self.trouble = ""
         self.commits = 0
         self.begins: Callable[[int], None] | None = None
-        """Told the number of each commit before it is written."""
+        """Called with the number of each commit before it is written."""
         self._writing: Sequence[Record] | None = None
 
     def open(self) -> "OpenDisk":

@@ -48,11 +48,11 @@ class JournalDisk:
         self.name = name
         self.filters = JOURNALS[name]
         self.since = 0.0
-        """When it began to want what it wants now."""
+        """When the journal began to want the current filters."""
         self.kept: list[Entry] = []
-        """What is safe, in order."""
+        """The entries that are safe, in order."""
         self.commits: dict[int, list[CommitId]] = {}
-        """The commits that each message in `kept` is of."""
+        """The commits of each message in `kept`, by `uid`."""
         self.trouble = ""
         self.process: OpenJournal | None = None
 
@@ -204,7 +204,7 @@ class Journals:
         self.mixed = mixed
         self.disks = {name: JournalDisk(self, name) for name in names}
         self.failed_at: float | None = None
-        """When the broker that is up was told that a journal failed."""
+        """When the running broker was notified that a journal had failed, or None."""
 
     def delay(self) -> float:
         """Return the delay of the next flush in seconds."""

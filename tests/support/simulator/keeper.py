@@ -1,8 +1,8 @@
 """A plugin that keeps state and sets timers, and a ledger of the changes that were confirmed to it.
 
-After a crash, the broker must have the state as it was after one of the changes, at or after the last change whose commit
-was confirmed. Changes that a hook makes together are there together. A timer is called when it is due, and called again
-until the hook has returned.
+After a crash, the broker must have the state that followed some change. That change must not be older than the last one
+whose commit was confirmed. Changes that a hook makes together are kept or lost together. A timer is called when it is
+due, and again until the hook has returned.
 """
 
 from collections.abc import Callable, Mapping

@@ -27,10 +27,12 @@ class Ledger:
         self.sent: list[Sent] = []
         self.shared: dict[int, list[tuple[Life, Receipt]]] = {}
         self.lossy: set[str] = set()
-        """Shared subscriptions that somebody asked for at QoS 0: what goes there may be lost."""
+        """Shared subscriptions that some client requested at QoS 0. Their messages may be lost."""
         self.fleeting: set[str] = set()
-        """Shared subscriptions with a member whose session ends with its connection: what it was handed is gone with it
-        when the broker crashes."""
+        """Shared subscriptions with a member whose session ends with its connection.
+
+        Messages that were passed to such a member are lost if the broker crashes.
+        """
         self.crashes: list[float] = []
         self.delivered = 0
         self._order = 0

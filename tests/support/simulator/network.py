@@ -64,17 +64,17 @@ class Link:
         self.fed = fed
         self.connection: PacketReader | None = None
         self.alive = True
-        """Whether the broker's end is there: False before `accept` failed, after its end and after a crash."""
+        """Whether the broker's end exists: False if `accept` failed, the end has closed, or the broker crashed."""
         self.broker_ended_at: float | None = None
         self.said_goodbye = False
-        """Whether the broker took in a DISCONNECT of the client's."""
+        """Whether the broker has processed the client's DISCONNECT."""
         self.client_gone = False
         self.closing = False
         self.reading = True
         self.paused = False
         self.stalled = False
         self.written_at = 0.0
-        """When the broker wrote what the client is reading."""
+        """When the broker wrote the data that the client is receiving."""
         self._random = random
         self._up: deque[tuple[bytes | None, PacketType | None]] = deque()
         self._down: deque[tuple[float, bytes | None]] = deque()

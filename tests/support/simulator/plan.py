@@ -33,7 +33,7 @@ class Knobs:
     versions: tuple[int, ...] = (5, 5, 5, 4)
     """The MQTT version of each client. The first client watches wills and is never offline for long."""
     tainted: int = -1
-    """The client whose id others use. Only the general invariants are checked for it."""
+    """The number of the client whose id other clients use, or -1. Only the general invariants are checked for it."""
     rude: int = 0
     duration: float = 20.0
     crash_at_turns: float = 0.0
@@ -50,7 +50,7 @@ class Knobs:
     """Names from `journal.JOURNALS`."""
     journal_latency: float = 0.005
     keeper: float = 0.0
-    """Mean seconds between the changes of a plugin that keeps state; 0 for no such plugin."""
+    """Mean seconds between changes made by a plugin that keeps state; 0 for no such plugin."""
     latency: float = 0.002
     jitter: float = 0.002
     split: float = 0.0

@@ -42,7 +42,7 @@ from simulator.wills import Wills
 JOURNALS_SEED: Final = 0x6A6F7572
 """A seed offset that separates the random numbers of the journals from all others."""
 KEEPER_SEED: Final = 0x6B657074
-"""The same for the keeper's changes."""
+"""A seed offset that separates the random numbers of the keeper's changes from all others."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class Sent:
         self.expiry = expiry
         self.origin = origin
         self.clear = False
-        """Whether its payload is empty, so that nothing names it."""
+        """Whether the payload is empty, so that it cannot identify the message."""
         self.order = 0
         self.first_sent = -1.0
         self.attempts = 0
@@ -37,7 +37,7 @@ class Sent:
         self.refused = False
         self.lost = False
         self.trusted = True
-        """Whether its publisher keeps the rules, and nobody else uses its client id."""
+        """Whether the publisher follows the protocol and no other client uses its client id."""
         self.excused: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -93,20 +93,20 @@ class Life:
         self.client_id = client_id
         self.version = version
         self.vouched = vouched
-        """Whose it is: see `Peer.vouched`."""
+        """The owner of the session, as a value of `Peer.vouched`."""
         self.started_at = now
         self.link = link
-        """The newest connection that CONNACK confirmed."""
+        """The newest connection on which CONNACK arrived."""
         self.links = [link]
-        """It and those tried since."""
+        """`link` and all connections attempted since."""
         self.expiry_min = self.expiry_max = 0.0
-        """Bounds of its expiry, as far as it is known which of the attempts to connect were heard."""
+        """Bounds of the session expiry. They differ while it is unknown which connection attempts reached the broker."""
         self.asked = 0.0
-        """What the newest attempt asks for."""
+        """The session expiry that the newest connection attempt requested."""
         self.restarted_at = -1.0
-        """When a broker started that did not know that its connection had ended."""
+        """When the connection ended, as far as a restarted broker knows; -1 if no broker was restarted."""
         self.subs: list[Sub] = []
         self.got: dict[int, Receipt] = {}
         self.seen: set[int] = set()
-        """What came as retained, and may have been on its ordinary way."""
+        """Ids of messages that arrived with the RETAIN flag, but may have been ordinary deliveries."""
         self.order: dict[tuple[int, str, int, int], int] = {}

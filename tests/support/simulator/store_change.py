@@ -18,7 +18,7 @@ class Epochs(Steps):
     """
 
     before: dict[str, list[Entry]]
-    """The entries of each journal before the new store."""
+    """The entries that each journal had before the broker started with the new store."""
 
     def _begin_anew(self) -> None:
         self.before = {name: list(disk.kept) for name, disk in self.journals.disks.items()}

@@ -32,19 +32,19 @@ class Will:
         self.delay = delay
         self.expiry = expiry
         self.armed = False
-        """Whether CONNACK confirmed it."""
+        """Whether CONNACK arrived on the will's connection."""
         self.said_bye = NO
         self.cancelled = NO
         self.tries = 0
-        """How many times its client has asked to come back."""
+        """How often the client has tried to reconnect since."""
         self.standing = False
-        """Whether its connection was up when the broker crashed."""
+        """Whether the will had to be stored when the broker crashed, because its connection was open."""
         self.gone = False
-        """Whether it may be lost: it was in the memory of a broker that crashed."""
+        """Whether the will may be lost, because it was not on disk after a crash."""
         self.session_over = False
-        """Whether its session may have ended before its time, so that it is due at once."""
+        """Whether the session may have ended early, so that the will is due at once."""
         self.ended_at: float | None = None
-        """When a broker that started later took the connection for ended; else the connection's own end counts."""
+        """When the connection ended, as far as a restarted broker knows; None if `link` has the time."""
         self.fired_at = -1.0
 
     def end(self) -> float | None:
@@ -68,7 +68,7 @@ class Wills:
         self.by_uid: dict[int, Will] = {}
         self.by_link: dict[int, Will] = {}
         self.open: dict[int, list[Will]] = {}
-        """Those whose fate is not sealed, by client."""
+        """The wills whose outcome is still open, by client."""
 
     def carried(self, client: int, link: Link, sent: Sent, delay: int, expiry: float) -> None:
         """Record that a CONNECT with a will was sent."""
