@@ -37,7 +37,7 @@ CHEAP = "$7$101$TmYT+Q7sb5hxfltS$vqpNBjlHWe6p3pffOesT3dyO9WehVqVDkuduFdx2u7od1/y
 
 
 class Row(NamedTuple):
-    """One row of the second table: what to measure."""
+    """One row of the second table: the stored hash, the cache setting, and the clients' users and passwords."""
 
     name: str
     hash: str

@@ -37,7 +37,7 @@ class Route:
 
 
 class Passing(Plugin):
-    """A plugin for a chain. Its hook changes nothing."""
+    """A plugin whose hook changes nothing, for measuring chains of plugins."""
 
     @hookimpl
     def on_publish(self, message: object) -> None:
@@ -236,8 +236,8 @@ CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
 }
 """Maps each case to a function and a number of steps.
 
-The function returns a step, which is `BATCH` operations. That number of steps takes about 20 ms, and pyperf times it
-for each value.
+The function returns a step, which performs `BATCH` operations. The steps together take about 20 ms, and pyperf times
+them for each value.
 """
 
 

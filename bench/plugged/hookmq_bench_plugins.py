@@ -12,7 +12,7 @@ class Auth(Plugin):
 
 
 class Authorize(Plugin):
-    """Decides by the topic's first level."""
+    """Allows or denies an action by the topic's first level."""
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Allow | Deny:

@@ -118,7 +118,7 @@ def test_the_proof_notices_a_sink_that_only_appends(spark: SparkSession, tmp_pat
 
 @dataclass
 class Crime:
-    """The state that a killed driver left."""
+    """The state that a killed driver left behind."""
 
     folder: Path
     broker: Broker

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pyspark_mqtt.errors import DataLossError, MqttError, OptionError
 
 EARLIEST, LATEST = -2, -1
-"""The same numbers as in Kafka's JSON offsets."""
+"""The numbers for the earliest and latest offset, as in Kafka's JSON offsets."""
 
 Json = dict[str, str | int]
 

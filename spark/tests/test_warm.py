@@ -1,6 +1,4 @@
-"""Test the preparation with which `make test-spark` makes Spark start fast. The tests need Java but
-not Spark.
-"""
+"""Test the preparation that makes Spark start fast in `make test-spark`. The tests need Java but not Spark."""
 
 import os
 import runpy

@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a batch's files, and the way to write them."""
+    """Where and how to write a batch's files."""
 
     root: str
     """A folder or URL. Each file in it gets a unique name."""

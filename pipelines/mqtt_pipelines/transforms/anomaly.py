@@ -154,7 +154,7 @@ def _filled(topic: str) -> Column:
 
 
 class Scores(Fold):
-    """The values of one device and column."""
+    """A fold that scores the values of one device and column."""
 
     def __init__(self, by: Anomaly) -> None:
         self.by = by

@@ -135,7 +135,7 @@ def _kind(by: Presence) -> Column:
 
 
 class Sessions(Fold):
-    """The sessions of one device.
+    """A fold that determines the sessions of one device.
 
     Events wait until all earlier events have arrived, and are then handled in order. The division into batches
     therefore makes no difference. `gap` is in µs; 0 means no gap.

@@ -89,7 +89,7 @@ def bench(port: int, words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
 
 
 class Place(NamedTuple):
-    """A broker: its ports, and the folder with the authority of its certificates."""
+    """A broker: its ports, and the folder with its certificate authority."""
 
     tcp: int
     wss: int

@@ -1,6 +1,4 @@
-"""Test the client's side of a WebSocket with the server's side of the same library, and connections
-over it.
-"""
+"""Test the client side of a WebSocket against the server side of the same library, and connections over it."""
 
 import pytest
 from hookmq.mqtt_api import Connack, encode
@@ -14,7 +12,7 @@ from websockets.server import ServerProtocol
 
 
 class Server:
-    """The server's side of a WebSocket."""
+    """The server side of a WebSocket."""
 
     def __init__(self) -> None:
         self.protocol = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 BUSY = "Python worker failed to connect back"
-"""Spark's message if a busy machine cannot start Python within 10 s. Nothing has been read then."""
+"""Spark's message if a busy machine cannot start Python within 10 s. In that case, nothing has been read."""
 STARTS = 20
 
 

@@ -1,4 +1,4 @@
-"""The Spark session for tests: one per process, as small as possible, ended by the tests."""
+"""The Spark session for tests: one per process, as small as possible, and stopped when the tests end."""
 
 import os
 import sys

@@ -239,7 +239,7 @@ class Load:
         self._send("sender", publish(sent))
 
     def _delay(self) -> None:
-        """Publish a delayed message, once the one before it is acknowledged. It is due long after the end."""
+        """Publish a delayed message if the previous one is acknowledged. It is due long after the run ends."""
         if self.delays and not self._delaying:
             self._delaying = number = self.memory.delayed + 1
             self.mark("delay", number)

@@ -15,7 +15,7 @@ from byteclient import ByteClient
 
 Open = Callable[[], ByteClient]
 END: Final = 1_000_000
-"""Messages with numbers from here on mark the end of a queue."""
+"""Messages with this number or a higher one mark the end of a queue."""
 _NOT_FOUND: Final = 0x92
 
 

@@ -12,7 +12,7 @@ from killing.client import OK, Publisher
 from killing.ledger import Ledger, Stream
 
 TOPICS: Final = 3
-"""Topics of each device."""
+"""Number of topics of each device."""
 TICK: Final = 0.05
 """Seconds between two batches of messages."""
 
@@ -37,7 +37,9 @@ class Topic(Stream):
 
 
 class Device(Publisher):
-    """A client that publishes on its topics in turn. The broker owns a message once it has sent PUBACK or PUBREC."""
+    """A client that publishes on its topics in turn. The broker is responsible for a message once it has sent PUBACK or
+    PUBREC.
+    """
 
     def send(self, stream: Stream, index: int) -> int:
         """Send a message of a topic and return its packet id."""

@@ -29,7 +29,7 @@ class Counts:
     repeated: int = 0
     """QoS 1 messages delivered more than once, which is allowed."""
     returns: int = 0
-    """Times that a client reconnected and expected its session."""
+    """How often a client reconnected and expected its session."""
     retained_checks: int = 0
     wills: int = 0
     """Wills that had to be delivered, counted once for each session."""
@@ -100,9 +100,7 @@ class Stream:
 
 
 class Seen:
-    """The messages of a stream that one session received. Every message sent after its creation is
-    due.
-    """
+    """The messages of a stream that one session received. Every message sent after this object was created is due."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream

@@ -31,9 +31,9 @@ session: {{max_expiry: 1h}}
 plugins: [{plugins}]
 """
 CLIENTS = 300
-"""Clients per round."""
+"""Number of clients per round."""
 WARM = 3
-"""Rounds before the first measurement."""
+"""Number of rounds before the first measurement."""
 OBJECTS = 0.1
 MEMORY = 300
 """Bytes of growth per client above which a leak is reported."""

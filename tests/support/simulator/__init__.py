@@ -1,4 +1,4 @@
-"""A deterministic simulator: the real broker under a virtual clock, network and disk, driven by one seed.
+"""A deterministic simulator: the real broker on a virtual clock, network and disk, driven by one seed.
 
     from simulator import make_plan, run
 

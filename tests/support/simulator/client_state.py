@@ -92,7 +92,9 @@ class Peer:
         """The possible owners of the session, as values of `vouched`, since the client last knew the owner."""
         self.asked_at = 0.0
         self.suspects: list[Link] = []
-        """Connections on which CONNECT was sent and no CONNACK arrived. `heard_at` is when CONNACK last arrived on any.
+        """Connections on which CONNECT was sent and no CONNACK arrived.
+
+        `heard_at` is the time at which the last CONNACK arrived, on any connection.
         """
         self.heard_at = 0.0
         self.usurped = False

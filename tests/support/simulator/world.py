@@ -20,7 +20,7 @@ from simulator.store_change import Epochs
 LIVENESS: Final = 30.0
 """Virtual seconds after the last fault within which every guarantee must hold."""
 SWEEP: Final = 8
-"""Events between two checks of the broker's state."""
+"""Number of events between two checks of the broker's state."""
 
 
 class World(Epochs):

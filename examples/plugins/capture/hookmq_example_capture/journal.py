@@ -19,7 +19,7 @@ from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.durable_files import replacing, sync_folder, write_all
 
 RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
-"""`hookmq.plugin.Runtime.run_blocking`."""
+"""The type of `hookmq.plugin.Runtime.run_blocking`."""
 
 
 class FileJournal:
