@@ -34,7 +34,7 @@ class Trace:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self._inside: list[bool | None] = []
-        """For each frame: whether it is on the way, None below what is not."""
+        """For each frame, whether it is on the path, or None if the calls it makes are ignored."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":

@@ -127,7 +127,8 @@ class AsyncioClient:
         self._stream: PacketStream | None = None
         self._address: dict[str, Any] = {}
         self.error: Exception | None = None
-        """What dropped the last connection: an AssertionError if the broker violated MQTT, or what a callback raised."""
+        """The error that ended the last connection: an AssertionError if the broker violated MQTT, or a callback's
+        exception."""
         self._news = asyncio.Event()
 
     # --- state -------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_only_a_gateway_describes_a_protocol() -> None:
 def test_the_session_in_the_readme_of_a_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The README shows what a device sends, and the lines that the gateway sends to it."""
+    """The README shows the lines that a device sends to the gateway, and those that it receives."""
     folder, _ = create("shown_lines", "gateway", str(tmp_path / "new"))
     [block] = re.findall(r"```text\n(.*?)```", (folder / "README.md").read_text(), re.S)
     monkeypatch.syspath_prepend(folder)

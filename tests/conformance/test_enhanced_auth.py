@@ -15,7 +15,7 @@ QUESTION = m.auth(0x18, METHOD + m.auth_data(b"question"))
 
 
 class Quiz(Plugin):
-    """Authentication method QUIZ.
+    """A plugin that implements the authentication method QUIZ.
 
     The data ``ok`` is accepted at once; any other data is answered with a question. The answer ``42`` is accepted, and
     ``again`` repeats the question.

@@ -1,4 +1,4 @@
-"""Test chapter 3.3.1.3: retained messages, and the subscription options about RETAIN."""
+"""Test chapter 3.3.1.3: retained messages, and the subscription options that affect RETAIN."""
 
 from typing import Any
 

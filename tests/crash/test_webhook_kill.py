@@ -38,7 +38,7 @@ class Service:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.seen: list[tuple[str, int, str]] = []
-        """Client, number and event id, as they came."""
+        """The client, number and event id of each event, in order of arrival."""
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         draw = self.random.random()

@@ -1,4 +1,5 @@
-"""The page of the plugin API shows each public name with its arguments and meaning, also without the site."""
+"""The page of the plugin API shows each public name with its arguments and meaning, even for readers who view it in
+the repository."""
 
 import re
 from importlib import import_module

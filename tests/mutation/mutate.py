@@ -205,7 +205,7 @@ class Trial:
         self.functions: dict[str, list[FunctionType]] = {}
         self.survivors: list[Mutant] = []
         self.unfit: list[Mutant] = []
-        """Those that cannot be installed in what is already imported."""
+        """The mutants that cannot be installed in modules that are already imported."""
         self.trouble = ""
 
     @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,8 @@
-"""The projects that `hookmq plugins new` writes are whole: they build wheels, and pass their own tests, mypy and ruff.
+"""The projects that `hookmq plugins new` writes are complete: they build wheels, and pass their own tests, mypy and
+ruff.
 
-All kinds share each step, because the steps cost far more than the projects do: a check of types reads all of HookMQ.
+All kinds share each step, because a step costs far more than one more project: type checking, for example, reads all of
+HookMQ.
 """
 
 import os
@@ -39,7 +41,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(projects: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which the wheels of all projects are installed.
 
-    uv builds them as one workspace. Each of them gets what its own `build-system` requires, and nothing else.
+    uv builds them as one workspace. Each project gets only the packages that its own `build-system` requires.
     """
     if not UV.exists():
         pytest.skip("uv is not installed (make install)")

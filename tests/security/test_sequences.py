@@ -1,8 +1,7 @@
 """Test sequences of packets from several clients: CVE-2024-8376 (mosquitto), CVE-2021-28166.
 
-They include takeovers, lost connections, waiting plugins, slow stores, reloads and delays. No
-internal error occurs, each client id has at most one connection, and no state remains when all
-clients are gone.
+The sequences include takeovers, lost connections, waiting plugins, slow stores, reloads and delays. No internal error
+occurs, each client id has at most one connection, and no state remains when all clients are gone.
 """
 
 from typing import Any

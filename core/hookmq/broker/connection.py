@@ -497,9 +497,9 @@ _PASS_WHILE_WAITING: Final = frozenset(
 _DISCONNECT: Final = 0xE0
 _PUBLISH: Final = 3
 _HELD_WORK: Final = 256
-"""Steps (`BrokerState.work`) that held packets may cause in one turn."""
+"""Maximum number of steps (`BrokerState.work`) that held packets may cause in one turn."""
 _HELD: Final = 64
-"""Bytes that a held packet counts in addition to its body: the objects around it take memory too."""
+"""Bytes to count for a held packet in addition to its body, because its Python objects take memory too."""
 _ANSWERS: Final = 1024
 """Acknowledgements that may wait in addition to Receive Maximum, such as those of subscriptions."""
 

@@ -1,7 +1,7 @@
 """The fast path for a PUBLISH whose authorization and route its connection has cached (`ClientConnection.remember`).
 
-If all receivers are plain clean sessions, the received bytes are forwarded. A `Message` is made only for plugins that
-look at it.
+If all receivers are plain clean sessions, the received bytes are forwarded. A `Message` is created only if a plugin
+needs it.
 """
 
 from typing import Final

@@ -133,8 +133,9 @@ class PluginInstance:
 
 
 class KeptState:
-    """State kept as long as the plugin object exists: counters, queue, the hooks it implements, whether the plugin was
-    started, is ready or has left. `ready_ended` is whether `on_ready` has returned, so that timers may be called."""
+    """State that is kept as long as the plugin object exists: its counters, its observer queue and the hooks it
+    implements. It also records whether the plugin was started, is ready or has left. `ready_ended` is whether
+    `on_ready` has returned, so that timers may be called."""
 
     __slots__ = (
         "callbacks", "farewells", "hiding", "hooks", "left", "queue", "ready", "ready_ended", "started", "stats",

@@ -1,4 +1,4 @@
-"""The records in a commit: one for each change of durable state."""
+"""The records in a commit: one for each change to durable state."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple

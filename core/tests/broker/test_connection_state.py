@@ -1,4 +1,4 @@
-"""Test the state of a connection: its initial fields, and what is released at its end."""
+"""Test the state of a connection: its initial fields, and what is released when it ends."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,7 @@
-"""What plugins deny, limit or break applies to plugin clients, and to `as_client`, as it does to other clients.
+"""The denials, limits and failures of plugins affect plugin clients, and publishes with `as_client`, as they affect
+other clients.
 
-Each attack runs on the slow path and, after three messages, on the shortcut for known topics.
+Each attack runs on the slow path and, after three messages, on the fast path for known topics.
 """
 
 from collections.abc import Awaitable, Callable
@@ -110,7 +111,7 @@ def harness(broker_harness: Make, limits: Limits, other: HookRecorder) -> Harnes
 
 @pytest.fixture(params=[False, True], ids=["new", "known"])
 def client(request: pytest.FixtureRequest, harness: Harness) -> ClientHandle:
-    """A plugin client. If the parameter is true, its next message to `t` takes the shortcut, if that is allowed."""
+    """A plugin client. If the parameter is true, its next message to `t` takes the fast path, if that is allowed."""
     made: ClientHandle = harness.clock.run(harness.handle("gw").connect(ClientRequest("c")))
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 1)
@@ -183,7 +184,7 @@ def test_a_wait_that_ends(harness: Harness, client: ClientHandle, limits: Limits
 def test_a_rate_limit_that_raises(
     harness: Harness, client: ClientHandle, limits: Limits, qos: int, place: str
 ) -> None:
-    """The message is not published, and whoever awaits it is told."""
+    """The message is not published, and awaiting its result raises an error."""
     if place == "take":
         limits.limit.fault = ArithmeticError("no count")
     else:
@@ -252,7 +253,7 @@ def test_what_authorize_refuses(
 def test_a_takeover_while_messages_wait(
     harness: Harness, client: ClientHandle, limits: Limits
 ) -> None:
-    """The new client has the id, and nothing of the earlier client is published in its name."""
+    """The new client has the id, and no message from the earlier client is published in its name."""
     limits.limit.left = 0
     told = [Told(harness, client.publish("t", b"1", 1)) for _ in range(3)]
     ended: list[Any] = []
@@ -331,7 +332,8 @@ def test_a_hook_does_not_move_a_message_to_a_topic_that_its_client_may_not_use(
 def test_a_client_that_ends_while_a_plugin_decides_on_its_message(
     broker_harness: Make,
 ) -> None:
-    """`authorize` was asked about this client. Its end is no reason to publish without a verdict, or not at all."""
+    """`authorize` was called for this client. The end of the client must neither bypass the verdict nor prevent an
+    allowed publish."""
     other = HookRecorder("authorize", id="other")
     harness = broker_harness([HookRecorder(id="gw"), other])
     watcher = harness.connect("watcher")

@@ -221,7 +221,7 @@ def test_publishing_meets_an_internal_error(broker_harness: Make, late: bool) ->
 def test_a_publisher_is_not_left_waiting_after_an_internal_error(
     broker_harness: Make, qos: int
 ) -> None:
-    """The error happens after a plugin was awaited. Before, the connection handled no further packet."""
+    """The error occurs after a plugin was awaited. The connection used to handle no further packets in this case."""
     other = HookRecorder("on_publish", id="other")
     harness = broker_harness([other], journals=[Unknown()])
     other.answer("on_publish", lambda message: later(message))

@@ -341,7 +341,7 @@ def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
 
 
 def served_within(harness: Harness, data: bytes, hostile: MemoryClient, most: int) -> int:
-    """Return how many turns pass until another client, which sends after `data`, has its answer."""
+    """Return how many turns pass until another client, which sends after `data`, gets its answer."""
     other = harness.connect("other")
     hostile.wire.send(data)
     other.wire.send(encode(Pingreq(), 5))
@@ -379,7 +379,7 @@ LEAST = {
     "deep topics": (50, 10), "deep topics, retained": (30, 8),
     "known topic, one receiver": (8000, 3), "known topic, QoS 1": (8000, 2),
 }  # fmt: skip
-"""The most packets per turn, and the fewest turns for them."""
+"""For each kind of traffic, the maximum number of packets per turn and the minimum number of turns."""
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -25,7 +25,7 @@ def tls(files: Any, ask: str = "none", **changes: Any) -> TlsSettings:
 
 
 async def greet(dial: Any, listener: Any, context: ssl.SSLContext) -> ssl.SSLObject:
-    """Connect and exchange a byte, because a TLS 1.3 client only then knows that it was accepted."""
+    """Connect and exchange a byte, because only then does a TLS 1.3 client know that it was accepted."""
     reader, writer = await dial(listener, ssl=context, server_hostname="localhost")
     writer.write(b"?")
     assert await reader.readexactly(1) == b"?"

@@ -42,7 +42,8 @@ class Running:
 def test_a_subscription_granted_by_certificate_survives_a_restart(
     tmp_path: Path, field: str
 ) -> None:
-    """After a restart and a reload, the rules decide about the stored subscription, which still has its certificate."""
+    """After a restart and a reload, the rules decide on the stored subscription, for which the client's certificate
+    is still known."""
     rules = (
         f"allow: subscribe, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: t",
         "allow: publish, topic: t",

@@ -29,7 +29,7 @@ def refused(answer: Answer) -> tuple[int, str]:
 
 
 def make(site: Site, name: str, **options: Any) -> Any:
-    """Create a token whose role is viewer, and let `Site.ask` use it under its name."""
+    """Create a token with the role viewer. `Site.ask` can then use it by its name."""
     answer = site.ask("POST", "/tokens", json={"name": name, "role": "viewer", **options})
     assert answer.status == 200, answer.text
     site.tokens[name] = answer.json["token"]

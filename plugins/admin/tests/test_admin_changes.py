@@ -1,4 +1,4 @@
-"""What the routes show and change: clients, subscriptions, queues, retained messages, plugins and the history."""
+"""Test what the routes show and change: clients, subscriptions, queues, retained messages, plugins and the history."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The commands, against a running broker."""
+"""Test the commands against a running broker."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ register(PARSER.add_subparsers())
 
 @pytest.fixture
 def run(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``hookmq admin`` with the admin's token, check its exit code, and return what it printed."""
+    """Run ``hookmq admin`` with the admin's token, check its exit code, and return its output."""
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
 
@@ -47,7 +47,7 @@ def test_it_is_a_command_of_hookmq(
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of a table, without its head."""
+    """Return the cells of a table, without its header."""
     return [line.split() for line in text.splitlines()[1:]]
 
 

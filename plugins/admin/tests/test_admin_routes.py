@@ -1,4 +1,5 @@
-"""Every route: its answer has the schema of the OpenAPI document, and nobody gets in without the right token."""
+"""Every route: its response matches the schema in the OpenAPI document, and no request succeeds without the right
+token."""
 
 import json
 from pathlib import Path
@@ -139,7 +140,7 @@ def test_the_committed_document_is_up_to_date(site: Site) -> None:
 
 
 def test_the_document_is_complete() -> None:
-    """Every reference leads somewhere, every schema is used, and every operation has its own id."""
+    """Every reference can be resolved, every schema is used, and every operation has its own id."""
     text = json.dumps(DOCUMENT)
     for name, schema in DOCUMENT["components"]["schemas"].items():
         assert f'"#/components/schemas/{name}"' in text

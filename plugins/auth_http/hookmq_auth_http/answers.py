@@ -33,8 +33,8 @@ class Answer(NamedTuple):
     keep: float | None = None
     """Number of seconds for which the response is valid, or None if the service does not specify it."""
     bare: bool = False
-    """True if only the status denies, as in a response from a gateway during an outage. The client must not lose state
-    then.
+    """True if only the status denies, as in a response from a gateway during an outage. In that case, the client must
+    not lose state.
     """
 
 

@@ -1,5 +1,5 @@
-"""Test changes of the file. A valid file replaces the old one at once, an invalid one changes
-nothing, and removed users are disconnected.
+"""Test changes to the file. A valid file replaces the old one at once, an invalid one changes nothing, and removed
+users are disconnected.
 """
 
 import errno

@@ -9,7 +9,7 @@ UNCONFIRMED: Final = 10.0
 
 @dataclass(slots=True)
 class Holder:
-    """The client that holds a topic. `since` is monotonic seconds; `confirmed` is False until it has subscribed."""
+    """The client that holds a topic. `since` is in monotonic seconds; `confirmed` is False until it has subscribed."""
 
     client_id: str
     since: float

@@ -1,4 +1,4 @@
-"""Implement the `presence` plugin: a retained message for each client says whether it is connected."""
+"""Implement the `presence` plugin: one retained message per client shows whether that client is connected."""
 
 import json
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from hookmq_ratelimit.settings import Limit, Per, RateLimitConfig, What
 from hookmq_ratelimit.tolls import ByTopic, Matched
 
 MATCHES: Final = 4096
-"""Topics whose limits are cached."""
+"""Maximum number of topics whose limits are cached."""
 
 
 class LimitTable:

@@ -26,7 +26,7 @@ PEER = Peer("203.0.113.66")
 
 
 class Service(Plugin):
-    """Decides about each password only when the test calls `answer`, as a slow HTTP service would."""
+    """Decides on each password only when the test calls `answer`, as a slow HTTP service would."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("service"))
@@ -46,7 +46,7 @@ class Service(Plugin):
         raise RuntimeError("the service is ill")
 
     def answer(self, count: int = 1000) -> None:
-        """Decide about the oldest `count` passwords."""
+        """Decide on the oldest `count` passwords."""
         for _ in range(min(count, len(self.asked))):
             promise = self.asked.pop(0)[2]
             if not promise.done():

@@ -49,7 +49,7 @@ class Reader:
 
 @pytest.mark.parametrize(("levels", "published"), [(1, False), (2, True), (5, True), (6, True)])
 def test_topics_with_more_levels_than_allowed_are_left_out(levels: int, published: bool) -> None:
-    """Five levels were too few for the plugin to start."""
+    """Topics with too many levels are left out. The plugin used to fail at startup with a limit of five levels."""
     plugin = make_plugin(SysTopicsPlugin, {}, "sys")
     settings: dict[str, Any] = {
         "broker": {"max_topic_levels": levels},

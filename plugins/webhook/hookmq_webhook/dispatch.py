@@ -351,7 +351,7 @@ class Dispatcher:
         self._window.finish(parcel.events, parcel.lanes)
 
     def _when_closed(self, seconds: float) -> None:
-        """Resume sending after `seconds`, when the circuit closes or the delay that the service requested is over.
+        """Resume sending after `seconds`, when the circuit closes or the delay that the service requested has passed.
 
         The wait uses up no attempts. With 0, a request is probing the service, and its end resumes sending.
         """

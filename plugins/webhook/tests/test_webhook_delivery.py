@@ -79,7 +79,7 @@ class Chaos:
         self.receiver = receiver
         self.random = random.Random(seed)
         self.seen: list[tuple[str, int, str]] = []
-        """Client, number and id, of everything that came whole."""
+        """The client, number and event id of each event in a request that arrived completely."""
         self.well = False
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

@@ -467,12 +467,12 @@ class Service:
     def __init__(self, answers: list[tuple[float, str]]) -> None:
         self.answers = answers
         self.seen: list[tuple[str, str]] = []
-        """Payload and id, as they came."""
+        """The payload and id of each event, in order of arrival."""
         self.poison: set[bytes] = set()
         self.stubborn = ""
-        """A key that is never well."""
+        """A key for which every request fails."""
         self.everything = True
-        """Whether it answers at all."""
+        """Whether the service responds at all."""
 
     async def send(self, runtime: VirtualRuntime, events: Sequence[Numbered]) -> Answer:
         if not self.everything:

@@ -125,7 +125,7 @@ class DueWill:
 
 
 def size_of(message: Message) -> int:
-    """Return the number of bytes for which a waiting will counts."""
+    """Return the number of bytes to count for a waiting will."""
     return len(message.topic) + len(message.payload)
 
 

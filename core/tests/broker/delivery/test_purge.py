@@ -163,7 +163,7 @@ def test_purging_the_qos_0_messages_of_a_slow_client(
 def test_what_arrives_between_two_slices_is_kept(
     broker_harness: Make, mine: HookRecorder, qos: int
 ) -> None:
-    """The queue is in memory alone, and the messages at QoS 0 have a queue of their own."""
+    """The queue exists only in memory, and QoS 0 messages have a separate queue."""
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one", properties={"receive_maximum": 1}, auto_ack=False)
     one.subscribe("t", qos)
@@ -193,7 +193,7 @@ def test_what_arrives_between_two_slices_is_kept(
 
 
 def test_what_arrives_during_two_purges_is_kept(broker_harness: Make, mine: HookRecorder) -> None:
-    """Each of them counted all messages, and the other drops some of these."""
+    """Each purge counts all messages when it starts, but the other purge drops some of them."""
     store = LateReads()
     harness = broker_harness(plugins=[mine], store=store, config={"session": {"queue_page": 2}})
     one = queue(harness, 7)

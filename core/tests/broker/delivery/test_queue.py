@@ -24,7 +24,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 
 
 class LateStore(MemoryStore):
-    """A store that answers `read` only when the test tells it to."""
+    """A store that answers `read` only when the test requests it."""
 
     durable = True
 

@@ -121,8 +121,8 @@ def test_3_1_may_set_dup(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int) -> None:
-    """[MQTT311-3.9.3-2], edge cases 45 and 58: a denied subscription does not end the connection.
-    An MQTT 3.1 client is told its QoS but receives nothing.
+    """[MQTT311-3.9.3-2], edge cases 45 and 58: a denied subscription does not end the connection. An MQTT 3.1 client
+    gets a SUBACK that grants its QoS, but it receives no messages.
     """
     recorder = HookRecorder("authorize")
     recorder.answer(

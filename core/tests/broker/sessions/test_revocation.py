@@ -530,8 +530,8 @@ def test_a_right_that_stands_for_less_lowers_the_subscription(broker_harness: Ma
 
 
 def test_a_subscription_that_is_no_longer_allowed_after_a_restart(broker_harness: Make) -> None:
-    """After a restart without an access plugin, `authz.default` also decides about subscriptions
-    that were granted earlier.
+    """After a restart without an access plugin, `authz.default` also decides on subscriptions that were granted
+    earlier.
     """
     harness = broker_harness(store=DurableStore())
     client = harness.connect("c", session_expiry_interval=600)

@@ -1,4 +1,4 @@
-"""Test the record of a session: the state of its clients that a restarted broker knows."""
+"""Test the record of a session: what a restarted broker knows about the session and its client."""
 
 from collections.abc import Callable
 from typing import Any
