@@ -74,7 +74,8 @@ class Broker:
         simulator runs would not be repeatable."""
         self._drained: Callable[[], None] | None = None
         self._orphans: Groups | None = None
-        """Shared subscriptions without members, once the state has been loaded and until `start`."""
+        """Shared subscriptions with a queue but no members. None before the state has been loaded, and after
+        `start`."""
         self._log_full_at = 0.0
         """The earliest time to log again that the connection limit is reached."""
         self._unlogged = 0

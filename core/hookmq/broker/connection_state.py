@@ -73,13 +73,13 @@ class ConnectionState(ConnectionView):
         self.keep_alive = 0.0
         self.seen = state.runtime.now()
         self.due: Deadline
-        """Ends the connection if CONNECT, the plugins' decision or the next packet is late."""
+        """The deadline that ends the connection if CONNECT, the plugins' decision or the next packet is late."""
         self.rate_limiter: RateLimiter | None = None
         """The limit on publishes and subscriptions; None for no limit."""
         self.delivery_limit: DeliveryLimit | None = None
         """The limit on deliveries; None for no limit."""
         self.delivery_wait: Cancel | None = None
-        """Stops waiting for `delivery_limit`; None if nothing waits."""
+        """Cancels the wait for `delivery_limit`; None if nothing is waiting for it."""
         self.size = 0
         """The Remaining Length of the current packet."""
         self.limits = state.limits
@@ -98,7 +98,8 @@ class ConnectionState(ConnectionView):
         self.rest_at = 0
         """The start of the next packet in `rest`, the bytes received for a later turn."""
         self.memo: dict[bytes | str, CachedPublish] = NO_MEMO
-        """The topics that may take the fast path: as bytes, or as text for a plugin's client."""
+        """The cached publishes of topics that may take the fast path. A key is the topic: bytes, or text for a
+        plugin client."""
         self.decisions: Decisions | None = None
         self.decision: Cancel | None = None
         """Cancels the decision for which `waiting` is set."""
@@ -118,12 +119,13 @@ class ConnectionState(ConnectionView):
         """Bytes the client sent while it was not reading."""
         self.answers: deque[Acknowledgement] | None = None
         self.unacknowledged = 0
-        """The client's QoS 1 publishes that have no PUBACK yet."""
+        """The number of QoS 1 publishes from the client for which no PUBACK has been sent yet."""
         self.receive_maximum = 65535
         self.opening = False
         """Whether the session's messages wait for CONNACK to be sent."""
         self.carried = 0
-        """QoS 2 publishes that an earlier connection left unfinished. They do not count towards Receive Maximum."""
+        """The number of QoS 2 publishes that an earlier connection left unfinished. They do not count towards
+        Receive Maximum."""
         self.max_expiry = 0.0
         """The longest session expiry granted to this client, in seconds."""
         self.inbound_aliases: dict[int, str] | None = None

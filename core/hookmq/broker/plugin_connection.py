@@ -84,7 +84,8 @@ class PluginConnection(PluginMailbox):
         """Packets of the client that wait for the next turn, for a decision, or for Receive Maximum."""
         self.pending_bytes = 0
         self.owed: dict[int, Done | None] = {}
-        """What gets the reason code of each packet in progress, by packet id."""
+        """The callback that gets the reason code of each packet in progress, by packet id. None if nothing awaits
+        the code."""
         self.last_number = 0
         self.on_accepted: Callable[[], None] | None = None
         self.leaving = False

@@ -101,7 +101,7 @@ class PluginMailbox(ClientConnection):
         """Set by a coroutine that waits for a message."""
         self.scheduled = False
         self.stopped = False
-        """Whether the client has paused."""
+        """The promise that a coroutine awaits until the next message arrives, or None."""
         self.full = False
         """Whether more waits in `inbox` than the client may leave unread."""
         self.freed = False

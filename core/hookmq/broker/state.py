@@ -130,7 +130,7 @@ class BrokerState:
         self.publishers = Publishers()
         self.plugin_states = PluginStates(self._record_plugin_state)
         self.promises = PluginPromises(runtime)
-        """What plugins await."""
+        """The promises that plugins await."""
         self.expiries: Expiries  # set by `Broker`, which can clear a message
         self.open_client: Callable[[PluginInstance, Peer, Scope], Any]
         """Opens a connection for a plugin client; set by `Broker`."""

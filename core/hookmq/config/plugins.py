@@ -228,7 +228,7 @@ def _config_node(config: Config, index: int) -> YamlNode:
 
 
 def as_node(value: Any) -> YamlNode:
-    """Return the node of a value that does not come from a file, so it has no place."""
+    """Return a node without a place, for a value that does not come from a file."""
     if isinstance(value, dict | MappingProxyType):
         return YamlNode({str(key): as_node(child) for key, child in value.items()}, NOWHERE)
     if isinstance(value, list | tuple):

@@ -86,7 +86,7 @@ async def retained(call: Call) -> Any:
 
 
 async def retained_one(call: Call) -> Any:
-    """Return the retained message of a topic."""
+    """Return the retained message for a topic."""
     page = call.broker.retained(call.arguments["topic"], limit=1)
     if not page.items:
         raise ApiError(404, "the topic has no retained message", "topic")

@@ -148,7 +148,7 @@ def subscription(found: SubscriptionSnapshot) -> Shown:
 
 
 def queued(found: QueuedMessage, payloads: bool) -> Shown:
-    """Return a message of a queue, as the client will receive it."""
+    """Return a queued message, as the client will receive it."""
     shown = message(found.message, payloads=payloads)
     return shown | {"qos": found.qos, "retain": found.retain, "filter": found.filter}
 

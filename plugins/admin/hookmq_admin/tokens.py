@@ -64,7 +64,7 @@ class Token:
 
 
 class Tokens:
-    """All tokens, in the state of the plugin. There is no copy: during a reload, two instances of the plugin serve
+    """All tokens, in the plugin state. There is no copy: during a reload, two instances of the plugin serve
     requests, and a token that one of them revokes must be refused by both."""
 
     def __init__(self, state: PluginState) -> None:

@@ -73,7 +73,7 @@ class AutoSubscribePlugin(Plugin):
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """Make the subscriptions of a client that has connected."""
+        """Create the subscriptions for a client that has connected."""
         if event not in (SessionEvent.CREATED, SessionEvent.RESUMED):
             return
         for rule, template in self._rules:

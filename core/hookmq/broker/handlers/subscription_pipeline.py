@@ -99,7 +99,7 @@ def _excess(state: BrokerState, session: Session, filter: str) -> str:
 
 
 class SubscriptionPipeline:
-    """Makes the subscriptions of one session, one after another.
+    """Creates the subscriptions of one session, one after another.
 
     `connection` is the client's connection if the client itself subscribes; decisions are then cached. A plugin that
     subscribes passes None, and its id as `skip`, because its own `on_subscribe` is not called. If `asks` is true,

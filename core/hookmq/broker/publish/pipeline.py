@@ -143,7 +143,7 @@ class PublishPipeline:
         self.full: tuple[BoundedJournal, ...] = ()
         """Journals that still need the message."""
         self.kept = -1
-        """The number of changes to the state of plugins before the hooks were called; -1 if none was called."""
+        """The number of changes to plugin state before the hooks were called; -1 if none was called."""
         self.patient = False
         """Whether the source retries if no plugin can decide. If so, the message is neither dropped nor reported."""
         self.plain = True
