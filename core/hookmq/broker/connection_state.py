@@ -116,7 +116,7 @@ class ConnectionState(ConnectionView):
         self.hold_due: Deadline | None = None
         self.writable = True
         self.excess = 0
-        """Bytes the client sent while it was not reading."""
+        """The number of bytes that arrived from the client while it did not read its own messages."""
         self.answers: deque[Acknowledgement] | None = None
         self.unacknowledged = 0
         """The number of QoS 1 publishes from the client for which no PUBACK has been sent yet."""

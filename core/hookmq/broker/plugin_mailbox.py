@@ -98,10 +98,10 @@ class PluginMailbox(ClientConnection):
         self.over: DisconnectReason | None = None
         """How the connection ended."""
         self.reader: Promise | None = None
-        """Set by a coroutine that waits for a message."""
+        """The promise that a coroutine awaits until the next message arrives, or None."""
         self.scheduled = False
         self.stopped = False
-        """The promise that a coroutine awaits until the next message arrives, or None."""
+        """Whether the client has paused."""
         self.full = False
         """Whether more waits in `inbox` than the client may leave unread."""
         self.freed = False

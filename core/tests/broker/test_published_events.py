@@ -1,4 +1,4 @@
-"""The messages of events that are reported at the end of their turn."""
+"""Test the messages in `on_published` events, which are reported at the end of their turn."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ class Ages:
     def __init__(self) -> None:
         self._born = 0
         self._past: deque[tuple[int, float]] = deque()
-        """Marks below `_born`, for events that an earlier process wrote."""
+        """Marks with numbers below `_born`, for events that an earlier process wrote."""
         self._live: deque[tuple[int, float]] = deque()
 
     def begin(self, born: int, first: int, time: float) -> None:
