@@ -18,7 +18,7 @@ from pressure.overload import MEGABYTE, STORM
 from pressure.scenarios import SCENARIOS
 
 SPARE = 1000
-"""Open files beyond the connections of a storm."""
+"""The number of open files to allow in addition to the connections of a storm."""
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ class PagedStore(DurableStore):
         super().__init__()
         self.late = late
         self.left: int | None = None
-        """Pages until one fails; None for never."""
+        """The number of pages that can be read before a read fails; None if no read fails."""
         self.reads: list[Callable[[], None]] = []
 
     def read(  # type: ignore[override]  # its reads may fail

@@ -189,7 +189,7 @@ def test_a_message_has_the_limit_of_a_publish(
 def test_a_reload_lowers_the_limit_only_for_new_connections(
     broker_harness: Make, mine: HookRecorder
 ) -> None:
-    """A plugin may still pass on what an older connection sends."""
+    """A plugin may still publish a message that is as large as an older connection may send."""
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.reload(config={"broker": {"max_packet_size": 500}})
     harness.handle("mine").publish("a", bytes(900))
