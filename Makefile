@@ -10,7 +10,7 @@ SLOWEST ?= 0
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
-SEEDS_COMPILED ?= 1000
+SEEDS_COMPILED ?= 500
 FIRST_COMPILED ?= 1250
 KILLS_COMPILED ?= 5
 MINUTES ?= 10
@@ -61,7 +61,7 @@ compiled: install  ## compile the fast path with mypyc, for `make run` and as a 
 	@.venv/bin/hookmq version
 
 # Its seeds differ from those of the slow tests. test_compiled.py shows that one seed gives the same run on both builds.
-test-compiled: compiled  ## run the tests on the compiled build, with 1,000 more simulator runs and a few kills
+test-compiled: compiled  ## run the tests on the compiled build, with 500 more simulator runs and a few kills
 	HOOKMQ_BUILD=compiled HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
 	HOOKMQ_BUILD=compiled $(PYTEST) -m slow tests/soak
 	HOOKMQ_BUILD=compiled $(SIMULATE) --seeds $(SEEDS_COMPILED) --start $(FIRST_COMPILED)
