@@ -35,9 +35,10 @@ pytestmark = pytest.mark.slow
 WAIT = 60.0
 # The command without discovering all other plugins first.
 ALONE = """\
-import sys
+import signal, sys
 from hookmq.cli import commands, main
 from hookmq.hooks import discovery
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 found = [one for one in discovery.installed() if one.name == "bench"]
 commands.installed = lambda: found
 sys.exit(main(["bench", *sys.argv[1:]]))
