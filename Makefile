@@ -15,7 +15,10 @@ FIRST_COMPILED ?= 1250
 KILLS_COMPILED ?= 5
 MINUTES ?= 10
 SIMULATE = PYTHONPATH=tests/support .venv/bin/python -m simulator --seeds $(SEEDS)
-PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS)
+# How often a failed test may run again. CI allows one, and lists each test that needed it.
+RERUNS ?= 0
+AGAIN := $(if $(filter-out 0,$(RERUNS)),--reruns $(RERUNS) -r fER)
+PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS) $(AGAIN)
 MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py core/compiling.py bench tests tools $(wildcard $(MEMBERS:pyproject.toml=tests))
@@ -102,10 +105,10 @@ test-spark: install .venv-spark/warm  ## test the data source and the pipelines 
 
 .PHONY: pipelines-on-spark source-on-spark types-on-spark
 pipelines-on-spark:
-	@cd pipelines && ../.venv-spark/bin/python -m pytest -q
+	@cd pipelines && ../.venv-spark/bin/python -m pytest -q $(AGAIN)
 
 source-on-spark:
-	@cd spark && ../.venv-spark/bin/python -m pytest -q
+	@cd spark && ../.venv-spark/bin/python -m pytest -q $(AGAIN)
 
 types-on-spark:
 	@cd spark && \
