@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Connect
-from hookmq_auth_password.hashes import Argon2, make, read, verify
+from hookmq_toolkit.passwords.hashes import Argon2, make, read, verify
 
 from . import connects, launch
 

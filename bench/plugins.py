@@ -87,7 +87,7 @@ def connects(seconds: float = SECONDS) -> Iterator[Row]:
 
 def _passwords(folder: Path, memory: str) -> dict[str, Any]:
     """Return a configuration with users. Expensive passwords are hashed each time; cheap ones are cached."""
-    from hookmq_auth_password.hashes import Argon2, make
+    from hookmq_toolkit.passwords.hashes import Argon2, make
 
     dear = memory == "64MiB"
     hash = make(b"secret", "yaml", Argon2() if dear else Argon2(8 << 20, 1, 1))

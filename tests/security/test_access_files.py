@@ -18,10 +18,10 @@ from hookmq.model.errors import ConfigError, PluginError
 from hookmq.mqtt.errors import HookMQError
 from hookmq_acl_file.plugin import AclFilePlugin
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
-from hookmq_auth_password.hashes import Argon2
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 from hookmq_testing import Harness, HookRecorder, make_plugin
 from hookmq_testing.runtime import EPOCH
+from hookmq_toolkit.passwords.hashes import Argon2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passwords import ALICE, BOB, MOSQUITTO

@@ -24,13 +24,13 @@ from hookmq_auth_http.config import Endpoint
 from hookmq_auth_http.plugin import AuthHttpPlugin
 from hookmq_auth_jwt.fetch import FetchFailed
 from hookmq_auth_jwt.plugin import AuthJwtPlugin
-from hookmq_auth_password.hashes import Argon2, make
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
 from hookmq_testing import Harness, HookRecorder, MemoryClient, make_plugin
 from hookmq_testing.client import will
 from hookmq_testing.runtime import EPOCH
 from hookmq_toolkit.http_client import HttpAnswer, Unavailable
+from hookmq_toolkit.passwords.hashes import Argon2, make
 from tokens import SECRET, token
 from workspace import ROOT
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from hookmq_auth_password.hashes import Argon2, Hash, make, verify
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 from hookmq_testing import Harness
+from hookmq_toolkit.passwords.hashes import Argon2, Hash, make, verify
 
 Make = Callable[..., Harness]
 CHEAP = Argon2(1 << 20, 1, 1)

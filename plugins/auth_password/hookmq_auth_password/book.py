@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from hookmq.plugin import ConfigError
 from hookmq_toolkit.files import FileStamp
+from hookmq_toolkit.passwords.hashes import Format, Hash, prepare
+from hookmq_toolkit.passwords.hashes import read as read_hash
 
 from hookmq_auth_password import mosquitto_file, yaml_file
 from hookmq_auth_password.files import Content, create, read, rewrite
-from hookmq_auth_password.hashes import Format, Hash, prepare
-from hookmq_auth_password.hashes import read as read_hash
 from hookmq_auth_password.users import User
 
 ByName = dict[str, User]

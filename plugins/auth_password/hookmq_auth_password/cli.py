@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from hookmq.plugin import CommandGroup, HookMQError
+from hookmq_toolkit.passwords.hashes import Argon2, Format, make, outdated, to_yaml, verify
 
 from hookmq_auth_password import book
 from hookmq_auth_password.files import too_open
-from hookmq_auth_password.hashes import Argon2, Format, make, outdated, to_yaml, verify
 from hookmq_auth_password.users import User, Users, bad_name
 
 MAX_PASSWORD: Final = 1024
@@ -176,7 +176,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> Argon2:
-    from hookmq_auth_password.hashes import MAX_LANES, MAX_MEMORY, MAX_PASSES
+    from hookmq_toolkit.passwords.hashes import MAX_LANES, MAX_MEMORY, MAX_PASSES
 
     for key, value, most in (
         ("memory", arguments.memory, MAX_MEMORY >> 20),

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hookmq.plugin import ConfigError, Seconds, Size, setting
-
-from hookmq_auth_password.hashes import MAX_PASSWORD, Argon2, Format
+from hookmq_toolkit.passwords.hashes import MAX_PASSWORD, Argon2, Format
 
 Disconnect = Literal["never", "removed", "rights", "changed"]
 Anonymous = Literal["deny", "ignore", "allow"]

@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any, Protocol
 
 from hookmq.plugin import MetricRegistry
+from hookmq_toolkit.passwords.cache import Cache
 
-from hookmq_auth_password.cache import Cache
 from hookmq_auth_password.users import Users
 
 RESULTS = (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from hookmq.config_api import ConfigProblems, SourcePlace
+from hookmq_toolkit.passwords.hashes import read
 
-from hookmq_auth_password.hashes import read
 from hookmq_auth_password.users import User, bad_name
 
 

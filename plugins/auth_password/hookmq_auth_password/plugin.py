@@ -21,15 +21,15 @@ from hookmq.plugin import (
 )
 from hookmq_toolkit.files import FileStamp, FileWatch
 from hookmq_toolkit.listing import visit_all
+from hookmq_toolkit.passwords.cache import Cache
+from hookmq_toolkit.passwords.checker import Checker
+from hookmq_toolkit.passwords.hashes import Hash, outdated, verify
+from hookmq_toolkit.passwords.pool import Busy, Pool, neighbours
 
 from hookmq_auth_password.book import load, uncollected
-from hookmq_auth_password.cache import Cache
-from hookmq_auth_password.checker import Checker
 from hookmq_auth_password.config import AuthPasswordConfig
 from hookmq_auth_password.files import too_open
-from hookmq_auth_password.hashes import Hash, outdated, verify
 from hookmq_auth_password.metrics import Counts
-from hookmq_auth_password.pool import Busy, Pool, neighbours
 from hookmq_auth_password.upgrade import Upgrades
 from hookmq_auth_password.users import Admitted, Change, User, Users, admitted, compare
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from hookmq.plugin import HookMQError, Runtime
 from hookmq_toolkit.files import FileStamp
+from hookmq_toolkit.passwords.hashes import Argon2, Format, Hash, make, read
+from hookmq_toolkit.passwords.pool import Pool
 
 from hookmq_auth_password.book import rehash
-from hookmq_auth_password.hashes import Argon2, Format, Hash, make, read
-from hookmq_auth_password.pool import Pool
 
 MAX_WAITING = 1000
 """Maximum number of new hashes that may wait to be written."""

@@ -1,7 +1,6 @@
 """Users, and a table of users."""
 
 import hashlib
-import hmac
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Accept
-
-from hookmq_auth_password.hashes import Argon2, Hash, read
+from hookmq_toolkit.passwords.decoys import choose_decoy, nobody
+from hookmq_toolkit.passwords.hashes import Argon2, Hash
 
 MAX_NAME: Final = 65535
 """Longest user name that MQTT can carry, in bytes."""
@@ -92,8 +91,7 @@ class Users:
         """
         if not self._decoys:
             self._decoys = self._hashes()
-        digest = hmac.digest(key, name.encode("utf-8", "surrogatepass"), "sha256")
-        return self._decoys[int.from_bytes(digest[:8]) % len(self._decoys)]
+        return choose_decoy(self._decoys, key, name)
 
     def follow(self, before: "Users") -> None:
         """Copy the marks of users whose hash did not change."""
@@ -115,7 +113,7 @@ class Users:
 
     def _hashes(self) -> list[Hash]:
         hashes = [user.hash for user in self._by_name.values() if user.hash is not None]
-        return hashes or [_nobody(self._argon2)]
+        return hashes or [nobody(self._argon2)]
 
 
 class Change(NamedTuple):
@@ -146,9 +144,3 @@ def _marked(user: User) -> User:
     if user.mark or user.hash is None:
         return user
     return replace(user, mark=hashlib.sha256(user.hash.text.encode()).hexdigest()[:16])
-
-
-def _nobody(argon2: Argon2) -> Hash:
-    """Return a hash that matches no password and costs as much as a new one."""
-    cost = f"m={argon2.memory >> 10},t={argon2.passes},p={argon2.lanes}"
-    return read(f"$argon2id$v=19${cost}${'A' * 22}${'A' * 43}", "yaml")

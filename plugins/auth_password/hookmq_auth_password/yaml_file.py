@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from hookmq.config_api import ConfigProblems, SourcePlace
 from hookmq.plugin import ConfigError
+from hookmq_toolkit.passwords.hashes import read
 from hookmq_toolkit.yaml_places import Node, parse
 
-from hookmq_auth_password.hashes import read
 from hookmq_auth_password.users import NO_CLAIMS, User, bad_name
 
 VERSION: Final = 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from hookmq_auth_password.book import load
-from hookmq_auth_password.hashes import verify
 from hookmq_testing import run_command
+from hookmq_toolkit.passwords.hashes import verify
 from passwords import ALICE, MOSQUITTO
 
 QUICK = ["--memory", "1", "--passes", "1", "--lanes", "1"]

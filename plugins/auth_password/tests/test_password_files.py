@@ -12,8 +12,8 @@ from hookmq.plugin import ConfigError
 from hookmq_auth_password import book, yaml_file
 from hookmq_auth_password.book import New, delete, load, parse, put, rehash
 from hookmq_auth_password.files import read as read_file
-from hookmq_auth_password.hashes import Format, verify
 from hookmq_auth_password.users import User, Users
+from hookmq_toolkit.passwords.hashes import Format, verify
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passwords import ALICE, BOB, cheap

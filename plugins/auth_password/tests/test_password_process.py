@@ -14,8 +14,8 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from hookmq_auth_password.book import New, delete, load, put
-from hookmq_auth_password.hashes import Argon2, make
 from hookmq_testing import AsyncioClient, LoopThread, run_command
+from hookmq_toolkit.passwords.hashes import Argon2, make
 from passwords import MOSQUITTO
 from serving import Served, serving
 

@@ -14,9 +14,9 @@ from hookmq.mqtt_api import Connack
 from hookmq.plugin import Accept, ConfigError, PluginError
 from hookmq_auth_password import files
 from hookmq_auth_password.book import New, delete, put
-from hookmq_auth_password.hashes import verify as verify_password
 from hookmq_auth_password.plugin import AuthPasswordPlugin
 from hookmq_testing import Harness, HookRecorder, MemoryClient, make_plugin, will
+from hookmq_toolkit.passwords.hashes import verify as verify_password
 from passwords import ALICE, BOB, USERS, Make, Verified, cheap, of
 
 

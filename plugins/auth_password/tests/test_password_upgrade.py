@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq_auth_password.book import New, load, put
-from hookmq_auth_password.hashes import MOSQUITTO_ITERATIONS, verify
+from hookmq_toolkit.passwords.hashes import MOSQUITTO_ITERATIONS, verify
 from passlib import hash as passlib  # type: ignore[import-untyped]
 from passwords import MOSQUITTO, Make, Verified, of
 

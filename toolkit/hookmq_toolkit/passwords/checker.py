@@ -5,7 +5,7 @@ from functools import partial
 
 from hookmq.plugin import Cancel, Promise, Runtime
 
-from hookmq_auth_password.pool import Pool
+from hookmq_toolkit.passwords.pool import Pool
 
 
 class _Flight:

@@ -1,8 +1,7 @@
 """A cache of recently accepted passwords, so that a reconnecting client needs no hashing."""
 
+from hookmq_toolkit.passwords.hashes import Hash
 from hookmq_toolkit.ttl_cache import KeyDigest, TtlCache
-
-from hookmq_auth_password.hashes import Hash
 
 
 class Cache:

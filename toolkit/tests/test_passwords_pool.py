@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from hookmq.plugin import Cancel
-from hookmq_auth_password.cache import Cache
-from hookmq_auth_password.checker import Checker
-from hookmq_auth_password.hashes import read
-from hookmq_auth_password.pool import Busy, Pool, neighbours
 from hookmq_testing.runtime import VirtualRuntime
+from hookmq_toolkit.passwords.cache import Cache
+from hookmq_toolkit.passwords.checker import Checker
+from hookmq_toolkit.passwords.hashes import read
+from hookmq_toolkit.passwords.pool import Busy, Pool, neighbours
 from hypothesis import given
 from hypothesis import strategies as st
 from passwords import ALICE, BOB

@@ -6,7 +6,7 @@ import hashlib
 from base64 import b64encode
 
 import pytest
-from hookmq_auth_password.hashes import (
+from hookmq_toolkit.passwords.hashes import (
     MAX_PASSWORD,
     Argon2,
     Format,
