@@ -36,7 +36,7 @@ HEAVY = 100_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curve:
-    """One plot. `values` are the values to measure, and `at` returns the load for a value.
+    """A plot. `values` are the values to measure, and `at` returns the load for a value.
 
     `descriptors` returns how many connections the broker has at a value. Points above the open-file limit are left out.
     """

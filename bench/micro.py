@@ -100,7 +100,9 @@ def values(side: pathlib.Path) -> dict[str, list[float]]:
 
 
 def instructions(side: pathlib.Path, case: str) -> float:
-    """Count the machine instructions per operation with callgrind, by subtracting 2 steps from 4. Takes about 40 s."""
+    """Count the machine instructions per operation with callgrind, by subtracting 2 steps from 4. This takes about 40
+    s.
+    """
     counts = []
     for steps in (2, 4):
         output = FOLDER / "callgrind.out"

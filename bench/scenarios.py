@@ -27,7 +27,7 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load. The fields up to `transport` are arguments of the native generator (load/arguments.c).
+    """A load. The fields up to `transport` are arguments of the native generator (load/arguments.c).
 
     `window` is the number of messages that each publisher may have outstanding end to end. `rate` is messages a second,
     for all publishers together. `payload` and `level` (4 or 5) default to the command-line options. `variant` selects

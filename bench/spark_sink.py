@@ -96,7 +96,7 @@ def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple
 
 
 def read_for_ever(api: int, begin: Any, counter: Any) -> None:
-    """Read the stream over and over. Runs in its own process."""
+    """Read the stream over and over. This function runs in its own process."""
     begin.wait()
     while True:
         for place, latest in stored(api).items():

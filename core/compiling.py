@@ -143,7 +143,8 @@ def digests(paths: list[Path]) -> dict[Path, str]:
 def compile_into(folder: Path) -> Path:
     """Compile the modules, and return the subfolder of `folder` whose content belongs in ``hookmq/_compiled/TAG/``.
 
-    Takes minutes. Needs mypy and setuptools. Raises RuntimeError if the source changed during the compilation.
+    The compilation takes minutes, and needs mypy and setuptools. Raises RuntimeError if the source changed during the
+    compilation.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution  # type: ignore[import-untyped]

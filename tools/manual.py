@@ -2,9 +2,9 @@
 
     python tools/manual.py build/site    copy the pages to build/docs, build the site strictly, check all its links
 
-Pages below `docs/` move to the site's root. Other pages, such as plugin READMEs, keep their paths. Links are rewritten to
-match. A linked file that is not a page is copied to `files/`; a link to a folder becomes plain text. The headings and
-links of docs/index.md become the navigation. Needs the dependency group `docs`.
+Pages below `docs/` move to the site's root. Other pages, such as plugin READMEs, keep their paths. Links are rewritten
+to match. A linked file that is not a page is copied to `files/`; a link to a folder becomes plain text. The headings
+and links of docs/index.md become the navigation. The script needs the dependency group `docs`.
 """
 
 import os

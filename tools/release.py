@@ -4,7 +4,7 @@
     python tools/release.py build dist      build the wheels and sdists of the published distributions
     python tools/release.py notes v0.1.0    print the changelog's section for this version
 
-Needs only Python; `build` also needs `make install`.
+The script needs only Python; `build` also needs `make install`.
 """
 
 import re

@@ -159,8 +159,8 @@ class Plugin:
 
     @property
     def admission(self) -> Admission | None:
-        """The clients that this plugin accepts, as configured, or None if unknown. Must not block.
-        Used only if the plugin implements `on_connect` or `on_auth`.
+        """The clients that this plugin accepts, as configured, or None if unknown. The method must not block. It is
+        used only if the plugin implements `on_connect` or `on_auth`.
         """
         return None
 

@@ -1,5 +1,5 @@
-"""Count the calls, the files and the returns to a broker file already left, on the path of a
-PUBLISH through the code.
+"""Count the calls and the files on the path of a PUBLISH through the code, and the returns to broker files already
+left.
 
 This is the order in which a new contributor reads the code. A change that makes the path longer
 must raise the counts here.

@@ -1,5 +1,4 @@
-"""Check that the API for authors of plugins, stores and tests is as in ``public_api.txt``, so that
-no change is accidental.
+"""Compare the API for authors of plugins, stores and tests with ``public_api.txt``, so that no change is accidental.
 
 After a change, ``python core/tests/test_public_api.py`` rewrites the file, and CHANGELOG.md must
 mention it.

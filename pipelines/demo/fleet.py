@@ -1,4 +1,4 @@
-"""A simulated fleet. Each device is a client of its own over MQTT 5 with QoS 1, all in one process and thread.
+"""Simulate a fleet. Each device is an MQTT 5 client that publishes at QoS 1. All devices share one process and thread.
 
 Devices publish their state every few seconds. Some of it is faulty, as in the field: broken payloads, late messages,
 and messages that are sent again with the same `message-id`.

@@ -1,4 +1,5 @@
-"""From devices to a gold table on this machine: a broker, 1,000 devices, the pipeline, and the growing gold table.
+"""Run everything from devices to a gold table on this machine: a broker, 1,000 devices and the pipeline. Show the
+growing gold table.
 
 make demo-spark                                              runs until Ctrl-C
 .venv-spark/bin/python pipelines/demo/run.py --seconds 60    fails unless gold has rows
@@ -32,7 +33,7 @@ SHOWN: Final = 6
 
 
 class Ended(Exception):
-    """A part has ended unexpectedly."""
+    """A part of the demo has ended unexpectedly."""
 
 
 class Part:
@@ -68,7 +69,7 @@ class Part:
             raise Ended(self.ended(code))
 
     def ended(self, code: int) -> str:
-        """Return a message that the process has ended, with the reason."""
+        """Return a message which says that the process has ended, and why."""
         return f"{self.name} ended with {code}; the last that it said:\n  " + "\n  ".join(self.said)
 
     def next_line(self) -> str:
@@ -114,7 +115,7 @@ def start_broker(folder: Path) -> tuple[Part, int, int]:
 
 
 class Gold:
-    """The growing gold table."""
+    """Reads the growing gold table."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

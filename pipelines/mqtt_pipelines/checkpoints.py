@@ -22,7 +22,7 @@ class Committed:
 
 
 def queries(root: str) -> list[str]:
-    """Return the names of the queries that have a checkpoint below `root`. Blocks."""
+    """Return the names of the queries that have a checkpoint below `root`. This call blocks."""
     from pyarrow import fs
 
     system, path = _reach(root)
@@ -35,8 +35,9 @@ def queries(root: str) -> list[str]:
 
 
 def committed(folder: str) -> Committed | None:
-    """Return a checkpoint's progress, or None if no batch has been completed. Blocks. Raises MqttError if the folder
-    is not a checkpoint."""
+    """Return a checkpoint's progress, or None if no batch has been completed. This call blocks. Raises MqttError if
+    the folder is not a checkpoint.
+    """
     system, path = _reach(folder)
     batch = _latest(system, f"{path}/commits")
     if batch < 0:

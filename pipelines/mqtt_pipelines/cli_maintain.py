@@ -324,7 +324,7 @@ def replay(arguments: argparse.Namespace) -> int:
 def _letters(
     spark: "SparkSession", sink: object
 ) -> "tuple[list[Span], Callable[[Sequence[Span]], DataFrame]]":
-    """Return the offsets of all dead letters, and a function that reads some of them."""
+    """Return the offsets of all dead letters, and a function that reads the dead letters in given spans."""
     from pyspark.sql import functions as f
 
     from mqtt_pipelines import schemas

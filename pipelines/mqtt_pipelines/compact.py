@@ -38,8 +38,8 @@ def compact_delta(
 ) -> Report:
     """Merge each partition's small files. Delete files that no version younger than `keep` seconds uses.
 
-    Blocks. The rows and the notes about batches remain unchanged. With `dry_run`, it only counts files. Raises
-    MqttError if the table cannot be read or changed.
+    This call blocks. The rows and the notes about batches remain unchanged. With `dry_run`, it only counts files.
+    Raises MqttError if the table cannot be read or changed.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -82,7 +82,7 @@ def _sizes(table: Any) -> list[int]:
 def compact_iceberg(
     sink: IcebergSink, file_size: int, keep: float, dry_run: bool = False
 ) -> Report:
-    """Expire snapshots older than `keep` seconds, and delete data files that no snapshot uses. Blocks.
+    """Expire snapshots older than `keep` seconds, and delete data files that no snapshot uses. This call blocks.
 
     pyiceberg cannot merge small files. The report contains their number and names tools that can merge them. The
     manifests of expired snapshots remain. Raises MqttError if the table cannot be read or changed.
@@ -141,7 +141,7 @@ def _sweep(
 def compact_files(
     spark: SparkSession, sink: FilesSink, into: str, file_size: int, dry_run: bool = False
 ) -> Report:
-    """Copy the rows that Spark's file sink has committed into large files in a new folder. Blocks.
+    """Copy the rows that Spark's file sink has committed into large files in a new folder. This call blocks.
 
     The sink's folder remains unchanged, so readers and a running query are not disturbed. `into` is complete once it
     contains a manifest, which names the last batch. Repeating the copy for the same batch does nothing. Raises

@@ -155,8 +155,8 @@ def _check_source(source: Source, root: YamlNode, problems: ConfigProblems) -> N
 def _check_tables(tables: Tables, root: YamlNode, problems: ConfigProblems) -> None:
     """Report queries that share a folder.
 
-    Spark's file sink identifies batches only by their numbers. It would mistake one query's batches for those of the
-    other query, and omit their rows.
+    Spark's file sink identifies batches only by their numbers. It would mistake the batches of one query for those of
+    the other, and omit their rows.
     """
     seen: dict[str, str] = {}
     for name in Tables.__slots__:

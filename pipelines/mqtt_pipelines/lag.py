@@ -21,8 +21,9 @@ COLUMNS: Final = ("query", "batch", "partition", "latest", "next", "lag", "table
 
 
 def broker(conf: "Conf") -> Log | None:
-    """Return the contents of the broker's log, or None if the pipeline reads files. Blocks. Raises MqttError if the
-    broker does not respond."""
+    """Return the contents of the broker's log, or None if the pipeline reads files. This call blocks. Raises MqttError
+    if the broker does not respond.
+    """
     if not conf.source.mqtt:
         return None
     client = Client(reading(sources.options(conf.source)))
@@ -33,8 +34,9 @@ def broker(conf: "Conf") -> Log | None:
 
 
 def rows(conf: "Conf") -> list[dict[str, Any]]:
-    """Return a row with the columns COLUMNS for each query that has a checkpoint, and each of its partitions.
-    Blocks."""
+    """Return a row with the columns COLUMNS for each query that has a checkpoint, and each of its partitions. This
+    call blocks.
+    """
     log = broker(conf)
     queries = checkpoints.queries(conf.checkpoints)
     return [row for query in queries for row in _lag(conf, query, log)]

@@ -34,7 +34,7 @@ Position = Callable[[str, int], int]
 class Same:
     """Defines duplicates with different offsets, as in silver: all columns in `names` are equal, and none is null.
 
-    Duplicates are searched for among rows whose `time` is within `slack` seconds of the new rows.
+    The search for duplicates covers the rows whose `time` is within `slack` seconds of the new rows.
     """
 
     names: tuple[str, ...]
@@ -84,7 +84,7 @@ def add_missing(
     same: Same | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Added:
-    """Add the rows that are missing from the table. All their offsets are within `wanted`. Blocks.
+    """Add the rows that are missing from the table. All their offsets are within `wanted`. This call blocks.
 
     `entry` names the operation. If two runs overlap, one run sees the rows that the other has added and does not add
     them again. Raises MqttError if the table refuses the rows.
@@ -154,7 +154,9 @@ def backfill(
     size: int = SLICE,
     told: Callable[[Sequence[Span], Added], None] = lambda *_: None,
 ) -> Added:
-    """Add the missing rows in some offsets, `size` offsets at a time. `read` returns rows for the table. Blocks."""
+    """Add the missing rows in some offsets, `size` offsets at a time. `read` returns rows for the table. This call
+    blocks.
+    """
     done = Added()
     for piece in cut(wanted, size):
         one = add_missing(store, read(piece), piece, entry, same)
@@ -198,7 +200,7 @@ def replay(
     same: Same | None = None,
     size: int = SLICE,
 ) -> Added:
-    """Parse dead letters again, and add rows that can now be parsed and are missing from the table. Blocks.
+    """Parse dead letters again, and add rows that can now be parsed and are missing from the table. This call blocks.
 
     `letters` are the offsets of all dead letters, and `read` returns those within some spans. Dead letters are not
     deleted.

@@ -87,8 +87,8 @@ def run(
     observe: Observer | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run queries until they end. Blocks. The first failure ends the other queries and is raised as Spark reports
-    it.
+    """Run queries until they end. This call blocks. The first failure ends the other queries and is raised as Spark
+    reports it.
 
     Set `stop` to end the queries between two batches. A batch in progress is completed unless it takes longer than
     GRACE.

@@ -170,8 +170,7 @@ def test_whatever_becomes_of_the_checkpoint(first: int) -> None:
 
 
 def whatever(seed: int) -> None:
-    """Read three partitions in random batches with random rows, while the query is killed before or after it records
-    one.
+    """Read three partitions in random batches with random rows. The query is killed before or after it records a batch.
 
     Its checkpoint is lost or restored from any time. In the end, each row must exist once.
     """

@@ -118,7 +118,7 @@ def test_the_proof_notices_a_sink_that_only_appends(spark: SparkSession, tmp_pat
 
 @dataclass
 class Crime:
-    """The state that a killed driver left behind."""
+    """The files and tables that a killed driver left behind."""
 
     folder: Path
     broker: Broker
@@ -127,7 +127,7 @@ class Crime:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crime]:
-    """Kill a driver that has written the second of two batches to every sink but has not recorded that."""
+    """Kill a driver that has written the second of two batches to every sink but has not recorded it."""
     folder = tmp_path_factory.mktemp("killed")
     land(folder / "landed", [0, 1])
     with running(tmp_path_factory.mktemp("broker"), stream={"partitions": 1}) as broker:
@@ -246,8 +246,8 @@ def test_an_older_checkpoint_loses_nothing(
 def test_an_older_checkpoint_with_smaller_batches_and_a_second_driver(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """With an older checkpoint, existing rows arrive again in smaller batches, some with numbers
-    that are new to the table. They are not written twice.
+    """With an older checkpoint, existing rows arrive again in smaller batches, some of which have numbers that are new
+    to the table. The rows are not written twice.
     """
     sink = table(format, tmp_path)
     for number in range(3):

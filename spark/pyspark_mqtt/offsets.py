@@ -162,8 +162,8 @@ def _faults(start: Offsets, log: Log) -> list[str]:
 
 
 def advance(start: Offsets, latest: Mapping[int, int], most: int | None) -> Offsets:
-    """Return the end of a batch that begins at ``start``: not before it, not after ``latest``, at most ``most``
-    messages.
+    """Return the end of a batch that begins at ``start`` and has at most ``most`` messages. The end is never after
+    ``latest``.
 
     The limit is divided in proportion to the waiting messages, so that no partition starves. The batch is not empty if
     messages are waiting and the limit is not 0.

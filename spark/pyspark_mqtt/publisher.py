@@ -30,7 +30,7 @@ restarting."""
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to publish. Its properties need MQTT 5; with 3.1.1 they are omitted."""
+    """A message to publish. The properties need MQTT 5; with 3.1.1 they are omitted."""
 
     topic: str
     payload: bytes

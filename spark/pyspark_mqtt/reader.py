@@ -23,7 +23,7 @@ log = logging.getLogger("pyspark_mqtt")
 
 
 class MqttRange(InputPartition):
-    """The input of one task: a range of offsets, and the id of the log that it belongs to."""
+    """The input of one task: a range of offsets, and the id of the log that contains them."""
 
     def __init__(self, log_id: str, wanted: Range) -> None:
         super().__init__(None)
@@ -74,7 +74,7 @@ class Source:
         return [MqttRange(end.log_id, piece) for piece in pieces]
 
     def rows(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows. Runs on an executor. If ``failOnDataLoss`` is false, missing rows are skipped."""
+        """Yield a task's rows. This runs on an executor. If ``failOnDataLoss`` is false, missing rows are skipped."""
         if not isinstance(task, MqttRange):
             return  # Spark invents a partition if a batch has none.
         blocks = self.client.blocks(

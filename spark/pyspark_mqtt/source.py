@@ -28,7 +28,7 @@ class MqttDataSource(Portable, DataSource):
         return "mqtt"
 
     def schema(self) -> StructType:
-        """Return the default columns. Spark calls this first, so it checks all options."""
+        """Return the default columns. Spark calls this method first, so the method checks all options."""
         return schema.schema(options.reading(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:

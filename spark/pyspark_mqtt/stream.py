@@ -88,8 +88,8 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @_in_one_line
     def latestOffset(self, start: Mapping[str, str | int], limit: ReadLimit) -> Json:
-        """Return the end of the batch that begins at ``start``: not before it, and within the limit and the durable
-        records.
+        """Return the end of the batch that begins at ``start``. The end is within the limit and the durable records,
+        and never before ``start``.
 
         Raises DataLossError if the log was replaced, or no longer has the next records.
         """
@@ -125,7 +125,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
     def partitions(
         self, start: Mapping[str, str | int], end: Mapping[str, str | int]
     ) -> Sequence[InputPartition]:
-        """Return the tasks of a batch; none if it is empty."""
+        """Return the tasks of a batch. An empty batch has no tasks."""
         first, last = Offsets.of(start), Offsets.of(end)
         if first.log_id != last.log_id or any(p not in first.next for p in last.next):
             # latestOffset switched to another log, which failOnDataLoss=false allows.
@@ -140,7 +140,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         return self.source.tasks(first, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows. Runs on an executor."""
+        """Yield a task's rows. This runs on an executor."""
         return self.source.rows(partition)
 
     def commit(self, end: Mapping[str, str | int]) -> None:

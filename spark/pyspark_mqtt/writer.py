@@ -46,7 +46,9 @@ class MqttBatchWriter(Portable, DataSourceArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish a task's rows. Runs on an executor. Blocks until all messages are acknowledged; raises MqttError."""
+        """Publish a task's rows. This runs on an executor, and blocks until all messages are acknowledged. Raises
+        MqttError.
+        """
         return write(self.options, iterator)
 
 
@@ -57,7 +59,9 @@ class MqttStreamWriter(Portable, DataSourceStreamArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish a task's rows. Runs on an executor. Blocks until all messages are acknowledged; raises MqttError."""
+        """Publish a task's rows. This runs on an executor, and blocks until all messages are acknowledged. Raises
+        MqttError.
+        """
         return write(self.options, iterator)
 
 

@@ -1,4 +1,4 @@
-"""Failures between a reader and the read API lead to a retry, or to one line with advice."""
+"""Test that failures between a reader and the read API lead to a retry, or to one line with advice."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -34,7 +34,7 @@ def read(
 
 
 def lives(log: FakeLog) -> list[bytes]:
-    """Return everything read with one checkpoint from a log and from the log that replaces it."""
+    """Return everything that a query with one checkpoint reads from a log and from the log that replaces it."""
     reader = MqttStreamReader(
         reading(log.options | {"startingOffsets": "earliest"}), [Column("payload")]
     )

@@ -1,5 +1,5 @@
-"""Test HTTPS from a broker's read API to Spark's readers: a private authority, a wrong one, none,
-and client certificates.
+"""Test HTTPS from a broker's read API to Spark's readers: a private authority, a wrong authority, no authority, and
+client certificates.
 """
 
 import subprocess

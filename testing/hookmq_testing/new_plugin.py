@@ -131,7 +131,8 @@ def create(
 ) -> tuple[Path, list[str]]:
     """Write the project of a plugin into `directory`, by default ``hookmq-NAME``. Return the folder and its files.
 
-    Blocks. Writes nothing and raises ConfigError if a value is invalid, or if the folder exists and is not empty.
+    This call blocks. Writes nothing and raises ConfigError if a value is invalid, or if the folder exists and is not
+    empty.
     """
     plugin = NewPlugin(name, kind, author, licence)
     folder = Path(directory or plugin.distribution)

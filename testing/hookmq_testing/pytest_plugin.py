@@ -18,7 +18,7 @@ pytest.register_assert_rewrite("hookmq_testing.contracts")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """Hide a warning in which pytest-asyncio asks every project that has it installed for a setting.
+    """Hide the warning with which pytest-asyncio asks every project for a setting.
 
     Tests with the kit need no such setting, since the kit runs coroutines itself. pytest restores all filters after this
     step.

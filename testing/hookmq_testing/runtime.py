@@ -258,12 +258,13 @@ class VirtualRuntime:
         raise RuntimeError(f"{name}() is for the event loop, and this is a thread")
 
     def on_loop(self) -> bool:
-        """Return whether the caller is on the event loop: not in a `run_blocking` call and not in a thread of the
-        test."""
+        """Return whether the caller is on the event loop. It is not in a `run_blocking` call or in another thread of
+        the test.
+        """
         return not self._in_thread and threading.get_ident() == self._loop_thread
 
     def call_threadsafe(self, call: Callable[[], None]) -> None:
-        """Run `call` in the next turn. May be called from any thread in the test."""
+        """Run `call` in the next turn. Any thread in the test may call this."""
         self._enqueue(call)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> VirtualTimer:

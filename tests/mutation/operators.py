@@ -186,7 +186,7 @@ class _Maker:
             self._add(node.test, f"(not ({ast.unparse(node.test)}))")
 
     def _expression(self, node: ast.expr, quiet: bool = False) -> None:
-        """Add the mutants of an expression. `quiet` means that it belongs to an error message or is the
+        """Add the mutants of an expression. `quiet` means that the expression belongs to an error message or is the
         name of a type.
         """
         if isinstance(node, ast.JoinedStr | ast.Lambda):

@@ -1,5 +1,5 @@
-"""Test races on a virtual clock: takeovers in every phase, clients that leave while plugins or the
-store decide, reloads during CONNECT, and drains during a commit.
+"""Test races on a virtual clock: takeovers in every phase, reloads during CONNECT, and drains during a commit. Clients
+also leave while plugins or the store decide.
 
 Timing never grants a permission, nothing is acknowledged before it is safe, and no state remains.
 """

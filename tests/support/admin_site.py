@@ -37,7 +37,7 @@ DOCUMENT = document()
 
 
 class Doors(Plugin):
-    """Accepts only clients of listeners, and denies everyone publishing below ``secret/``."""
+    """A plugin that accepts only clients of listeners, and denies every publish below ``secret/``."""
 
     @hookimpl
     def on_connect(self, client: Any) -> Accept | Deny:

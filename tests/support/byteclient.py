@@ -123,7 +123,7 @@ class SocketTransport:
 
 
 class ByteClient:
-    """One connection.
+    """A client with one connection.
 
     `level` is the version of MQTT in which `connect`, `publish` and so on write their packets. In memory, everything
     that the broker sends has arrived when a call returns; a socket waits for what a call expects.
@@ -292,7 +292,8 @@ class ByteClient:
     def refused(self, *codes: int, after: bytes = b"") -> None:
         """Assert that the broker closed the connection after the packets `after`.
 
-        In MQTT 5, it must send DISCONNECT with one of the codes first; before MQTT 5, nothing.
+        In MQTT 5, the broker must first send DISCONNECT with one of the codes. In earlier versions, it must send
+        nothing.
         """
         self._fill(lambda: self.closed)
         data = self.take()

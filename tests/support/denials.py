@@ -185,9 +185,7 @@ unread.
 
 @dataclass(frozen=True)
 class Row:
-    """One refusal: its description, the hook or setting that refuses, the broker, and how to cause
-    it.
-    """
+    """A refusal: its description, the hook or setting that refuses, the broker, and how to cause it."""
 
     title: str
     setting: Setting

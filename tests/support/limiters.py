@@ -8,7 +8,9 @@ from hookmq.plugin import Context, Deny, Drop, Plugin, ReasonCode, hookimpl
 
 
 class Gate(PublishLimit):
-    """Admits the first `tokens` messages. Later ones wait for `let`, or get `verdict`."""
+    """A limit that admits the first `tokens` messages. Later messages wait until the test calls `let`, or get
+    `verdict`.
+    """
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -79,7 +81,7 @@ class Measure(RateLimiter):
 
 
 class Metering(Plugin):
-    """Limits only the client ``measured``."""
+    """A plugin that limits only the client ``measured``."""
 
     def __init__(self, rate_limiter: object, id: str = "metering") -> None:
         super().__init__(None, Context(id))

@@ -49,7 +49,7 @@ class Served:
         return self.process.wait(WAIT)
 
     def read(self) -> None:
-        """Read the log to its end. Runs in a thread."""
+        """Read the log to its end. This runs in a thread."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             try:

@@ -1,5 +1,5 @@
-"""Replacements for sockets in tests of `hookmq bench`: an event loop that tests advance, a transport that records
-writes, and a plan to vary.
+"""Replacements for sockets in tests of `hookmq bench`. They are an event loop that tests advance, a transport that
+records writes, and a plan to vary.
 """
 
 from collections.abc import Callable

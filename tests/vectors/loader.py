@@ -14,7 +14,7 @@ _HEX = frozenset(("payload", "password", "correlation_data", "authentication_dat
 
 @dataclass(frozen=True)
 class Vector:
-    """One row. Exactly one of `packet` and `error` is set."""
+    """A row of a vector file. Exactly one of `packet` and `error` is set."""
 
     id: str
     version: int

@@ -26,8 +26,9 @@ T = TypeVar("T")
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file for writing, with mode 0600. An existing file is emptied after its mode has changed. Blocks. Raises
-    OSError."""
+    """Open a file for writing, with mode 0600. An existing file is emptied after its mode has changed. This call
+    blocks. Raises OSError.
+    """
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if stat.S_ISREG(os.fstat(number).st_mode):
@@ -40,7 +41,7 @@ def open_private(path: Path) -> BinaryIO:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a new file with mode 0600 and fsync it. Blocks.
+    """Write a new file with mode 0600 and fsync it. This call blocks.
 
     Raises OSError, including if the file exists: replacing it could destroy a secret that is in use.
     """
@@ -68,7 +69,7 @@ class FileStamp(NamedTuple):
 
 
 def file_stamp(path: Path) -> FileStamp:
-    """Return the current state of a file. Blocks; raises OSError."""
+    """Return the current state of a file. This call blocks. Raises OSError."""
     return FileStamp.of(os.stat(path))
 
 

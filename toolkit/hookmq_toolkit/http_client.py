@@ -1,6 +1,6 @@
 """An HTTP client for the services that plugins call, with limits on requests, size and time, retries and a breaker.
 
-Needs the `http` extra, which installs aiohttp.
+This module needs the `http` extra, which installs aiohttp.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class RequestFailed(Unavailable):
 
 
 class HttpRequest(NamedTuple):
-    """One request. `url` is sent unchanged, so it must already be percent-encoded."""
+    """A request. `url` is sent unchanged, so it must already be percent-encoded."""
 
     method: str
     url: str

@@ -56,7 +56,8 @@ def _file_name(name: str) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Create `folder` and missing parent folders with mode 0700, and make their names safe. Blocks. Raises OSError.
+    """Create `folder` and missing parent folders with mode 0700, and make their names safe. This call blocks. Raises
+    OSError.
 
     The name of an existing `folder` is made safe too, since the process that created it may have been killed before
     that.
@@ -78,8 +79,9 @@ def make_folder(folder: Path) -> None:
 
 
 def prepare_folder(folder: Path, cure: str = "") -> set[str]:
-    """Create `folder` if it is missing, as `make_folder` does, and return the names in it. Blocks. Raises StoreError,
-    with a message that ends with `cure`, if the folder cannot be created or read."""
+    """Create `folder` if it is missing, as `make_folder` does, and return the names in it. This call blocks. Raises
+    StoreError, with a message that ends with `cure`, if the folder cannot be created or read.
+    """
     try:
         make_folder(folder)
         return set(os.listdir(folder))

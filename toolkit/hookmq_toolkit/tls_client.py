@@ -29,8 +29,9 @@ class TlsConfig:
 
 
 def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Read the files of `tls` and return a context that verifies servers. Blocks. Raises OSError with the name of any
-    file that cannot be read, and ssl.SSLError (an OSError) if its contents are unusable."""
+    """Read the files of `tls` and return a context that verifies servers. This call blocks. Raises OSError with the
+    name of any file that cannot be read, and ssl.SSLError (an OSError) if its contents are unusable.
+    """
     for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
         # OpenSSL does not name a missing file and blocks on a pipe.
         try:
@@ -46,7 +47,7 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
 def check_tls(
     tls: TlsConfig | None, path: tuple[str | int, ...] = ("tls",)
 ) -> ssl.SSLContext | None:
-    """Return the context for `tls`, or None if `tls` is None. Blocks.
+    """Return the context for `tls`, or None if `tls` is None. This call blocks.
 
     Raises ConfigError if the files cannot be used; `path` is the path of the setting. Plugins call this in their
     constructor, so that `hookmq check` reports the mistake.

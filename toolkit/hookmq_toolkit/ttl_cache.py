@@ -12,10 +12,9 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Keeps up to `size` values, each for its own number of seconds. A full cache drops the least
-    recently used value.
+    """Keeps up to `size` values, each for its own number of seconds. A full cache drops the least recently used value.
 
-    `now` is the caller's monotonic clock in seconds. A size of 0 keeps nothing. Not thread-safe.
+    `now` is the caller's monotonic clock in seconds. A size of 0 keeps nothing. The class is not thread-safe.
     """
 
     def __init__(self, size: int) -> None:

@@ -53,7 +53,7 @@ def test_a_shown_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Followed:
-    """A followed file, and the changes that were reported."""
+    """A watched file, and the changes that were reported."""
 
     def __init__(self, path: Path, interval: float = 2.0) -> None:
         self.path = path

@@ -52,8 +52,8 @@ def test_names_stay_inside_the_default_folder(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user without a home folder, such as an unknown user id in a container, gets no folder named
-    ``~`` in the working directory.
+    """A user without a home folder gets no folder named ``~`` in the working directory. An example is an unknown user
+    id in a container.
     """
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -82,9 +82,7 @@ def test_each_new_folder_is_private_and_its_name_is_synced(
 
 
 def test_the_name_of_an_existing_folder_is_synced_again(tmp_path: Path, synced: list[Path]) -> None:
-    """The name of an existing folder is synced again, because the process that created it may have
-    been killed before it did so.
-    """
+    """The name of an existing folder is synced again, because its creator may have been killed before syncing it."""
     make_folder(tmp_path)
     assert synced == [tmp_path.parent]
 

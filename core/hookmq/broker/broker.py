@@ -34,7 +34,8 @@ from hookmq.storage.protocols import Journal, Store
 
 
 class Broker:
-    """One broker. Call it only from the event loop's thread. No call blocks; long work calls back when it is done.
+    """An MQTT broker. Call its methods only from the event loop's thread. No method blocks; a long operation takes a
+    callback.
 
     If `store` or `journals` is None, plugins provide them. Without such a plugin no state survives the process. Raises
     PluginError if a plugin fails to provide one.
@@ -126,7 +127,7 @@ class Broker:
         self.state.configuration = call
 
     def counters(self) -> dict[str, float]:
-        """Return the core's metrics by name. The exporter shows the same, with the prefix ``hookmq_``."""
+        """Return the core's metrics by name. The exporter shows the same metrics with the prefix ``hookmq_``."""
         metrics = self._core_metrics
         if metrics is None:
             metrics = self._core_metrics = MetricRegistry()
@@ -265,8 +266,8 @@ class Broker:
             state.writes.schedule()
 
     def end(self) -> None:
-        """Stop recording changes, and make everything that plugins still await raise an error. Call
-        this after the last commit, before the store is closed.
+        """Stop recording changes, and fail everything that plugins still await. Call this after the last commit,
+        before the store is closed.
         """
         self.state.committer.end()
         self.state.promises.fail("the broker has ended")

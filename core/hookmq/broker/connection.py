@@ -69,8 +69,9 @@ class ClientConnection(ConnectionState):
         self.due = state.deadlines.after(scope.connect_timeout, self.overdue)
 
     def own_admission(self) -> tuple[Accept, str] | None:
-        """Return the verdict with which the connection was opened, and the id of the plugin that opened it. None if
-        `on_connect` decides."""
+        """Return the verdict that admits the connection, and the id of the plugin that opened it. Return None if
+        `on_connect` decides.
+        """
         return None
 
     def send(self, data: bytes) -> None:

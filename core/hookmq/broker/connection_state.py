@@ -1,4 +1,6 @@
-"""The state of one client's connection: its phase, limits and everything that waits. `connection` has the behavior."""
+"""The state of one client's connection: its phase, limits and everything that waits. The module `connection`
+implements the behavior.
+"""
 
 from collections import deque
 from enum import IntEnum
@@ -142,7 +144,7 @@ class ConnectionState(ConnectionView):
         return self.phase is Phase.OPEN
 
     def use_chains(self, chains: Chains) -> None:
-        """Use these hook chains from now on."""
+        """Replace the connection's hook chains with `chains`."""
         self.chains = chains
         self.delivers = bool(chains.on_deliver or chains.authorize[Action.DELIVER])
         """Whether a plugin decides on each delivery to this client."""

@@ -48,8 +48,8 @@ class FanOutJob:
         """The packet for plain receivers, by encoding version; None if receivers may get different messages."""
 
     def packet(self, version: int, largest: int) -> bytes:
-        """Return the packet for plain receivers that use encoding version 3 or 5. It is empty if
-        each receiver needs its own.
+        """Return the packet for plain receivers that use encoding version 3 or 5. The result is empty if each receiver
+        needs its own packet.
 
         `largest` is the largest packet size in bytes that every connection accepts.
         """

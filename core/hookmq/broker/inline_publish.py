@@ -1,6 +1,4 @@
-"""Call `on_publish` on the fast path. If a plugin does more than look at the message, hand it to
-the pipeline.
-"""
+"""Call `on_publish` on the fast path. If a plugin does more than read the message, pass the message to the pipeline."""
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase

@@ -125,8 +125,9 @@ def forward_seen(
 def forward_payload(
     connection: ClientConnection, session: Session, cached: CachedPublish, payload: bytes
 ) -> None:
-    """Forward a QoS 0 message of a plugin client to plain receivers, encoded once for each version. No plugin may look
-    at the message."""
+    """Forward a QoS 0 message of a plugin client to plain receivers, encoded once for each version. Call this only if
+    no plugin sees the message.
+    """
     state = connection.state
     route = cached.route
     outgoing: Outgoing | None = None
@@ -166,7 +167,7 @@ def _for_other_version(connection: ClientConnection, route: Route, payload: byte
 def _forward_asked(
     connection: ClientConnection, route: Route, packet: bytes, message: Message, outgoing: Outgoing
 ) -> None:
-    """Call `on_deliver` for each receiver, and forward `packet` if it changes nothing."""
+    """Call `on_deliver` for each receiver. Forward `packet` to the receivers for which the hook changes nothing."""
     state = connection.state
     same = 5 if connection.version == 5 else 3
     other = b""

@@ -203,7 +203,7 @@ class PluginClient:
         retain_handling: Any = 0,
         identifier: Any = None,
     ) -> Awaitable[ReasonCode]:
-        """Subscribe and return an awaitable for the code of the SUBACK."""
+        """Subscribe and return an awaitable for the reason code in SUBACK."""
         connection = self._open("subscribe()")
         self._check_type("subscribe", "the filter", filter, str)
         self._check_range("subscribe", "the QoS", qos, 2)
@@ -222,7 +222,7 @@ class PluginClient:
         return self._request("subscribe", filter, request, given)
 
     def unsubscribe(self, filter: Any) -> Awaitable[ReasonCode]:
-        """Unsubscribe and return an awaitable for the code of the UNSUBACK."""
+        """Unsubscribe and return an awaitable for the reason code in UNSUBACK."""
         self._open("unsubscribe()")
         self._check_type("unsubscribe", "the filter", filter, str)
         return self._request("unsubscribe", filter, None, EMPTY)

@@ -249,7 +249,7 @@ class PluginConnection(PluginMailbox):
         return False
 
     def _read(self, depth: int) -> bool:
-        """Handle the pending packets that have the same recursion depth. Return whether packets of
+        """Handle the next pending packets, as long as their recursion depth is `depth`. Return whether packets of
         another depth follow.
         """
         state = self.state
@@ -367,7 +367,7 @@ class PluginConnection(PluginMailbox):
     def _forward_encoded(
         self, cached: CachedPublish, session: Session, payload: bytes, qos: int
     ) -> None:
-        """Publish a message that no plugin sees, and of which nothing is recorded. All receivers share its encoding."""
+        """Publish a message that no plugin sees and that needs no record. All receivers share its encoding."""
         if qos == 0:
             forward_payload(self, session, cached, payload)
             return
@@ -382,7 +382,7 @@ class PluginConnection(PluginMailbox):
         self.state.writes.share(size)
 
     def _answered(self, number: int, qos: int, code: ReasonCode) -> None:
-        """Complete a QoS 1 publish, or release the packet id of a QoS 2 publish first, as PUBREL does."""
+        """Complete a publish. Release the packet id of a QoS 2 publish first, as PUBREL does."""
         session = self.session
         if qos == 2 and code < 0x80 and session is not None and session.received is not None:
             session.received.discard(number)

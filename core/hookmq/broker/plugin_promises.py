@@ -10,7 +10,9 @@ _FEW: Final = 64
 
 
 class PluginPromises:
-    """Makes promises for plugins, and lists those without a result. From `fail` on, every promise has an error."""
+    """Makes promises for plugins, and lists those without a result. Once `fail` has been called, every promise has an
+    error.
+    """
 
     __slots__ = ("_look_at", "_made", "_reason", "_runtime")
 
@@ -38,8 +40,9 @@ class PluginPromises:
         return promise
 
     def fail(self, reason: str) -> None:
-        """Set an error with `reason` on every promise without a result, and on all later ones. The first reason
-        counts."""
+        """Set an error with `reason` on every promise without a result, and on all later ones. Only the first reason
+        is used.
+        """
         if self._reason:
             return
         self._reason = reason

@@ -14,7 +14,7 @@ _FEW: Final = 64
 
 
 class PluginTimer:
-    """One timer. `when` is the time of the next call in epoch seconds: `at`, or later after failures."""
+    """A timer. `when` is the time of the next call in epoch seconds: `at`, or later after failures."""
 
     __slots__ = ("at", "data", "failures", "in_heap", "key", "order", "when")
 

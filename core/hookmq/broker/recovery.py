@@ -49,8 +49,10 @@ Groups = list[SharedSubscription]
 
 
 def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], None]) -> None:
-    """Load the state from the store. Then call `done` with None and the shared subscriptions that have a queue but no
-    members, or with the StoreError that prevents the broker from starting.
+    """Load the state from the store, then call `done` with an error and a list.
+
+    If the load succeeds, the error is None, and the list contains the shared subscriptions that have a queue but no
+    members. Otherwise the error is the StoreError that prevents the broker from starting.
 
     Recovery calls no hooks. `begin` starts the work that may call hooks.
     """
@@ -76,8 +78,9 @@ def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], N
 
 
 def begin(state: BrokerState, orphans: Groups) -> None:
-    """Drop the queues of `orphans`, set the deadlines of the sessions that `recover` loaded, and report stored state
-    of plugins that are not configured."""
+    """Drop the queues of `orphans` and set the deadlines of the sessions that `recover` loaded. Report stored state of
+    plugins that are not configured.
+    """
     configured = {one.id for one in state.hooks.plugins}
     unused = [
         name

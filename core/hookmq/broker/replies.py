@@ -1,6 +1,6 @@
 """Encode replies that may have a Reason String: it is left out if it would exceed the client's Maximum Packet Size.
 
-`limit` is that maximum, in bytes. `wanted` is whether the client requested problem information [MQTT-3.1.2-29].
+`limit` is that maximum, in bytes. `wanted` says whether the client requested problem information [MQTT-3.1.2-29].
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Expire retained messages, using one deadline for all of them.
 
 Entries form a heap ordered by time. Replacing or clearing a message cancels its entry, which frees the topic at once.
-If more than half of the entries are cancelled, the heap is rebuilt, so memory grows with the number of retained
-messages and not of publishes.
+If more than half of the entries are cancelled, the heap is rebuilt. Memory therefore grows with the number of retained
+messages, not with the number of publishes.
 """
 
 from collections.abc import Callable
@@ -50,9 +50,10 @@ class Expiry:
 class Kept(Outgoing):
     """A retained message with its expiry (None if it never expires) and its publisher (None if not a client).
 
-    `rights` is the sum of `Publishers.rights` and `Publisher.rights` when `authorize` was last asked about the message.
-    It is negative if the message was denied, and 0 if `authorize` was never asked. The verdict holds `until` this time
-    on the monotonic clock. `asking` lists the sessions that wait for a verdict. A `volatile` message has no record.
+    `rights` is the sum of `Publishers.rights` and `Publisher.rights` when `authorize` was last asked about the
+    message. It is negative if the message was denied, and 0 if `authorize` was never asked. The verdict holds until
+    the monotonic time `until`. `asking` lists the sessions that wait for a verdict. A `volatile` message has no
+    record.
     """
 
     __slots__ = ("asking", "expiry", "publisher", "rights", "until", "volatile")

@@ -1,7 +1,7 @@
 """Check whether a retained message may still be sent although its publisher's permissions may have changed.
 
-A message must not outlive the permission it was retained with. The verdict is cached with the message until permissions
-may have changed, so `authorize` is called once per message and not once per subscriber.
+A message must not outlive the permission it was retained with. The verdict is cached with the message until
+permissions may have changed. `authorize` is therefore called once per message, not once per subscriber.
 """
 
 from math import inf

@@ -67,7 +67,7 @@ class UndecidedWill(Protocol):
     """A will that waits for a plugin's decision."""
 
     def ask(self, last: bool = False) -> None:
-        """Ask plugins again. Drop the will if this is the `last` attempt and none can decide."""
+        """Ask plugins again. Drop the will if this is the `last` attempt and no plugin can decide."""
 
 
 class BrokerState:

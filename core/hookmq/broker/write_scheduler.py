@@ -1,8 +1,7 @@
 """End each turn of the event loop: commit its changes as one batch, then write once to each connection.
 
 Bytes for a client are appended to `Session.out`, and `mark` schedules them to be written at the end of the turn. If
-many bytes wait for one client, they are written at once, so that the transport can report a slow client in the same
-turn.
+many bytes wait for one client, they are written at once. The transport can then report a slow client in the same turn.
 """
 
 from collections.abc import Callable
@@ -71,8 +70,9 @@ class WriteScheduler:
             self.runtime.call_soon(self.end_turn)
 
     def put(self, session: Session, size: int) -> None:
-        """Schedule `session.out`, which has grown by `size` bytes, to be written at the end of this turn, or write it
-        now if it is large."""
+        """Schedule `session.out` to be written at the end of this turn, or write it now if it is large. `session.out`
+        has grown by `size` bytes.
+        """
         self.mark(session)
         session.unsent += size
         if session.unsent > self.room:

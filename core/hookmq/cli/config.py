@@ -1,4 +1,4 @@
-"""Show the effective configuration, describe it as a JSON Schema, or write a first one."""
+"""Show the effective configuration, describe it as a JSON Schema, or write an initial one."""
 
 import argparse
 import sys

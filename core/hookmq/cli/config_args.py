@@ -48,7 +48,9 @@ def config_of(arguments: argparse.Namespace) -> "Config":
 
 
 class ChosenPlugin(NamedTuple, Generic[Kind]):
-    """A plugin of a chosen configuration: its id, its object, and the names of its listeners, None for all."""
+    """A plugin of a chosen configuration: its id, its object, and the names of its listeners. The names are None if
+    the plugin applies to all listeners.
+    """
 
     id: str
     plugin: Kind
@@ -56,8 +58,8 @@ class ChosenPlugin(NamedTuple, Generic[Kind]):
 
 
 class ChosenConfig(NamedTuple, Generic[Kind]):
-    """The part of a configuration that a plugin's command uses: its name for messages, the names of its MQTT listeners,
-    and the plugins of one class.
+    """The part of a configuration that a plugin's command uses. It contains the name to show in messages, the names of
+    the MQTT listeners, and the plugins of one class.
     """
 
     source: str

@@ -1,4 +1,6 @@
-"""Describe a configuration in practice, for `check` and the banner of `serve`: reach, permissions and durability."""
+"""Describe what a configuration means in practice, for `check` and the banner of `serve`: reach, permissions and
+durability.
+"""
 
 import os
 from collections.abc import Mapping

@@ -41,8 +41,8 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigOrigin:
-    """The origin of a configuration: its document with all overrides, the node of each set value by
-    path, and the data with which `ConfigBinder` resolves indirections.
+    """The origin of a configuration. It contains the document with all overrides, the node of each set value by path,
+    and the data for resolving indirections.
     """
 
     source: str
@@ -107,8 +107,12 @@ def load(
     options: Iterable[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """Read the configuration file `path`, with overrides from `environ` (by default the environment of the process) and
-    `options` (``KEY=VALUE``, as for ``-o``). Blocks on file reads. Raises one ConfigError with every mistake."""
+    """Read the configuration file `path`, and apply the overrides in `environ` and `options`. Blocks while it reads
+    files.
+
+    `environ` is by default the environment of the process. `options` have the form ``KEY=VALUE``, as for ``-o``.
+    Raises one ConfigError with every mistake.
+    """
     try:
         with open_regular(FilePath(path)) as file:
             data = file.read(document.MAX_BYTES + 1)

@@ -53,7 +53,8 @@ def build(
     log: Log = no_log,
     known: Sequence[PluginInstance] = (),
 ) -> tuple[PluginInstance, ...]:
-    """Return a plugin object for each enabled entry, in order. `among` has the plugins to choose from, by default all.
+    """Return a plugin object for each enabled entry, in order. `among` lists the plugins to choose from, by default
+    all installed ones.
 
     An object in `known` is reused if it has the same id and ``use`` and accepts its new configuration. The caller must
     then call its `PluginInstance.apply`.

@@ -133,7 +133,8 @@ class BrokerHandle(Protocol):
         """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
-        """Report one of this plugin's events to `on_event` observers. Returns at once. Cheap if there are no observers.
+        """Report one of this plugin's events to `on_event` observers. The call returns at once, and is cheap if there
+        are no observers.
 
         `event` is a dotted name that starts with the plugin's entry point, such as ``ratelimit.banned``. `fields` are
         JSON values without payloads or secrets. Raises PluginError for a name without a dot, or one that starts with
@@ -168,7 +169,8 @@ class BrokerHandle(Protocol):
 
         The session ends in a later turn, so that nothing changes during the hook that calls this. An online client is
         disconnected with the code ADMINISTRATIVE_ACTION and `reason`. The will is published, and the session's
-        subscriptions and messages are dropped. Reported as ``broker.session_ended``. Raises PluginError in a thread.
+        subscriptions and messages are dropped. The call is reported as ``broker.session_ended``. Raises PluginError in
+        a thread.
         """
 
     def subscribe(
@@ -191,8 +193,8 @@ class BrokerHandle(Protocol):
         you pass ``authorize=True``. Retained messages are sent as after a SUBSCRIBE. An offline client gets them when
         it returns, unless the broker restarts before that.
 
-        The result arrives after the commit; the subscription is made even if nothing awaits it. Reported as
-        ``broker.subscribed`` or ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a
+        The result arrives after the commit; the subscription is made even if nothing awaits it. The call is reported
+        as ``broker.subscribed`` or ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a
         thread. Awaiting raises PluginError if the client has no session.
         """
 
@@ -200,7 +202,7 @@ class BrokerHandle(Protocol):
         """Remove a client's subscription, online or offline. `filter` is compared character by character.
 
         The result arrives after the commit, and is False if there is no such subscription. Messages that are already
-        queued are still delivered. Reported as ``broker.unsubscribed``. Raises PluginError in a thread.
+        queued are still delivered. The call is reported as ``broker.unsubscribed``. Raises PluginError in a thread.
         """
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
@@ -209,15 +211,16 @@ class BrokerHandle(Protocol):
 
         Messages in flight are not affected. Messages that arrive during the purge are kept. The work is sliced; until
         it ends, nothing is sent from this queue. Each message is dropped with the reason ``plugin`` and this plugin's
-        id. The result arrives after the commit. Reported as ``broker.queue_purged``. Raises PluginError in a thread.
+        id. The result arrives after the commit. The call is reported as ``broker.queue_purged``. Raises PluginError in
+        a thread.
         """
 
     def clear_retained(self, filter: str) -> Awaitable[int]:
         """Clear every retained message that `filter` matches. The result is the number of cleared messages.
 
         Subscribers are not sent anything; `on_retained` is called for each topic. The work is sliced. As for
-        subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. Reported
-        as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
+        subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. The call
+        is reported as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
         """
 
     def client(self, client_id: str) -> ClientInfo | None:
@@ -307,8 +310,9 @@ class BrokerHandle(Protocol):
         """
 
     def configuration(self) -> str:
-        """Return the configuration in force as YAML, as ``hookmq config show`` prints it: secrets are masked. Empty if
-        the broker has no configuration file, as in tests. Takes a few milliseconds. Raises PluginError in a thread.
+        """Return the configuration in force as YAML, as ``hookmq config show`` prints it: secrets are masked. The
+        result is empty if the broker has no configuration file, as in tests. The call takes a few milliseconds. Raises
+        PluginError in a thread.
         """
 
     def counters(self) -> Mapping[str, float]:
@@ -344,7 +348,7 @@ class BrokerHandle(Protocol):
         If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason.
         Awaiting also raises PluginError if there is no configuration file, or while the broker starts or stops. A
         reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`, `on_reload` or
-        `on_shutdown`: the reload waits for these hooks. Reported as ``broker.reload_applied`` or
+        `on_shutdown`: the reload waits for these hooks. The call is reported as ``broker.reload_applied`` or
         ``broker.reload_refused``. Raises PluginError in a thread.
         """
 

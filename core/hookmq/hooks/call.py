@@ -133,7 +133,7 @@ def run_auth(
 ) -> Cancel | None:
     """Take a step of enhanced authentication (`on_auth`). `args` are (client, auth).
 
-    The first verdict counts. The result is None if no plugin supports the method. A failure is Deny 0x80.
+    The first verdict decides. The result is None if no plugin supports the method. A failure is Deny 0x80.
     """
     return _decide(_AUTH, runtime, calls, args, None, done, 0, None, "", None, _UNASKED)
 

@@ -110,7 +110,7 @@ class ClientHandle(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether the client is still connected. May be read after the end."""
+        """Whether the client is still connected. You may read this after the client has ended."""
 
     def publish(
         self,

@@ -39,7 +39,7 @@ def inline_calls(calls: Calls, topic: str) -> Calls | None:
 
 def ask(calls: Calls, client: ClientInfo | None, message: Message) -> Answered | None:
     """Call each of `calls`, which all apply to the message's topic, until one of them does not abstain. Return that
-    call, or None if all abstained. Later calls have not been made.
+    call, or None if all abstained. Later calls are not made.
     """
     for call in calls:
         stats = call.stats

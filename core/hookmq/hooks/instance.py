@@ -120,8 +120,9 @@ class PluginInstance:
         return stats
 
     def with_entry(self, entry: PluginEntry) -> "PluginInstance":
-        """Return an instance with the same plugin object and another entry, for a reload that did not change the
-        plugin's own configuration."""
+        """Return an instance with the same plugin object and another entry. A reload uses it if the plugin's own
+        configuration has not changed.
+        """
         other = PluginInstance(entry, self.plugin, self.distribution, self.version)
         other.broker = self.broker
         other.disabled = self.disabled
@@ -134,8 +135,9 @@ class PluginInstance:
 
 class KeptState:
     """State that is kept as long as the plugin object exists: its counters, its observer queue and the hooks it
-    implements. It also records whether the plugin was started, is ready or has left. `ready_ended` is whether
-    `on_ready` has returned, so that timers may be called."""
+    implements. It also records whether the plugin was started, is ready or has left. `ready_ended` says whether
+    `on_ready` has returned, so that timers may be called.
+    """
 
     __slots__ = (
         "callbacks", "farewells", "hiding", "hooks", "left", "queue", "ready", "ready_ended", "started", "stats",

@@ -21,7 +21,7 @@ POLL: Final = 0.05
 
 
 class PluginSet(Protocol):
-    """The plugins of one configuration, as their lifecycle needs them; see `hookmq.hooks.manager.Hooks`."""
+    """The part of `hookmq.hooks.manager.Hooks` that the lifecycle of plugins needs."""
 
     plugins: tuple[PluginInstance, ...]
     registry: Registry

@@ -161,7 +161,7 @@ class Hooks:
     # lifecycle ---------------------------------------------------------------------------------------------------
 
     def startup(self, done: Callable[[PluginError | None], None]) -> None:
-        """Run `on_startup` for every plugin that was not started yet.
+        """Run `on_startup` for every plugin that has not been started yet.
 
         If a required plugin fails, stop and pass the error to `done`. If another plugin fails, log the error and
         disable that plugin.

@@ -26,8 +26,9 @@ def drain(
 
 
 class _Drain:
-    """Waits until all queues are idle. The count starts one too high, so it cannot reach zero before all queues were
-    registered."""
+    """Waits until all queues are idle. The count starts one too high, so it cannot reach zero before all queues have
+    been registered.
+    """
 
     __slots__ = ("_done", "_missing", "_queues", "timer")
 

@@ -64,7 +64,7 @@ class Lane:
         self.grown(len(run.events))
 
     def grown(self, count: int) -> None:
-        """Count `count` new events of the last run, and drop the oldest events above the limit."""
+        """Count `count` new events in the last run, and drop the oldest events above the limit."""
         self.waiting += count
         excess = self.waiting - self.limit
         if excess <= 0:

@@ -37,14 +37,14 @@ class PublishLimit(ABC):
     def take(self, size: int) -> bool:
         """Count a PUBLISH and return True, or return False if it exceeds the limit. `size` is its Remaining Length.
 
-        Called for every message, so it should take well under a microsecond.
+        The broker calls this method for every message, so it should take well under a microsecond.
         """
 
     @abstractmethod
     def over(self, size: int, qos: int, go: Resume) -> Cancel | LimitExceeded:
         """Refuse a PUBLISH that `take` did not accept, or make it wait.
 
-        To make it wait, return a `Cancel` and call `go` in a later turn. Pass None to `go` once the PUBLISH was
+        To make it wait, return a `Cancel` and call `go` in a later turn. Pass None to `go` once the PUBLISH has been
         counted. The broker calls the `Cancel` if the client disconnects.
         """
 
@@ -63,7 +63,7 @@ class DeliveryLimit(ABC):
 
     @abstractmethod
     def sent(self) -> None:
-        """Count a message. Called after `ready` returned True."""
+        """Count a message. The broker calls this method after `ready` has returned True."""
 
     @abstractmethod
     def wait(self, go: Callable[[], None]) -> Cancel:

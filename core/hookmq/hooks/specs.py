@@ -128,7 +128,7 @@ class Specs:
     def on_connect(
         self, client: ClientInfo, connect: Connect, broker: BrokerHandle
     ) -> Accept | Deny | None:
-        """Decide whether a client may connect. Called once, after a valid CONNECT and before CONNACK."""
+        """Decide whether a client may connect. The hook is called once, after a valid CONNECT and before CONNACK."""
 
     @_hook(HookKind.DECIDE, 5.0, ("accept", "challenge", "deny", "abstain"), ("deny",))
     def on_auth(
@@ -171,7 +171,7 @@ class Specs:
     def on_deliver(
         self, client: ClientInfo, message: Message, subscription: Subscription
     ) -> Message | Drop | None:
-        """Change or drop a message that is about to be sent to a subscriber. Must be synchronous."""
+        """Change or drop a message that is about to be sent to a subscriber. The implementation must be synchronous."""
 
     @_transform(1.0, ("replace", "drop", "handled", "deny", "abstain"), ("deny",), "topic")
     def on_will(
@@ -265,7 +265,7 @@ class Specs:
 
     @_lifecycle()
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Open connections and start work. Called before any listener opens."""
+        """Open connections and start work. The hook is called before any listener opens."""
 
     @_lifecycle()
     def on_ready(self, broker: BrokerHandle) -> None:
@@ -274,8 +274,9 @@ class Specs:
 
     @_lifecycle()
     def on_timer(self, key: str, data: bytes, broker: BrokerHandle) -> None:
-        """Called when a timer of this plugin is due, or as soon as possible after that. The timer is gone once the hook
-        has returned. If the hook fails, it is called again later. See `BrokerHandle.set_timer`."""
+        """Called when a timer of this plugin is due, or as soon as possible after that. The timer is deleted once the
+        hook has returned. If the hook fails, it is called again later. See `BrokerHandle.set_timer`.
+        """
 
     @_lifecycle()
     def on_reload(self, old: Settings, new: Settings) -> None:
@@ -283,7 +284,9 @@ class Specs:
 
     @_lifecycle()
     def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Close everything within `deadline` seconds. Called when the broker stops or a reload removes the plugin."""
+        """Close everything within `deadline` seconds. The hook is called when the broker stops or a reload removes the
+        plugin.
+        """
 
     @_provide()
     def provide_store(self, config: Settings, broker: BrokerHandle) -> Store | None:
@@ -309,7 +312,9 @@ class Specs:
 
     @_register()
     def register_cli(self, group: CommandGroup) -> None:
-        """Add commands to ``hookmq``. Must be a staticmethod or classmethod: it is called on the class."""
+        """Add commands to ``hookmq``. The implementation must be a staticmethod or classmethod, because it is called
+        on the class.
+        """
 
     @_register()
     def register_metrics(self, registry: MetricRegistry) -> None:

@@ -176,11 +176,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """Take over the message (`on_publish`, `on_will`): the plugin answers for it from now on.
+    """Take over the message (`on_publish`, `on_will`): the plugin is responsible for it from now on.
 
     The broker acknowledges it with `code`, once everything that this turn recorded is committed. It neither routes nor
     retains the message, calls no later plugin, and does not count it as dropped. A code of 0x80 or above raises
-    ValueError; use Deny instead."""
+    ValueError; use Deny instead.
+    """
 
     code: ReasonCode = ReasonCode.SUCCESS
 

@@ -1,4 +1,4 @@
-"""The broker's knowledge of a client: its address, certificate, listener and identity."""
+"""What the broker knows about a client: its address, certificate, listener and identity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

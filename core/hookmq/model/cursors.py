@@ -49,8 +49,9 @@ class Cursors:
         return f"{call}.{self._token}.{digest:08x}.{body}"
 
     def read(self, plugin: str, call: str, query: Query, cursor: str) -> str:
-        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed, or of another call or other
-        arguments, and StaleCursor for one of another process."""
+        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed or belongs to another
+        call or other arguments. Raises StaleCursor for a cursor of another process.
+        """
         bad = PluginError(plugin, f"{call}(): {shown(cursor)} is not a cursor")
         if not isinstance(cursor, str) or len(cursor) > _MAX_CURSOR or cursor.count(".") != 3:
             raise bad

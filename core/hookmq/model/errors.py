@@ -23,8 +23,9 @@ _SHOWN: Final = 40
 
 
 def shown(value: object) -> str:
-    """Return `value`, which a caller passed by mistake, as an error shows it: shortened, and a huge number without its
-    digits."""
+    """Return the text for an invalid `value` in an error message. Long values are shortened, and a huge number is
+    shown without its digits.
+    """
     if isinstance(value, int) and value.bit_length() > 3 * _SHOWN:
         return f"an int of {value.bit_length()} bits"
     if isinstance(value, str | bytes):
@@ -92,8 +93,9 @@ class ConnectRefused(PluginError):
 
 
 class StaleCursor(PluginError):
-    """A cursor was valid once and is not any more: the broker restarted, the session or search ended, or the cursor was
-    used. Begin the listing again."""
+    """A cursor is no longer valid: the broker restarted, the session or search ended, or the cursor was already used.
+    Begin the listing again.
+    """
 
 
 class PluginNotFound(PluginError):

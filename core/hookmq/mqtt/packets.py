@@ -146,7 +146,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsuback:
-    """UNSUBACK with one code for each filter; without codes in 3.x."""
+    """UNSUBACK with one code for each filter. In 3.x, it has no codes."""
 
     packet_id: int
     codes: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ MAX_SEARCHES: Final = 32
 
 
 class RetainedSearch(Generic[V]):
-    """One search. `number` identifies it, and `page` is the number of pages read."""
+    """A search. `number` identifies it, and `page` is the number of pages read."""
 
     __slots__ = ("number", "page", "steps")
 

@@ -59,7 +59,9 @@ class Recipient:
         self.retain_as_published = self.retain_as_published or subscription.retain_as_published
 
     def complete(self) -> None:
-        """Collect the merged subscriptions' identifiers. Done only once, because there may be thousands."""
+        """Collect the merged subscriptions' identifiers. This is done only once, because there may be thousands of
+        identifiers.
+        """
         if self.subscriptions is not None:
             self.identifiers = tuple(
                 [one.identifier for one in self.subscriptions if one.identifier is not None]
@@ -92,8 +94,8 @@ class Route:
     """The recipients of `topic`.
 
     `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `asked` contains the
-    recipients that would be plain without `on_deliver`, and `recipients` all of them. `simple` is True if there are only
-    these, few enough for one slice.
+    recipients that would be plain without `on_deliver`. `recipients` contains all sessions on the route. `simple` is
+    True if all of these are plain or in `asked`, few enough for one slice, and there are no groups or journals.
     """
 
     __slots__ = (
@@ -229,8 +231,7 @@ class RouteCompiler:
 
 
 class CachedPublish:
-    """The cached route for a PUBLISH that has the same topic and first byte as an earlier PUBLISH
-    on the same connection.
+    """The cached route for all PUBLISHes on one connection that have the same topic and first byte.
 
     `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has
     the same properties.

@@ -40,8 +40,8 @@ Each route is dropped once, so the amortized cost of a wildcard subscription is 
 
 
 class _Node(Generic[S, V]):
-    """A run of levels in filters with wildcards: the level under which its parent finds it, and those in `tail`, each
-    after a slash.
+    """A node of the trie for filters with wildcards. It represents the level under which its parent finds it, followed
+    by the levels in `tail`.
 
     `here` is the leaf of the filter that ends at this node, and `rest` that of the filter that ends with ``#`` below
     it. A leaf is one entry, or a dict of entries by subscriber: most filters have one subscriber, and a dict takes four

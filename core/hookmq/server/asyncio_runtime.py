@@ -71,8 +71,9 @@ class AsyncioRuntime:
         self._call_soon(call, context=self._context)
 
     def on_loop(self) -> bool:
-        """Return whether the caller runs on the loop's thread. Always True before the loop runs, False once it has
-        closed."""
+        """Return whether the caller runs on the loop's thread. The result is always True before the loop runs, and
+        False once it has closed.
+        """
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -83,7 +84,7 @@ class AsyncioRuntime:
             raise RuntimeError(f"{what}() is for the event loop, and this is a thread")
 
     def call_threadsafe(self, call: Callable[[], None]) -> None:
-        """Run `call` in the next turn. May be called from any thread. Raises RuntimeError if the loop is closed."""
+        """Run `call` in the next turn. Any thread may call this. Raises RuntimeError if the loop is closed."""
         self.loop.call_soon_threadsafe(call, context=self._context)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Timer:

@@ -10,7 +10,7 @@ from hookmq.server.settings import ListenerSettings
 
 
 class BaseListener:
-    """The base of all listeners: their `settings`, and their connections in `gate`."""
+    """The base class of all listeners. It has their `settings`, and their connections in `gate`."""
 
     def __init__(self, settings: ListenerSettings, gate: ListenerConnections) -> None:
         self.settings = settings
@@ -22,7 +22,7 @@ class BaseListener:
         self.gate.apply(settings)
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. Harmless if called again."""
+        """Stop accepting, but keep open connections. It is harmless to call this again."""
         self.gate.shut()
 
     async def close(self) -> None:

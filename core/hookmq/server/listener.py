@@ -149,7 +149,7 @@ class Listener(BaseListener):
             self._web.apply(settings)
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. Harmless if called again."""
+        """Stop accepting, but keep open connections. It is harmless to call this again."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None

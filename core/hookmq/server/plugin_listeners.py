@@ -33,7 +33,7 @@ class OpenedListener(Protocol):
         """Start listening. If it fails, leave nothing open and raise BindError or ConfigError."""
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. Must be harmless if called again or before `open`."""
+        """Stop accepting, but keep open connections. It must be harmless to call this again, or before `open`."""
 
     async def close(self) -> None:
         """Release all resources, also after `open` raised. All wires have already been aborted."""
@@ -141,7 +141,7 @@ class PluginListener(BaseListener):
         """Do nothing: the plugin rereads its own files."""
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. Harmless if called again."""
+        """Stop accepting, but keep open connections. It is harmless to call this again."""
         self._opened.shut()
         super().shut()
 

@@ -26,7 +26,7 @@ class ConnectionHandler(Protocol):
         """Process bytes received from the peer."""
 
     def closed(self, error: str = "") -> None:
-        """Clean up after the transport has closed. Called exactly once, even after `Wire.close`."""
+        """Clean up after the transport has closed. The server calls this exactly once, even after `Wire.close`."""
 
     def pause_writing(self) -> None:
         """Note that the unsent bytes exceed the high-water mark."""

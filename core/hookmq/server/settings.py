@@ -183,11 +183,11 @@ class ListenerSettings:
 
     @property
     def secure(self) -> bool:
-        """Whether it uses TLS."""
+        """Whether the listener uses TLS."""
         return self.type in ("tls", "wss", "https")
 
     def scope(self) -> Scope:
-        """Return the part that the core needs."""
+        """Return the settings that the core needs."""
         return Scope(
             name=self.name,
             mount_point=self.mount_point,

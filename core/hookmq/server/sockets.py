@@ -12,8 +12,9 @@ from hookmq.server.settings import ListenerSettings
 
 
 def open_socket(settings: ListenerSettings) -> socket.socket:
-    """Return a listening, non-blocking socket for `settings.bind`. May block to resolve a host name. Raises BindError
-    with the address and the reason."""
+    """Return a listening, non-blocking socket for `settings.bind`. The call may block to resolve a host name. Raises
+    BindError with the address and the reason.
+    """
     try:
         if settings.type == "unix":
             return _open_unix(settings)

@@ -144,7 +144,7 @@ class LoopWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching. Harmless if the watchdog was never started."""
+        """Stop watching. The call is harmless if the watchdog was never started."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()

@@ -96,8 +96,8 @@ class Delivery:
 
     `seq` is its position in the durable queue; 0 if it has none. `group` is the shared subscription that it came from,
     to which it returns if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch` is the commit that contains
-    its queue entry, at index `position`; 0 if there is none. Without records, `position` is that in
-    the queue. `owner` is the owner of the queue if the records have not been created yet.
+    its queue entry, at index `position`; 0 if there is none. Without records, `position` is the position in the queue.
+    `owner` is the owner of the queue if the records have not been created yet.
     """
 
     __slots__ = (
@@ -147,8 +147,8 @@ objects.
 
 
 def take_packet_id(inflight: dict[int, Delivery], last: int) -> int:
-    """Return the next free packet id after `last`, in 1 to 65535 [MQTT-2.2.1-3, 2.2.1-4]. There is always one, because
-    the window is smaller.
+    """Return the next free packet id after `last`, in 1 to 65535 [MQTT-2.2.1-3, 2.2.1-4]. An id is always free,
+    because the window is smaller than the range.
     """
     number = last + 1 if last < 65535 else 1
     while number in inflight:

@@ -1,9 +1,9 @@
 """Lists objects in the order in which they were added, starting at any position.
 
 Every object gets a serial number, which never changes and is never reused. A reader that remembers the last serial
-number it has seen misses nothing and sees nothing twice, although objects may be added and removed in between. The
-objects are in small sorted lists, so that adding or removing an object takes the same time for ten objects and for ten
-million.
+number it has seen misses nothing and sees nothing twice. This holds even if objects are added and removed in between.
+The objects are in small sorted lists. Adding or removing an object therefore takes the same time for ten objects and
+for ten million.
 """
 
 from bisect import bisect_left, bisect_right

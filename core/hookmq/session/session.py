@@ -208,8 +208,9 @@ class Session(Numbered):
 
     @property
     def owner(self) -> str:
-        """The session's queue owner in the store. Computed when first needed, because most sessions are never
-        stored."""
+        """The session's queue owner in the store. The name is computed when it is first needed, because most sessions
+        are never stored.
+        """
         if not self._owner:
             self._owner = session_owner(self.client_id)
         return self._owner

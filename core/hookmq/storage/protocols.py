@@ -42,7 +42,8 @@ class Store(Protocol):
     """The unique id of this data. Another folder or a restored copy has a different id."""
 
     def load(self) -> Iterable[Loaded]:
-        """Return all stored state. Called once, before the first commit. Raises StoreError if the data is damaged.
+        """Return all stored state. The broker calls this once, before the first commit. Raises StoreError if the data
+        is damaged.
 
         Sessions precede their subscriptions, and publishers precede their retained messages. Messages in flight are
         returned as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`. The state of plugins is
@@ -78,7 +79,7 @@ class Store(Protocol):
         """
 
     def close(self, done: Callable[[], None]) -> None:
-        """Release all resources. Called after the last commit."""
+        """Release all resources. The broker calls this after the last commit."""
 
 
 class ExpiredEntries(NamedTuple):
@@ -119,7 +120,7 @@ class Journal(Protocol):
         """
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Buffer `message` as part of `commit`. Must not block."""
+        """Buffer `message` as part of `commit`. This call must not block."""
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Make everything up to `commit` durable. Then call `done` with None, or with StoreFailed on failure."""
@@ -158,4 +159,6 @@ class Readable(Protocol):
     committed."""
 
     def committed(self, commit: CommitId) -> None:
-        """Make `commit` visible to readers. Called when the store has finished it, after this journal was flushed."""
+        """Make `commit` visible to readers. The broker calls this when the store has finished the commit, after this
+        journal was flushed.
+        """

@@ -145,7 +145,7 @@ class PutReceived(NamedTuple):
 
 
 class DropReceived(NamedTuple):
-    """Free the packet id after PUBREL."""
+    """Free an inbound QoS 2 packet id after PUBREL."""
 
     client_id: str
     packet_id: int

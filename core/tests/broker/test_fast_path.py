@@ -75,7 +75,7 @@ class Play:
         return self.heard
 
     def counted(self) -> dict[str, int]:
-        """Return the counters that describe what happened, not how."""
+        """Return the counters that do not depend on the path that a PUBLISH took."""
         found = self.harness.metrics.snapshot()
         return {name: value for name, value in found.items() if name not in _HOW}
 
@@ -485,8 +485,7 @@ def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
 def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges: bool) -> None:
     """QoS 1 messages reach a durable session.
 
-    Its client acknowledges them or not, is slow or offline, has no room, changes its QoS, and
-    reconnects.
+    Its client may acknowledge them or not, be slow or offline, have no room, change its QoS, or reconnect.
     """
 
     def script(play: Play) -> None:
@@ -548,8 +547,8 @@ def test_receive_maximum(version: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(60, 255, 256, 257, 258, 259), (255,), (256,), (257,), (258,)])
 def test_over_the_clients_maximum(sizes: tuple[int, ...]) -> None:
-    """[MQTT-3.1.2-24] Messages have sizes around the client's Maximum Packet Size, from MQTT 3 to
-    MQTT 5 and back.
+    """[MQTT-3.1.2-24] Messages have sizes around the client's Maximum Packet Size, between MQTT 3 and MQTT 5 in both
+    directions.
 
     The maximum is small, equal to the broker's own, or larger. The subscriber is alone or one of
     several.

@@ -1,4 +1,4 @@
-"""With hooks too, the fast path is only an optimization: neither clients nor plugins can tell which path a PUBLISH
+"""The fast path remains an optimization if there are hooks. Neither clients nor plugins can tell which path a PUBLISH
 took.
 
 Each script is run with a broker that uses the fast path, and with one that does not (``shortcuts``). Clients and
@@ -257,7 +257,7 @@ def by_kind(data: bytes) -> dict[int, list[bytes]]:
 
 
 def in_order(log: list[tuple[Any, ...]]) -> dict[tuple[str, bool], list[tuple[Any, ...]]]:
-    """Return the calls in `log`, by plugin and by whether the plugin observed."""
+    """Return the calls in `log`, grouped by plugin and by whether the plugin only observed."""
     found: dict[tuple[str, bool], list[tuple[Any, ...]]] = {}
     for call in log:
         found.setdefault((call[0], call[1] == "published"), []).append(call)

@@ -93,8 +93,8 @@ def test_an_invalid_message_is_an_error_of_the_plugin(
 
 
 def test_the_largest_packet(harness: Harness) -> None:
-    """The largest packet has the same size as over a socket: 3 bytes for the header, 3 for the
-    topic, 2 for the packet id and 1 for the properties.
+    """The largest packet has the same size as over a socket. It has 3 bytes for the header, 3 for the topic, 2 for the
+    packet id and 1 for the properties.
     """
     client = connect(harness)
     socket = harness.connect("socket")
@@ -138,7 +138,7 @@ def test_limits_of_this_client(harness: Harness, recorder: HookRecorder) -> None
 
 
 async def _never(*_: object) -> None:
-    """Stands for a callback that nothing would await."""
+    """A coroutine function, used as a callback that nothing would await."""
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_a_wait_that_ends(harness: Harness, client: ClientHandle, limits: Limits
 def test_a_rate_limit_that_raises(
     harness: Harness, client: ClientHandle, limits: Limits, qos: int, place: str
 ) -> None:
-    """The message is not published, and awaiting its result raises an error."""
+    """If a rate limit raises an error, the message is not published, and awaiting its result raises an error."""
     if place == "take":
         limits.limit.fault = ArithmeticError("no count")
     else:
@@ -253,7 +253,9 @@ def test_what_authorize_refuses(
 def test_a_takeover_while_messages_wait(
     harness: Harness, client: ClientHandle, limits: Limits
 ) -> None:
-    """The new client has the id, and no message from the earlier client is published in its name."""
+    """After a takeover, the new client has the id. No message that the earlier client left waiting is published in its
+    name.
+    """
     limits.limit.left = 0
     told = [Told(harness, client.publish("t", b"1", 1)) for _ in range(3)]
     ended: list[Any] = []
@@ -294,7 +296,7 @@ def test_as_a_client_that_is_refused(
     reason: DropReason,
     known: bool,
 ) -> None:
-    """It makes no difference whether the client exists."""
+    """A refused publish with `as_client` has the same result whether or not the client is connected."""
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 1)
     harness.connect("c")

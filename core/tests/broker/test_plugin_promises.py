@@ -148,7 +148,7 @@ def test_the_broker_ends(harness: Harness, store: SlowStore) -> None:
 
 
 def test_a_clients_requests_end_with_its_broker(broker_harness: Make) -> None:
-    """The server disconnects all clients if the store fails."""
+    """The requests of a plugin's client end with the broker. The server disconnects all clients if the store fails."""
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness([HookRecorder("on_publish", id="mine")], store=store)
     request = ClientRequest("c", session_expiry=60)
@@ -184,7 +184,7 @@ class BrokenDict(dict[str, Any]):
 
 
 class Unknown(RecordingJournal):
-    """A journal that cannot say which topics it wants."""
+    """A journal whose `wants` raises an error."""
 
     def wants(self, topic: str) -> bool:
         if topic == "t":
@@ -221,7 +221,9 @@ def test_publishing_meets_an_internal_error(broker_harness: Make, late: bool) ->
 def test_a_publisher_is_not_left_waiting_after_an_internal_error(
     broker_harness: Make, qos: int
 ) -> None:
-    """The error occurs after a plugin was awaited. The connection used to handle no further packets in this case."""
+    """A publisher does not wait forever after an internal error. The error occurs after a plugin was awaited. The
+    connection used to handle no further packets in this case.
+    """
     other = HookRecorder("on_publish", id="other")
     harness = broker_harness([other], journals=[Unknown()])
     other.answer("on_publish", lambda message: later(message))

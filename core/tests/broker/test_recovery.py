@@ -1,5 +1,5 @@
-"""Test a new broker on an existing store: how it loads the queues of shared subscriptions page by
-page, and how it fails.
+"""Test a new broker on an existing store: how it loads the queues of shared subscriptions in pages, and how the load
+can fail.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""Test replies with a Reason String, which is left out if the client does not want it or if it does
-not fit.
-"""
+"""Test replies with a Reason String. It is left out if the client does not want it or if it does not fit."""
 
 import pytest
 from hookmq.broker.replies import (

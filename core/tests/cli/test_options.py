@@ -1,4 +1,4 @@
-"""Test the flags of ``pub``, ``sub`` and ``rr``."""
+"""Test the options of ``pub``, ``sub`` and ``rr``."""
 
 import argparse
 import pathlib

@@ -1,5 +1,5 @@
-"""Test the life of a plugin in ``hookmq serve``: the order of its hooks, and the sockets that are
-open at each of them.
+"""Test the life of a plugin in ``hookmq serve``: the order of its hooks, and which sockets are open during each of
+them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ log: {level: error}
 
 
 class Kept(MemoryStore):
-    """Records when it is loaded and closed."""
+    """A store that records when it is loaded and closed."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__("kept")
@@ -45,7 +45,7 @@ class Kept(MemoryStore):
 
 
 class Watches(Plugin):
-    """Records every lifecycle hook, and whether the listener's socket exists."""
+    """A plugin that records every call of a lifecycle hook, and whether the listener's socket exists at that time."""
 
     path: pathlib.Path
     told: list[str]

@@ -52,7 +52,9 @@ class Bench:
     def call(
         self, hook: str, plugin_id: str, way: str, answer: Any, **given: Any
     ) -> HookImplementation:
-        """Return an implementation, written in a given way, that returns `answer` or raises it if it is an exception."""
+        """Return an implementation that returns `answer`, or raises it if it is an exception. `way` says how the
+        implementation is written.
+        """
         runtime, asked = self.runtime, self.asked
 
         def now() -> Any:
@@ -450,7 +452,7 @@ def test_a_decision_about_a_delivery_is_never_awaited(bench: Bench) -> None:
 
 
 def chain(bench: Bench, hook: str, way: str, functions: dict[str, Any]) -> list[HookImplementation]:
-    """Return calls that receive their arguments."""
+    """Return a chain of calls to `functions`, which receive the arguments of the hook."""
     calls = []
     for plugin_id, function in functions.items():
         call = bench.call(hook, plugin_id, "sync", None)

@@ -1,4 +1,4 @@
-"""Test application messages as values."""
+"""Test that messages are immutable values."""
 
 from dataclasses import FrozenInstanceError
 

@@ -328,8 +328,8 @@ def test_containment_is_right_for_every_pair_of_small_filters() -> None:
 def witnesses(inner: str, depth: int) -> list[str]:
     """Return topics that `inner` matches, enough to expose any filter of up to `depth` levels that misses one.
 
-    Each wildcard level gets two names, because a literal can equal only one. Every tail up to beyond that depth is
-    included.
+    Each wildcard level gets two names, because a literal can equal only one. Tails of every length are included, up to
+    one level more than `depth`.
     """
     levels = inner.split("/")
     tails: list[tuple[str, ...]] = [()]

@@ -333,8 +333,8 @@ def test_memory_does_not_grow_with_topics_that_came_and_went() -> None:
 
 
 def test_a_deep_topic_is_one_node() -> None:
-    """A deep topic is one node, so memory depends on the number and bytes of topics and not on
-    their levels. A topic of 200 levels used to take 60 KB.
+    """A deep topic is one node. Memory therefore depends on the number and size of the topics, not on their levels. A
+    topic of 200 levels used to take 60 KB.
     """
     names = [f"t{n}" for n in range(20)]
     tracemalloc.start()

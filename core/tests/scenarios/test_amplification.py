@@ -257,7 +257,9 @@ def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
 
 
 def test_a_client_in_many_groups_is_at_rest(broker_harness: Make) -> None:
-    """Finding out that no message waits takes many steps in many groups, so the result is cached."""
+    """For a client in many shared subscriptions, it takes many steps to find out that no message waits. The result is
+    therefore cached.
+    """
     harness = broker_harness(config={"session": {"max_subscriptions": 10_000}})
     harness.connect("pub").publish("kept", b"x", retain=True)
     member = harness.connect("member")

@@ -1,5 +1,5 @@
-"""The guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers
-both kinds, and pairs of both.
+"""Test the guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers both kinds of
+client, and pairs of clients of different kinds.
 
 `SocketSide` and `PluginSide` have the same methods. A test names the kinds of client that it runs
 with.
@@ -80,7 +80,7 @@ class Refused(Exception):
 
 
 class SocketSide:
-    """A client with a socket. `ack` acknowledges the oldest message that `auto_ack` has left."""
+    """A client with a socket. `ack` acknowledges the oldest message that `auto_ack` did not acknowledge."""
 
     def __init__(self, client: MemoryClient) -> None:
         self.client = client
@@ -689,7 +689,7 @@ def test_the_largest_packet_that_the_client_takes(make: Make, kind: str) -> None
 
 
 class Twice(PublishLimit):
-    """Takes two publishes, and holds the third until `go`."""
+    """A limit that accepts two publishes, and holds the third until the test calls `go`."""
 
     def __init__(self) -> None:
         self.left = 2

@@ -435,8 +435,8 @@ def test_a_will_that_is_not_decided_yet_survives_a_crash(
 def test_the_will_of_a_session_that_ends_with_its_connection(
     harness: Harness, store: DurableStore, version: int, clean: bool, delay: int
 ) -> None:
-    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8] The will of a session that ends with its connection
-    is published after a restart, because the connection ended with the broker.
+    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8] The will of a clean session is published after a restart, because its
+    connection ended with the broker.
     """
     watcher = durable(harness, "watcher")
     watcher.subscribe("bye", 1)

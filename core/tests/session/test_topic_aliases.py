@@ -140,8 +140,8 @@ def test_a_resent_message_has_its_whole_topic(harness: Harness) -> None:
 def test_a_client_always_knows_what_is_meant(
     messages: list[tuple[str, int, int]], maximum: int, kept: bool, mount: str
 ) -> None:
-    """A client can always resolve an alias, even if topics, QoS and sizes are mixed, with and
-    without a commit in between.
+    """A client can always resolve an alias, even if topics, QoS and sizes are mixed. This holds with and without a
+    commit in between.
     """
     with Harness() as harness:
         scope = Scope(mount_point=mount)

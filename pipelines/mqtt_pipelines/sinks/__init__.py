@@ -35,7 +35,7 @@ class Sink(Protocol):
         """Return a name for messages, such as ``delta /data/silver``."""
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Write a batch unless the table already has it. Runs on the driver, and may block.
+        """Write a batch unless the table already has it. This runs on the driver, and may block.
 
         (`app`, `batch_id`) identifies the batch. `app` consists of the pipeline's name, the query's name and the
         checkpoint id, so batch 0 of a new checkpoint is a different batch. The batch ids of one `app` only increase,
@@ -54,7 +54,7 @@ class StreamSink(Protocol):
     def configure(self, writer: "DataStreamWriter", checkpoint: str) -> "DataStreamWriter":
         """Set the format, options and partitioning. The runner sets the checkpoint, trigger and name.
 
-        Raises an error if the target was written with another checkpoint and the sink cannot continue it.
+        Raises an error if the target was written with another checkpoint that the sink cannot continue.
         """
 
 

@@ -84,7 +84,9 @@ def append(
     app: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> Written:
-    """Append a batch unless the table already has it. Blocks. Raises MqttError if the table refuses the batch."""
+    """Append a batch unless the table already has it. This call blocks. Raises MqttError if the table refuses the
+    batch.
+    """
     schema = columns.arrow(batch.schema)
     keyed = set(ledger.KEY) <= set(schema.names)
     state = store.look()
@@ -118,7 +120,9 @@ def _append(
     wait: Callable[[float], None],
     whole: int | None = None,
 ) -> Written:
-    """Append `rows`, which are a batch with the shape `whole`, or the part of it that is left."""
+    """Append `rows`. They are either a whole batch or the remaining part of one; `whole` is the shape of the whole
+    batch.
+    """
     schema = columns.arrow(rows.schema)
     with told(store):
         state = store.load(schema)
@@ -177,7 +181,7 @@ def told(
 
 
 def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> DataFrame:
-    """Return the rows that are not in the table."""
+    """Return the rows that are not in the table yet."""
     if not verdict.done:
         return rows
     log.warning(

@@ -57,7 +57,9 @@ class DeltaSink:
         return append(self, batch, batch_id, app, self.wait)
 
     def look(self) -> DeltaState | None:
-        """Load the table, or return None if it does not exist. Blocks. Raises MqttError if it cannot be opened."""
+        """Load the table, or return None if it does not exist. This call blocks. Raises MqttError if it cannot be
+        opened.
+        """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -72,7 +74,7 @@ class DeltaSink:
         return DeltaState(self, table)
 
     def load(self, schema: pa.Schema) -> DeltaState:
-        """Load the table. Create it if it is missing, and add new columns if that is allowed. Blocks."""
+        """Load the table. Create it if it is missing, and add new columns if that is allowed. This call blocks."""
         import pyarrow as pa
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError, DeltaError

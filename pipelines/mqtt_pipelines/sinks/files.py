@@ -60,7 +60,9 @@ class FilesSink:
 
 
 def latest(spark: SparkSession, folder: str) -> int:
-    """Return the last batch in a log written by Spark, or -1 if there is none. Works on all of Spark's file systems."""
+    """Return the last batch in a log written by Spark, or -1 if there is none. The function works on all of Spark's
+    file systems.
+    """
     jvm: Any = spark.sparkContext._jvm
     java: Any = spark.sparkContext._jsc
     path = jvm.org.apache.hadoop.fs.Path(folder)

@@ -2,8 +2,9 @@
 commit.
 
 The commit records the batch in table properties, which survive when snapshots expire. For users, it also records the
-batch in the snapshot's summary. Every commit names the snapshot that it is based on. If another commit came first, it
-is refused, and the table's notes are read again. pyiceberg's own retries would not read them, so they are disabled.
+batch in the snapshot's summary. Every commit names the snapshot that it is based on. If another commit came first, the
+new commit is refused, and the table's notes are read again. pyiceberg's own retries would not read the notes, so these
+retries are disabled.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class IcebergSink:
         return self._catalog
 
     def look(self) -> IcebergState | None:
-        """Load the table, or return None if it does not exist. Blocks."""
+        """Load the table, or return None if it does not exist. This call blocks."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -89,7 +90,7 @@ class IcebergSink:
             return None
 
     def load(self, schema: pa.Schema) -> IcebergState:
-        """Load the table. Create it if it is missing, and add new columns if that is allowed. Blocks."""
+        """Load the table. Create it if it is missing, and add new columns if that is allowed. This call blocks."""
         import pyarrow as pa
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.io.pyarrow import schema_to_pyarrow

@@ -58,8 +58,9 @@ def mark(name: str, log_id: str, partition: int) -> str:
 
 
 def resumed(app: str) -> str:
-    """Return the name of the entry that counts how often an `app` started behind the table's contents, or was reset
-    behind them by an older checkpoint."""
+    """Return the name of the entry that counts how often an `app` continued from a position behind the table's
+    contents. This happens at a start, or if an older checkpoint is restored.
+    """
     return f"{app}#resumed"
 
 
@@ -69,7 +70,9 @@ def shape_of(app: str) -> str:
 
 
 def shape(found: Iterable[Span], rows: int) -> int:
-    """Return a number that is equal for two batches only if they have the same number of rows and the same spans."""
+    """Return a number that represents the shape of a batch. It is equal for two batches only if they have the same
+    number of rows and the same spans.
+    """
     text = repr((spans(found), rows)).encode()
     return int.from_bytes(blake2b(text, digest_size=7).digest())
 
@@ -80,12 +83,12 @@ def term(app: str) -> str:
 
 
 def unordered(name: str) -> str:
-    """Return the name of the entry that is set if an owner wrote older rows of a partition after newer ones."""
+    """Return the name of an entry. The entry is set if an owner wrote older rows of a partition after newer ones."""
     return f"{name}#unordered"
 
 
 def begun(app: str, times: int, log_id: str, partition: int) -> str:
-    """Return the name of the entry for the mark that an `app` found when it first wrote rows of a partition.
+    """Return the name of the entry for a partition's mark at the time when an `app` first wrote rows of the partition.
 
     The mark does not change as long as `times`, the number of times that the app was `resumed`, remains the same.
     """

@@ -77,7 +77,7 @@ class Target:
 
 
 def write(batch: DataFrame, target: Target) -> list[Part]:
-    """Write a batch's rows on the executors. Blocks. Computes the batch once."""
+    """Write a batch's rows on the executors. This call blocks. Computes the batch once."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

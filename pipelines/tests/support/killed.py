@@ -1,4 +1,4 @@
-"""A driver that dies between a sink's write and Spark's record that the batch is done. Run by test_sinks.py.
+"""A driver that dies between a sink's write and Spark's record that the batch is done. test_sinks.py runs it.
 
     killed.py FOLDER OPTIONS
 

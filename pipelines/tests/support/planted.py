@@ -3,7 +3,7 @@ transaction.
 
 python planted.py run bronze silver -c FILE
 
-It waits for a moment after each write, so that a kill is likely to hit the time before the batch is recorded.
+The program waits for a moment after each write. A kill is then likely to happen before the batch is recorded.
 """
 
 import sys

@@ -16,7 +16,7 @@ TABLES = ("delta", "iceberg")
 
 
 def no_wait(_: float) -> None:
-    """Do not wait between retries."""
+    """Return at once, instead of waiting before a retry."""
 
 
 def delta(folder: Path, **more: object) -> DeltaSink:

@@ -37,7 +37,7 @@ def stamp_of(path: Path) -> FileStamp:
 
 
 def load(path: Path, format: Format) -> Loaded:
-    """Read, check and compile a rule file. Blocks.
+    """Read, check and compile a rule file. This call blocks.
 
     Raises ConfigError for any mistake in the file, with the line and column if known, and if the file changes while it
     is being read.

@@ -98,7 +98,7 @@ class AclFilePlugin(Plugin):
 
     @property
     def authorize_actions(self) -> frozenset[Action]:  # type: ignore[override]
-        """The actions that the plugin decides. They include deliveries only if a rule names them."""
+        """The actions that the plugin decides on. They include deliveries only if a rule names them."""
         return _ASKED | {Action.DELIVER} if self.rules.delivers else _ASKED
 
     # --- deciding ----------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class AclFilePlugin(Plugin):
         return bool(self.watch.failing)
 
     def _load(self) -> tuple[FileStamp, Loaded]:
-        """Load the file. Blocks; runs in a thread."""
+        """Load the file. This call blocks, and runs in a thread."""
         loaded = load(self.config.path, self.config.format)
         return loaded.stamp, loaded
 

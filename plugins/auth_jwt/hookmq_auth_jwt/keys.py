@@ -52,7 +52,7 @@ class UnusableKey(Exception):
 
 
 class Key:
-    """One key.
+    """A key that verifies tokens.
 
     `kind` is the type, such as ``RSA 2048``. `kid` is the key's name, or None. `issuer` is the only issuer whose tokens
     the key verifies; '' means any. `source` is the label of its source. `fingerprint` identifies the key.

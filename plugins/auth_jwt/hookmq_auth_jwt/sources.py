@@ -96,14 +96,14 @@ class FileSource:
         return self._keys
 
     def load(self) -> tuple[FileStamp, KeySet]:
-        """Read the file for a `FileWatch`, as `read` does. Blocks. Raises ConfigError."""
+        """Read the file for a `FileWatch`, as `read` does. This call blocks. Raises ConfigError."""
         try:
             return self.read()
         except UnusableKey as error:
             raise ConfigError(str(error)) from error.__cause__
 
     def read(self) -> tuple[FileStamp, KeySet]:
-        """Return the file's state and keys. Blocks. Raises UnusableKey."""
+        """Return the file's state and keys. This call blocks. Raises UnusableKey."""
         try:
             with open_regular(self.path) as file:
                 stamp = FileStamp.of(os.fstat(file.fileno()))
@@ -290,7 +290,7 @@ def log_fields(found: KeySet) -> dict[str, object]:
 
 
 def _nothing(*args: object, **fields: object) -> None:
-    """Do nothing. Used until `UrlSource.begin` is called."""
+    """Do nothing. This function is used until `UrlSource.begin` is called."""
 
 
 def source_of(

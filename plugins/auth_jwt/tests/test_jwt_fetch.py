@@ -21,7 +21,7 @@ PATIENT = FetchConfig(timeout=20)
 
 
 async def why(url: str, config: FetchConfig = PATIENT) -> str:
-    """Return the reason for which the fetch fails."""
+    """Return the reason why the fetch fails."""
     with pytest.raises(FetchFailed) as failed:
         await fetch(url, config)
     return str(failed.value)

@@ -35,7 +35,7 @@ def parse(text: str, source: str, format: Format) -> list[User]:
 
 
 def load(path: Path, format: Format) -> Loaded:
-    """Return the users in a file. Blocks. Raises ConfigError."""
+    """Return the users in a file. This call blocks. Raises ConfigError."""
     content = read(path)
     if format == "yaml" and not content.text.endswith("\n"):
         line = content.text.count("\n") + 1
@@ -106,7 +106,7 @@ def rehash(
     """Write new hashes of the same passwords. Skip users whose old hash has been replaced meanwhile.
 
     `changes` maps each user name to the old and the new hash. Return the names of the changed users, and the file's
-    states before and after. Blocks. Raises ConfigError and OSError.
+    states before and after. This call blocks. Raises ConfigError and OSError.
     """
     done: list[str] = []
 
@@ -141,8 +141,8 @@ class New(NamedTuple):
 def put(path: Path, format: Format, users: Sequence[New], *, replacing: bool = True) -> list[str]:
     """Add users, and update the hash and any given groups of existing users. Return the names of the existing users.
 
-    A missing file is created. Blocks. Raises OSError and ConfigError, including for existing users unless `replacing`
-    is True.
+    A missing file is created. This call blocks. Raises OSError and ConfigError, including for existing users unless
+    `replacing` is True.
     """
     if not path.exists():
         text = yaml_file.HEAD if format == "yaml" else ""
@@ -192,7 +192,7 @@ def _put(
 
 
 def delete(path: Path, format: Format, name: str) -> bool:
-    """Delete a user. Return False if the user does not exist. Blocks. Raises ConfigError and OSError."""
+    """Delete a user. Return False if the user does not exist. This call blocks. Raises ConfigError and OSError."""
 
     def apply(text: str, users: ByName) -> tuple[str, ByName] | None:
         if users.pop(name, None) is None:

@@ -25,8 +25,9 @@ class Content(NamedTuple):
 
 
 def read(path: Path) -> Content:
-    """Return the whole file. Blocks. Raises ConfigError if the file is not text, is too large or empty, or is being
-    written."""
+    """Return the whole file. This call blocks. Raises ConfigError if the file is not text, is too large or empty, or
+    is being written.
+    """
     try:
         with open_regular(path) as file:
             before = os.fstat(file.fileno())
@@ -81,8 +82,8 @@ def rewrite(
 ) -> tuple[FileStamp, FileStamp] | None:
     """Replace the file atomically with the result of `edit`, fsync it, and keep its mode and owner.
 
-    Return the file's states before and after, or None if `edit` returned None and nothing was written. Blocks. Raises
-    ConfigError, OSError and the errors of `edit`.
+    Return the file's states before and after, or None if `edit` returned None and nothing was written. This call
+    blocks. Raises ConfigError, OSError and the errors of `edit`.
     """
     real = Path(os.path.realpath(path))
     with _locked(real):
@@ -94,7 +95,7 @@ def rewrite(
 
 
 def create(path: Path, text: str) -> FileStamp:
-    """Create a file with mode 0600. Blocks. Raises FileExistsError and other OSErrors."""
+    """Create a file with mode 0600. This call blocks. Raises FileExistsError and other OSErrors."""
     return _replace(path, text, None)
 
 

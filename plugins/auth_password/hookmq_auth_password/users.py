@@ -18,7 +18,7 @@ NO_CLAIMS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user. Without a `hash`, no password is accepted."""
+    """A user. Without a `hash`, no password is accepted."""
 
     name: str
     hash: Hash | None = None
@@ -127,7 +127,7 @@ class Change(NamedTuple):
 
 
 def compare(before: Users, users: Users, mode: int) -> Change:
-    """Return the changes from one table to the next. Slow for large tables, so call it in a thread."""
+    """Return the changes from one table to the next. The comparison is slow for large tables, so call it in a thread."""
     users.follow(before)
     gone = {user.name for user in before if users.get(user.name) is None}
     changed = {

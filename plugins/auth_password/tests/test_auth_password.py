@@ -204,8 +204,8 @@ def test_in_a_file_without_users_it_is_as_well(
 
 
 def test_the_decoys_password_lets_nobody_in(broker: Make, file: Path) -> None:
-    """The password of the decoy, the real user whose hash is checked for a missing user, does not
-    let the client connect.
+    """A missing user is checked against the hash of a real user, the decoy. The decoy's password does not let the
+    client connect.
     """
     file.write_text(f"version: 1\nusers:\n  alice: {{hash: '{ALICE}'}}\n  none: {{hash: null}}\n")
     harness = broker()

@@ -220,8 +220,8 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_password_is_not_in_the_arguments(tmp_path: Path) -> None:
-    """The password does not appear in the arguments of the command, which runs in its own process,
-    as in an operator's script.
+    """The password does not appear in the arguments of the command. The command runs in its own process, as in an
+    operator's script.
     """
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Resolve the broker's address once, before any client exists. Also define the errors that end a run."""
+"""Resolve the broker's address once, before any client exists. This module also defines the errors that end a run."""
 
 import contextlib
 import socket
@@ -19,9 +19,7 @@ class Refused(BenchError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a broker: the resolved address, and for TLS and WebSocket a context, the
-    certificate's name and a URL.
-    """
+    """A broker's resolved address. For TLS and WebSocket, it also has a context, the certificate's name and a URL."""
 
     host: str
     port: int
@@ -31,8 +29,9 @@ class Address:
 
 
 def address_of(target: ConnectTarget) -> Address:
-    """Resolve the broker's address and connect to it once. Blocks. Raises BenchError, or ConfigError for bad TLS
-    files."""
+    """Resolve the broker's address and connect to it once. This call blocks. Raises BenchError, or ConfigError for bad
+    TLS files.
+    """
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:

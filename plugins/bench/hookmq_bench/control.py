@@ -65,7 +65,7 @@ class Watched:
 
 
 def run(plan: Plan, address: Address, show: Callable[[str, Point], None]) -> Watched:
-    """Run `plan` and return the accounts of its processes. Blocks.
+    """Run `plan` and return the accounts of its processes. This call blocks.
 
     `show` is called several times a second with the phase (connecting, warming up, running, draining) and the current
     state. The first Ctrl-C ends the run early. Raises BenchError. Raises KeyboardInterrupt for a second Ctrl-C, or for

@@ -53,8 +53,8 @@ def find_compiler() -> str | None:
 def build() -> Path:
     """Return the path of the compiled generator. Compile it first if the sources, compiler or flags have changed.
 
-    Binaries are cached in `$XDG_CACHE_HOME/hookmq-bench`. Blocks. Raises NativeError if there is no C compiler or it
-    fails.
+    Binaries are cached in `$XDG_CACHE_HOME/hookmq-bench`. This call blocks. Raises NativeError if there is no C
+    compiler or it fails.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -84,8 +84,8 @@ def run(
     """Run one load against the broker on 127.0.0.1:`port` and return the counts that the generator printed.
 
     `words` are the generator's arguments (see load/arguments.c). `pids` are the broker's processes, whose CPU time the
-    generator reads at both ends of the measured interval. Blocks. Raises NativeError if the broker refuses or closes a
-    connection or breaks the protocol, or if there is no result after `timeout` seconds.
+    generator reads at both ends of the measured interval. This call blocks. Raises NativeError if the broker refuses
+    or closes a connection or breaks the protocol, or if there is no result after `timeout` seconds.
     """
     command = [str(build()), f"port={port}", *(f"pid={pid}" for pid in pids)]
     command += [f"{key}={value}" for key, value in words.items()]

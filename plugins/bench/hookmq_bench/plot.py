@@ -77,8 +77,9 @@ def decades(lowest: float, highest: float, start: float, end: float) -> Axis:
 def lines(
     title: str, series: Sequence[Line], named: Callable[[float], str], begun: float = 0.0
 ) -> str:
-    """Plot lines over time in seconds. `named` formats vertical-axis values. Unless `begun` is 0, it marks the time
-    when measuring began."""
+    """Plot lines over time in seconds. `named` formats vertical-axis values. `begun` is the time when measuring began,
+    which is marked, or 0.
+    """
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""
@@ -201,7 +202,7 @@ def _figure(title: str, names: Sequence[str], parts: Sequence[str]) -> str:
 
 
 def thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Reduce a line to at most `POINTS` points by averaging stretches of it."""
+    """Reduce a line to at most `POINTS` points by averaging consecutive points."""
     if len(points) <= POINTS:
         return list(points)
     found = []

@@ -11,7 +11,7 @@ from hookmq_ratelimit.buckets import Bucket
 
 
 class Attempt:
-    """One attempt and its tokens."""
+    """A connection attempt and the tokens it has taken."""
 
     __slots__ = ("_fulls", "buckets")
 

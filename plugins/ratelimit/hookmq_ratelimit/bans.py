@@ -22,7 +22,7 @@ EVERY: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Banned:
-    """One ban. `until` is a time on the runtime's monotonic clock, in seconds."""
+    """A ban. `until` is a time on the runtime's monotonic clock, in seconds."""
 
     id: int
     key: Key

@@ -26,7 +26,7 @@ LAPSE: Final = 60.0
 
 
 class Cell:
-    """One window of a bucket. It will be full at time `full`. One token is refilled every `interval` seconds, and all
+    """A window of a bucket. It will be full at time `full`. One token is refilled every `interval` seconds, and all
     tokens in `base` seconds.
 
     `room` equals `base`, and `spare` is `base` less one token. While a message waits for the bucket, both are minus

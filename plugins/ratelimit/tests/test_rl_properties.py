@@ -1,5 +1,5 @@
-"""For any sequence of events, no window admits more than its limit, no waiting message is lost or overtaken, and memory
-is limited.
+"""Test that for any sequence of events, no window admits more than its limit. No waiting message is lost or overtaken,
+and memory is limited.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ STEPS = st.lists(
 
 
 class Office:
-    """Counts the calls it receives."""
+    """A `LimitOwner` that counts the calls it receives."""
 
     def __init__(self) -> None:
         self.clock = VirtualRuntime()

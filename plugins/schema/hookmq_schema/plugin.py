@@ -47,7 +47,7 @@ class CheckedRule:
 
 
 def load(rule: Rule, path: Path) -> tuple[FileStamp, "Check"]:
-    """Read and compile a rule's schema file. Blocks. Raises ConfigError for any mistake in the file."""
+    """Read and compile a rule's schema file. This call blocks. Raises ConfigError for any mistake in the file."""
     from hookmq_schema import checks
 
     try:

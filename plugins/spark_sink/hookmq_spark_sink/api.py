@@ -401,7 +401,7 @@ def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
 
 
 def _chunk(blocks: Iterator[bytes]) -> bytes:
-    """Return about a megabyte of blocks, or b'' at the end. Blocks."""
+    """Return about a megabyte of blocks, or b'' at the end. This call blocks."""
     parts: list[bytes] = []
     size = 0
     for one in blocks:

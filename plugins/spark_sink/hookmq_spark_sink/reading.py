@@ -34,7 +34,7 @@ class Removed(Exception):
 
 
 class Wanted(NamedTuple):
-    """A request for a range of a partition. If `columns` or `match` is None, it leaves nothing out."""
+    """A request for a range of a partition. If `columns` or `match` is None, that member leaves nothing out."""
 
     partition: int
     start: int

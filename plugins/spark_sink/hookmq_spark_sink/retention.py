@@ -102,8 +102,9 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
 
 
 def keep_up(plan: Plan) -> Upkeep:
-    """Remove the segments that are due, then merge others. Blocks. Failures are part of the result, and retried
-    later."""
+    """Remove the segments that are due, then merge others. This call blocks. Failures are part of the result, and
+    retried later.
+    """
     done = Upkeep()
     try:
         free = plan.log.free()

@@ -33,7 +33,7 @@ Rows = dict[int, list[Message]]
 
 @dataclass(slots=True)
 class Summary:
-    """Summary of a segment: each partition's first offset and end. `newest` is a timestamp in µs."""
+    """A summary of one segment: each partition's first offset and end. `newest` is a timestamp in µs."""
 
     base: int
     end: int
@@ -289,7 +289,7 @@ class Stream:
             self._state_failed = True
 
     def recover(self, last: CommitId) -> None:
-        """Open the folder, creating it if necessary, and drop records that the store did not commit. Blocks.
+        """Open the folder, creating it if necessary, and drop records that the store did not commit. This call blocks.
 
         Raises StoreError if the folder is damaged, belongs to another stream, has a different number of partitions,
         or is in use by another process.
@@ -395,7 +395,7 @@ class Stream:
     # retention and merging -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Run retention, and merge the small blocks of sealed segments. Runs in a thread, one run at a time."""
+        """Run retention, and merge the small blocks of sealed segments. This runs in a thread, one call at a time."""
         if self._keeping:
             self._again = True
             return

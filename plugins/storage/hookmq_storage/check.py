@@ -58,7 +58,7 @@ _LOST: Final = (
 
 
 def row_ok(table: str, row: Sequence[Any]) -> bool:
-    """Return whether the checksum of a row of `COLUMNS[table]` is right."""
+    """Return whether the checksum of a row of `COLUMNS[table]` is correct."""
     crc = row[-1]
     try:
         if table == "entry":

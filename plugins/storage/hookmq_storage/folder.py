@@ -41,8 +41,9 @@ class Mark(NamedTuple):
 
 
 def prepare(folder: Path) -> None:
-    """Create `folder` durably if it is missing. Blocks. Raises StoreError if it cannot be used or belongs to another
-    program."""
+    """Create `folder` durably if it is missing. This call blocks. Raises StoreError if it cannot be used or belongs to
+    another program.
+    """
     names = prepare_folder(folder, CURE)
     if DATABASE not in names:
         refuse_foreign(folder, names, _is_known, _EMPTY)

@@ -108,8 +108,9 @@ class Channel:
         del buffer[:start]
 
     def wait(self) -> tuple[bool, Any]:
-        """Return (True, value) for the next value, or (False, None) if the other end has closed. Blocks; call it
-        only before `start`."""
+        """Return (True, value) for the next value, or (False, None) if the other end has closed. This call blocks;
+        make it only before `start`.
+        """
         return receive(self._connection)
 
     def close(self) -> None:

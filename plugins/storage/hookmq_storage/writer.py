@@ -51,7 +51,7 @@ def frame(value: Any) -> bytes:
 
 
 def receive(connection: socket.socket) -> tuple[bool, Any]:
-    """Return (True, value) for the next value, or (False, None) at the end of the stream. Blocks."""
+    """Return (True, value) for the next value, or (False, None) at the end of the stream. This call blocks."""
     header = _exactly(connection, HEADER.size)
     if header is None:
         return False, None

@@ -1,4 +1,4 @@
-"""Unusable files: each has an error message with advice, and existing data stays unchanged."""
+"""Test unusable files. Each causes an error message with advice, and existing data stays unchanged."""
 
 import hashlib
 import os
@@ -60,7 +60,9 @@ def changed(folder: Path, statement: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return the hash of every file, except the lock and files that SQLite creates for readers."""
+    """A read-only database is refused. The test opens the database read-only, because file permissions do not stop
+    root, and tests in containers run as root.
+    """
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()

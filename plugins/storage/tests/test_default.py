@@ -36,8 +36,8 @@ def test_the_default_folder_follows_the_environment(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a user without a home starts the broker, for example in a container, no folder named ``~``
-    is created in the working directory.
+    """A user without a home gets no folder named ``~`` in the working directory. In a container, for example, the user
+    that starts the broker may have no home.
     """
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)

@@ -1,4 +1,4 @@
-"""Messages that expire while they wait for an offline client are deleted from disk in slices. Nothing else is."""
+"""Messages that expire while they wait for an offline client are deleted from disk in slices. Nothing else is deleted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,8 +160,8 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
 
 
 def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
-    """A session created during the search for expired messages loses nothing, although its queue
-    has the same name and positions as that of the ended session.
+    """A session created during the search for expired messages loses nothing. Its queue has the same name and
+    positions as the queue of the ended session.
     """
     client = away(broker, "one")
     publish(broker, 40, 30)

@@ -1,5 +1,5 @@
-"""An unusable folder causes an error with the reason: another program's, a newer version's, another broker's or
-read-only.
+"""An unusable folder causes an error with the reason. It may belong to another program, a newer version or another
+broker, or be read-only.
 """
 
 import errno

@@ -222,7 +222,9 @@ def test_every_flipped_bit_is_found(store: SQLiteStore) -> None:
 
 
 def _moved(rest: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    """Return the columns from `qos` to `share_group` with one change. A wrong key replaces all of them."""
+    """Return the columns from `qos` to `share_group` with one change. If `at` is one of the three keys, the size
+    becomes None.
+    """
     changed = list(rest)
     changed[at] = value
     qos, size = changed[4], changed[3]

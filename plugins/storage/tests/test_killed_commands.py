@@ -1,5 +1,5 @@
-"""``hookmq storage`` is killed at any operation. A broker then finds all data or reports an error, and the command can
-be repeated.
+"""Test that ``hookmq storage`` may be killed at any operation. A broker then finds all data or reports an error, and
+the command can be repeated.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Queued messages are on disk, and only as many as the settings allow are in memory."""
+"""Test that queued messages are on disk, and that only as many as the settings allow are in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path

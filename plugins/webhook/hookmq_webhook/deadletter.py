@@ -78,7 +78,7 @@ class DeadLetters:
         return SegmentLog(self.folder / LOG, self._run_blocking, segment_size=size, sync=self._sync)
 
     def open(self) -> None:
-        """Open and lock the folder. Blocks. Raises StoreError."""
+        """Open and lock the folder. This call blocks. Raises StoreError."""
         prepare(self.folder, _KNOWN, (LOG,))
         self._log.open()
         self._log.recover(_STORE)
@@ -159,7 +159,7 @@ class DeadLetters:
         self._run_blocking(partial(self._log.trim, segments[1].base), trimmed)
 
     def read(self) -> Iterator[Dead]:
-        """Yield the dead letters that have not been resent, oldest first. Blocks. Raises StoreError."""
+        """Yield the dead letters that have not been resent, oldest first. This call blocks. Raises StoreError."""
         place = self._log.earliest
         while frames := self._log.read(place, PAGE):
             for frame in frames:
@@ -236,7 +236,7 @@ async def replay(
 
 
 def at_once(call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> Any:
-    """Run `call` like `Runtime.run_blocking`, but in the calling thread. Used by commands."""
+    """Run `call` like `Runtime.run_blocking`, but in the calling thread. Commands use this function."""
     try:
         result = call()
     except Exception as error:

@@ -171,7 +171,7 @@ def run_listen(arguments: argparse.Namespace) -> int:
 
 
 def secrets_of(path: Path) -> list[str]:
-    """Return the secrets in a file. Raises ConfigError, whose message does not contain them."""
+    """Return the secrets in a file. Raises ConfigError with a message that does not contain the secrets."""
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
         for line in lines:

@@ -135,7 +135,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """True if messages must be refused. Always False unless `bounds.on_full` is ``reject``."""
+        """True if messages must be refused. The value is always False unless `bounds.on_full` is ``reject``."""
         if self.bounds.on_full != "reject" or self.fill < 1.0:
             return False
         self._fill.look(1.0)
@@ -318,7 +318,7 @@ class Outbox:
         return self._ages.oldest(self.start) if self.waiting else None
 
     def _first_time(self) -> float:
-        """Return the time of the first waiting event, or the current time if it cannot be read. Blocks."""
+        """Return the time of the first waiting event, or the current time if it cannot be read. This call blocks."""
         try:
             _, rows = self._read(self.start, 1, 1)
         except (OSError, StoreError):
@@ -392,7 +392,7 @@ class Outbox:
         self._told_lost(first, end)
 
     def _read(self, after: int, count: int, size: int) -> tuple[list[tuple[int, int]], list[Row]]:
-        """Return gaps and rows, starting at number `after`. Blocks; runs in a thread."""
+        """Return gaps and rows, starting at number `after`. This call blocks, and runs in a thread."""
         found: list[Row] = []
         gaps: list[tuple[int, int]] = []
         log = self.log.id
@@ -505,7 +505,7 @@ class Outbox:
         self._runtime.run_blocking(partial(self._store, self._cursor(), self.start), saved)
 
     def _store(self, cursor: Callable[[], bytes], below: int) -> None:
-        """Write the cursor, and then delete the segments below event `below`. Blocks; runs in a thread."""
+        """Write the cursor, and then delete the segments below event `below`. This call blocks, and runs in a thread."""
         write_at_any_cost(self.folder / CURSOR, cursor())
         self.log.trim(below)
         reserve(self.folder)
@@ -539,7 +539,7 @@ class Outbox:
             self.log.flush(flushed)
 
     def _end(self) -> None:
-        """Write the cursor if it has changed. Blocks; runs in a thread."""
+        """Write the cursor if it has changed. This call blocks, and runs in a thread."""
         if self._dirty:
             write_at_any_cost(self.folder / CURSOR, self._cursor()())
 

@@ -283,7 +283,7 @@ def _popen(other: socket.socket) -> "subprocess.Popen[bytes]":
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the process to exit, and return its exit code. Kill it after `ENDS` seconds. Blocks."""
+    """Wait for the process to exit, and return its exit code. Kill it after `ENDS` seconds. This call blocks."""
     try:
         return process.wait(ENDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,6 @@
-"""Help receivers read events from requests in any envelope, and detect repeated events. Does not need a broker."""
+"""Help receivers read events from requests in any envelope, and detect repeated events. This module does not need a
+broker.
+"""
 
 import base64
 import json

@@ -27,8 +27,7 @@ _MOVED: Final = frozenset({307, 308})
 
 
 class Sender:
-    """Sends one plugin instance's events to its service. Opens no connection before the first
-    request.
+    """Sends one plugin instance's events to its service. It opens no connection before the first request.
 
     The constructor reads the TLS files, so it blocks and may raise OSError. Call `send` on a
     running event loop.

@@ -42,7 +42,7 @@ def new_secret() -> str:
 def key_of(secret: str | bytes) -> bytes:
     """Return a secret's bytes. `secret` is a string of ``whsec_`` and base64, or already the bytes.
 
-    Raises ValueError, whose message does not contain the secret.
+    Raises ValueError with a message that does not contain the secret.
     """
     if isinstance(secret, str):
         text = secret.strip().removeprefix(PREFIX)

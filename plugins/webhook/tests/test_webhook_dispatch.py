@@ -631,8 +631,8 @@ def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
 
 
 def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) -> None:
-    """The age of the oldest event is known wherever the event is: only in the outbox, behind
-    others, or left from before a restart.
+    """The age of the oldest event is known wherever the event is: only in the outbox, behind other events, or left
+    from before a restart.
     """
     service = Service([])
     service.everything = False
@@ -678,8 +678,8 @@ def test_skipped_events_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [10_000, 30])
 def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
-    """A key that always fails does not block the others, although it has more events than the
-    window and the queue have room for.
+    """A key that always fails does not block the others. It has more events than the window and the queue have room
+    for.
     """
     service = {"bad": True}
 

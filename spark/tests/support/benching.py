@@ -1,4 +1,4 @@
-"""The Spark part of bench/spark_sink.py. Prints one line of JSON.
+"""The Spark part of bench/spark_sink.py. It prints one line of JSON.
 
 python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}' python benching.py latency '{"read": {...}
 or null, "landed": ... or null, "folder": ..., "seconds": 30, "warm": 3}'
@@ -45,8 +45,8 @@ def stream(spark: SparkSession, read: dict[str, str] | None, files: str) -> Data
 
 
 def throughput(given: dict[str, Any]) -> dict[str, list[float]]:
-    """Measure rows per second of AvailableNow into Parquet, in turns from the log and from Parquet files with the same
-    rows.
+    """Measure rows per second of AvailableNow into Parquet. The source is alternately the log and Parquet files with
+    the same rows.
     """
     spark, folder = session(), Path(given["folder"])
     source = str(folder / "source")

@@ -1,4 +1,4 @@
-"""A read API in this process that can lose, truncate, refuse and forget data, which a real broker does not do on
+"""A read API in this process that can lose, truncate, refuse and forget data. A real broker does not do that on
 demand.
 """
 

@@ -13,7 +13,7 @@ STARTS = 20
 
 
 def available_now(frame: DataFrame, folder: Path) -> list[dict[str, Any]]:
-    """Run a query to its end into Parquet. Return the progress of its batches that had rows."""
+    """Run a query that writes Parquet files until it ends. Return the progress of its batches that had rows."""
     for left in reversed(range(STARTS)):
         query = (
             frame.writeStream.format("parquet")

@@ -20,7 +20,7 @@ class StoreKit:
         self.folder = tmp_path
 
     def open(self) -> Store:
-        """Return a store for the data in `folder`. Called for a new store and to reopen a closed one."""
+        """Return a store for the data in `folder`. The tests call this for a new store, and to reopen a closed one."""
         raise NotImplementedError
 
     def messages(self, store: Store) -> int:
@@ -28,7 +28,7 @@ class StoreKit:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Let background work continue. Called repeatedly until the expected callback runs, at most 10,000 times."""
+        """Let background work continue. The tests call this until the expected callback runs, at most 10,000 times."""
 
     def crash(self, store: Store) -> None:
         """Simulate a crash of the store's process, or a power cut of its machine. `open` then opens the remaining data.

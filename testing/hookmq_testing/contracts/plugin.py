@@ -98,8 +98,8 @@ class PluginContract:
 
 @contextmanager
 def nothing_deprecated() -> Iterator[None]:
-    """Raise HookMQ's own DeprecationWarnings, whose texts begin with ``hookmq``. These are raised
-    if the plugin uses a feature that will be removed.
+    """Raise HookMQ's own DeprecationWarnings, whose texts begin with ``hookmq``, as errors. HookMQ issues them for
+    features that will be removed.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="hookmq", category=DeprecationWarning)

@@ -103,8 +103,8 @@ def test_a_log_that_began_anew_without_notice() -> None:
 
 
 def test_offsets_that_were_given_twice() -> None:
-    """The check finds offsets that were used twice. Messages were served before they were durable
-    and lost in a crash, and the messages that reuse their offsets are never read.
+    """The check finds offsets that were used twice. A crash lost messages that were served before they were durable.
+    The messages that reuse their offsets are never read.
     """
     known = topics(acknowledged=0)
     one, _ = known

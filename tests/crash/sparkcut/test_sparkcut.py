@@ -1,4 +1,4 @@
-"""After power cuts under a broker with a Spark sink, every acknowledged or served message is in the stream once, in
+"""Test power cuts under a broker with a Spark sink. Every acknowledged or served message is in the stream once, in
 order.
 
 For more cuts, run ``python tests/crash/sparkcut --cuts 500``.

@@ -1,4 +1,4 @@
-"""A full queue that drops its oldest message reads a page from a slow store, and the client has room again meanwhile.
+"""A full queue drops its oldest message and reads a page from a slow store. Meanwhile, the client has room again.
 
 When the page arrives, its messages must be sent.
 """

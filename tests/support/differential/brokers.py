@@ -74,7 +74,7 @@ def _mosquitto(program: str, folder: Path) -> Iterator[int]:
 
 
 class Brokers:
-    """Both brokers. A script is played to both at the same time."""
+    """The two brokers. A script is played to both at the same time."""
 
     def __init__(self, theirs: int, ours: int) -> None:
         self.theirs = theirs

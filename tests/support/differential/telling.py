@@ -129,8 +129,7 @@ class Teller:
 
 
 def arranged(lines: list[str]) -> list[str]:
-    """Sort the packets of one step, so that the order does not matter where the standard leaves it
-    open.
+    """Sort the packets of one step, because the standard leaves parts of their order open.
 
     Messages come last, sorted by topic. Messages of one topic keep their order.
     """

@@ -1,5 +1,5 @@
-"""Accepted clients that attack the broker: how much memory and output each byte they send may cause, and how they may
-affect other clients.
+"""Accepted clients that attack the broker. The checks limit how much memory and output a byte from a client may cause,
+and how the attack may affect other clients.
 
 `amplification` sends many of each packet that an untrusted client can send, over connections that never read. The bytes
 held and sent for each byte received must stay below a factor, not counting the data that the configuration allows to be

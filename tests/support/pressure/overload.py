@@ -1,8 +1,8 @@
 """Scenarios with more load than the broker or its subscribers can handle, and the guarantees during and after it.
 
-Each scenario adds its findings to `Outcome.broken`. These are memory above its limit, an acknowledged message that was
-lost, a message that was neither delivered nor counted as dropped, a well-behaved client that was not served, and a
-gauge that did not return to its initial value.
+Each scenario adds its findings to `Outcome.broken`. A finding may be an acknowledged message that was lost, or a
+message that was neither delivered nor counted as dropped. It may also be memory above its limit, a well-behaved client
+that was not served, or a gauge that did not return to its initial value.
 """
 
 import asyncio

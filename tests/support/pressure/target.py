@@ -51,19 +51,19 @@ class Target:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def metrics(self) -> dict[tuple[str, Labels], float]:
-        """Return the exported metrics by their name, without ``hookmq_``, and labels. Blocks."""
+        """Return the exported metrics by their name, without ``hookmq_``, and labels. This call blocks."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=WAIT) as page:
             text = page.read().decode()
         found = (_LINE.fullmatch(line) for line in text.splitlines())
         return {(m[1], m[2] or ""): float(m[3]) for m in found if m}
 
     def state(self) -> dict[str, float]:
-        """Return the gauges of `STATE` and the number of open descriptors. Blocks."""
+        """Return the gauges of `STATE` and the number of open descriptors. This call blocks."""
         seen = self.metrics()
         return {**{name: seen[name, ""] for name in STATE}, "descriptors": self.descriptors()}
 
     def dropped(self) -> dict[Labels, float]:
-        """Return the number of dropped messages by reason and direction. Blocks."""
+        """Return the number of dropped messages by reason and direction. This call blocks."""
         return {
             labels: value
             for (name, labels), value in self.metrics().items()
@@ -71,8 +71,8 @@ class Target:
         }
 
     def objects(self) -> int:
-        """Return the number of objects that the garbage collector tracks, less those that existed at the
-        start. Blocks.
+        """Return the number of objects that the garbage collector tracks, less those that existed at the start. This
+        call blocks.
         """
         self.served.signal(signal.SIGUSR1)
         return int(self.served.wait_for("node.state")["objects"])

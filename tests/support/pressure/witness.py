@@ -3,9 +3,10 @@
     python -m pressure.witness PORT RATE
 
 It runs in its own process, so that the load generator does not add to the measured delay. It publishes RATE messages
-per second until its input ends. Then it prints one line of JSON with the numbers of messages sent, acknowledged and
-received, the largest backlog, whether the order was kept, and the delays in milliseconds. A delay runs from the time at
-which a message was due to its arrival, so a message sent late counts as late.
+per second until its input ends. Then it prints one line of JSON. The line contains the numbers of messages sent,
+acknowledged and received, and the largest backlog. It also says whether the order was kept, and lists the delays in
+milliseconds. A delay runs from the time at which a message was due to its arrival, so a message sent late counts as
+late.
 """
 
 import asyncio

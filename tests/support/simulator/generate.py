@@ -119,8 +119,8 @@ class _Taste(NamedTuple):
 
     `kinds` weighs the groups of topics on which they publish: `topics`, `retained`, `shared` and the special ones.
     `share` is the fraction of shared subscriptions. Other fields say how often clients ask for a clean start or
-    reconnect at once, how often the broker crashes then, how long sessions last, and how many seconds clients may be
-    slow.
+    reconnect at once, and how often the broker crashes then. They also say how long sessions last, and for how many
+    seconds clients may be slow.
     """
 
     faults: dict[str, float]

@@ -181,7 +181,9 @@ class Wills:
                 will.gone = True
 
     def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:
-        """Check at the end that all due wills were published. Requires a watcher whose session existed throughout."""
+        """Check at the end that all due wills were published. The check requires a watcher whose session existed
+        throughout.
+        """
         if watcher is None:
             return
         since = min(

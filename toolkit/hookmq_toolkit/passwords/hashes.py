@@ -237,7 +237,9 @@ def verify(hash: Hash, password: bytes) -> bool:
 
 
 def make(password: bytes, format: Format, argon2: Argon2) -> str:
-    """Return a new hash for a file in the given format: argon2id, or PBKDF2 for mosquitto 2.0 and newer. Blocks."""
+    """Return a new hash for a file in the given format: argon2id, or PBKDF2 for mosquitto 2.0 and newer. This call
+    blocks.
+    """
     if format == "mosquitto":
         salt = secrets.token_bytes(12)
         digest = hashlib.pbkdf2_hmac("sha512", password, salt, MOSQUITTO_ITERATIONS, 64)
@@ -272,5 +274,5 @@ def to_yaml(hash: Hash) -> str:
 
 
 def _ab64(data: bytes) -> str:
-    """Return passlib's base64: no padding, and a point instead of a plus."""
+    """Encode in passlib's variant of base64, without padding and with a dot instead of a plus sign."""
     return b64encode(data).decode().rstrip("=").replace("+", ".")

@@ -17,8 +17,9 @@ _STEP: Final = 64
 class Rules:
     """Rules compiled for `decide`. Each topic level costs a few lookups, no matter how many rules there are.
 
-    Immutable: to change rules, create a new object. Raises ConfigError, with the rule's source, for an invalid filter,
-    a filter that starts with ``$share/``, a variable that is not a whole level, or a QoS other than 0, 1 or 2.
+    The object is immutable: to change rules, create a new object. Raises ConfigError, with the rule's source, for an
+    invalid filter, a filter that starts with ``$share/``, a variable that is not a whole level, or a QoS other than 0,
+    1 or 2.
     """
 
     __slots__ = (

@@ -109,8 +109,9 @@ class SegmentLog:
     # opening --------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Create the folder if it is missing, lock it and read the segments. Cut off a torn tail. Blocks. Raises
-        StoreError for damage, unknown files, a folder in use by another process, or a failing disk."""
+        """Create the folder if it is missing, lock it and read the segments. Cut off a torn tail. This call blocks.
+        Raises StoreError for damage, unknown files, a folder in use by another process, or a failing disk.
+        """
         try:
             make_folder(self.folder)
             self._take()
@@ -154,7 +155,8 @@ class SegmentLog:
 
     def recover(self, last: CommitId) -> int:
         """Drop the records after commit `last` and return their number. If the log was last used with another store,
-        keep everything and begin a new segment. Blocks. Raises StoreError."""
+        keep everything and begin a new segment. This call blocks. Raises StoreError.
+        """
         try:
             dropped = self._drop(last) if self.segments else 0
             if not self.segments or self.segments[-1].store != last.store:
@@ -168,7 +170,8 @@ class SegmentLog:
 
     def skip(self, number: int) -> None:
         """Never assign numbers below `number`. Use this if you know of records that the disk has lost: call it after
-        `recover`, on a log with `salvage`. Blocks. Raises StoreError."""
+        `recover`, on a log with `salvage`. This call blocks. Raises StoreError.
+        """
         if number <= self.next:
             return
         self.segments[-1].end = number
@@ -277,7 +280,7 @@ class SegmentLog:
         self._run_blocking(partial(self._store_frames, frames, self.flushed), written)
 
     def _store_frames(self, frames: list[Frame], synced: int) -> None:
-        """Write frames. Runs in a thread, one call at a time."""
+        """Write frames. This runs in a thread, one call at a time."""
         if not frames:
             return
         segment = self.segments[-1]
@@ -331,14 +334,16 @@ class SegmentLog:
         return sum(len(frame.payload) for frame in self._pending)
 
     def read(self, offset: int, size: int) -> list[Frame]:
-        """Return readable frames with about `size` bytes of payload, starting with the frame that holds record `offset`
-        and stopping at damage. Returns at least one frame if any is readable. Blocks; call it in any thread. Raises
-        Trimmed, or StoreError if the first frame is damaged."""
+        """Return readable frames with about `size` bytes of payload, starting with the frame that holds record
+        `offset` and stopping at damage. Returns at least one frame if any is readable. This call blocks; make it in
+        any thread. Raises Trimmed, or StoreError if the first frame is damaged.
+        """
         return read_frames(list(self.segments), offset, self.readable, size)
 
     def next_good(self, offset: int) -> int:
         """Return the number of the next readable record, at most `readable`. Use it after `read` raised StoreError for
-        `offset`. Blocks; call it in any thread. Raises OSError."""
+        `offset`. This call blocks; make it in any thread. Raises OSError.
+        """
         for segment in list(self.segments):
             if segment.base <= offset < segment.end:
                 return min(next_good(segment, offset), self.readable)
@@ -346,7 +351,8 @@ class SegmentLog:
 
     def trim(self, offset: int) -> int:
         """Delete segments whose records are all below `offset`, except the last segment. Return how many were deleted.
-        Blocks; call it in any thread, but only one call at a time. Raises StoreError."""
+        This call blocks; make it in any thread, but only one call at a time. Raises StoreError.
+        """
         count = 0
         while len(self.segments) > 1 and self.segments[1].base <= offset:
             try:
@@ -366,7 +372,8 @@ class SegmentLog:
 
         `path` must be in the log's folder, and its name must end in ``.segment.new``. It must hold the same records,
         divided into frames in any way, and all of them must be committed. Current readers continue with the old file.
-        Blocks; call it in any thread, but not during `trim`. Raises StoreError if `path` does not hold that segment.
+        This call blocks; make it in any thread, but not during `trim`. Raises StoreError if `path` does not hold that
+        segment.
         """
         try:
             old = next((one for one in self.segments[:-1] if one.base == base), None)

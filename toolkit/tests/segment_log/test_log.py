@@ -31,7 +31,7 @@ def run(
 
 
 class LogJournal:
-    """A minimal journal on a log."""
+    """A minimal journal built on a log."""
 
     name = "log"
 
@@ -58,7 +58,7 @@ class LogJournal:
 
 
 class TestJournalOnALog(JournalContract):
-    """The journal contract, with a segment for nearly every message."""
+    """Check the journal contract on a log that begins a segment for nearly every message."""
 
     @pytest.fixture(autouse=True)
     def _runtime(self) -> None:

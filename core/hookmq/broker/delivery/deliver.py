@@ -32,8 +32,9 @@ def deliver(
     subscription: Subscription,
     waiter: Acknowledgement | None = None,
 ) -> None:
-    """Deliver a message to `session`: send it if the client has room, or queue it within the session's bounds, or drop
-    it."""
+    """Deliver a message to `session`. Send it if the client has room. Otherwise queue it within the session's bounds,
+    or drop it.
+    """
     delivery = Delivery(outgoing, qos, retain, identifiers, subscription)
     if qos == 0:
         _deliver_qos0(state, session, delivery)

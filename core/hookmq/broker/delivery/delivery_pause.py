@@ -9,8 +9,9 @@ from hookmq.hooks.rate_limit import RateLimiter
 
 
 def use_rate_limiter(connection: ConnectionState, rate_limiter: RateLimiter | None) -> None:
-    """Use `rate_limiter` as the rate limit from now on. A PUBLISH that already waits still waits for the previous
-    rate limit."""
+    """Use `rate_limiter` as the rate limit from now on. A PUBLISH that is already waiting keeps waiting for the
+    previous limit.
+    """
     connection.rate_limiter = rate_limiter
     connection.delivery_limit = rate_limiter.delivery_limit if rate_limiter is not None else None
     delivery_wait, connection.delivery_wait = connection.delivery_wait, None

@@ -20,9 +20,10 @@ SLICE: Final = 256
 
 
 class Purge:
-    """One purge of one session's queue. `by` is the id of the plugin that asked for it. `done` is called with the number
-    of dropped messages once that is committed, or once the session has ended. `failed` is called instead after an
-    internal error, which ends the purge."""
+    """A purge of one session's queue. `by` is the id of the plugin that asked for it. `done` is called with the number
+    of dropped messages once the drops are committed, or once the session has ended. `failed` is called instead after
+    an internal error, which ends the purge.
+    """
 
     __slots__ = (
         "_by", "_count", "_done", "_failed", "_holds", "_last", "_left", "_left_qos0", "_session", "_state", "_waits",

@@ -41,7 +41,7 @@ def has_room(session: Session) -> bool:
 
 
 def first_in_line(session: Session) -> bool:
-    """Return whether no message waits for the client that a new one would overtake."""
+    """Return whether a new message may be sent without overtaking one that waits for the client."""
     return not session.queued and not session.resend
 
 
@@ -300,7 +300,8 @@ def identifiers_of(subscription: Subscription) -> tuple[int, ...]:
 
 def encode_for(state: BrokerState, session: Session, delivery: Delivery) -> tuple[bytes, bytes]:
     """Return (head, tail) of the PUBLISH for this client; the packet id, if any, goes between them. It is encoded once
-    for all clients that can share the encoding. Both are empty for a plugin's client that limits no packet size."""
+    for all clients that can share the encoding. Both are empty for a plugin client that sets no maximum packet size.
+    """
     outgoing = delivery.outgoing
     message = outgoing.message
     client = session.client

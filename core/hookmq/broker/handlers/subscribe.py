@@ -34,7 +34,7 @@ _SLICE: Final = 512
 
 
 class Subscribing:
-    """A SUBSCRIBE in progress: which of its filters are done."""
+    """The progress of one SUBSCRIBE through its filters."""
 
     __slots__ = (
         "cancelled", "client", "codes", "connection", "packet", "pipeline", "reason", "retained", "session", "state",

@@ -138,7 +138,7 @@ class SubscriptionPipeline:
             step()
 
     def run(self, subscription: Subscription, done: Decided) -> None:
-        """Make `subscription`, and call `done` with the result, either now or after the plugins have decided."""
+        """Create `subscription`, and call `done` with the result, either now or after the plugins have decided."""
         self._done = done
         if self._asks:
             self._authorize(subscription, self._transform)

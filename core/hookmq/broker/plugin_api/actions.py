@@ -20,7 +20,7 @@ from hookmq.session.session import Session
 
 
 class Actions(HandleBase):
-    """The methods of the handle that change state."""
+    """The methods of a plugin's handle that change the broker's state."""
 
     __slots__ = ()
 

@@ -19,7 +19,7 @@ from hookmq.mqtt.topics import parse_share, validate_filter
 
 
 class Authorization(HandleBase):
-    """The methods of the handle that authorize actions."""
+    """The methods of a plugin's handle that authorize actions."""
 
     __slots__ = ()
 

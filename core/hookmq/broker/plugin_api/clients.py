@@ -22,7 +22,7 @@ from hookmq.mqtt.topics import validate_topic
 
 
 class Clients(HandleBase):
-    """The methods of the handle that connect plugin clients."""
+    """The methods of a plugin's handle that connect plugin clients."""
 
     __slots__ = ()
 

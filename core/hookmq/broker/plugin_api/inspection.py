@@ -55,7 +55,7 @@ def _group(group: SharedSubscription) -> SharedGroup:
 
 
 class Inspection(HandleBase):
-    """The methods of the handle that read state."""
+    """The methods of a plugin's handle that read the broker's state."""
 
     __slots__ = ()
 
@@ -217,7 +217,7 @@ class Inspection(HandleBase):
 
 
 def _filters(session: Session, after: str, count: int) -> list[str]:
-    """Return the first `count` filters of a session after `after`, and one more if there are more. They are sorted by
+    """Return the next `count` filters of a session after `after`, plus one more if there is one. They are sorted by
     text, because a position in any other order would be lost when its filter is unsubscribed.
     """
     filters = session.subscriptions

@@ -17,7 +17,7 @@ from hookmq.storage.records import MAX_STATE_KEY
 
 
 class Keeping(HandleBase):
-    """The methods of the handle that keep state."""
+    """The methods of a plugin's handle that keep the plugin's state."""
 
     __slots__ = ()
 

@@ -51,7 +51,7 @@ def _inflight(number: int, delivery: Delivery) -> InflightMessage:
 
 
 class Messages(HandleBase):
-    """The methods of the handle that read messages."""
+    """The methods of a plugin's handle that read messages."""
 
     __slots__ = ()
 

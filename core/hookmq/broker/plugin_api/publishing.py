@@ -23,7 +23,7 @@ from hookmq.session.session import Session
 
 
 class Publishing(HandleBase):
-    """The methods of the handle that publish."""
+    """The methods of a plugin's handle that publish messages."""
 
     __slots__ = ()
 

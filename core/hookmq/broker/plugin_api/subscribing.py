@@ -21,7 +21,7 @@ _LARGEST_IDENTIFIER = 268_435_455
 
 
 class Subscribing(HandleBase):
-    """The methods of the handle that subscribe clients."""
+    """The methods of a plugin's handle that subscribe clients."""
 
     __slots__ = ()
 

@@ -72,7 +72,7 @@ class PublishResult:
 
 
 class PublishPipeline:
-    """One incoming message.
+    """The pipeline for one incoming message.
 
     `client` is None for messages from the broker and from plugins. These need no authorization: configuring a plugin
     means trusting it. `cancel` stops the pipeline when the client disconnects.

@@ -184,8 +184,9 @@ def terminate(state: BrokerState, session: Session, reason: str) -> None:
 
 
 def _return_all_shared(state: BrokerState, session: Session) -> tuple[SharedSubscription, ...]:
-    """Give an ending session's shared messages back to their groups, including groups it has left, because it can no
-    longer complete any delivery. Return the groups that may have received some."""
+    """Give an ending session's shared messages back to their groups, including groups that it has left. The session
+    can no longer complete any delivery. Return the groups that may have received messages.
+    """
     groups = tuple(session.groups)
     shared = [d for d in session.inflight.values() if d.group is not None]
     if shared:

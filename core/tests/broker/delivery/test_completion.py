@@ -154,7 +154,7 @@ def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
 def test_a_repeated_pubrec_of_a_session_that_ends_with_its_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """[MQTT-4.3.3-4] Each PUBREC is answered, and the state that all such sessions share does not
+    """[MQTT-4.3.3-4] Each PUBREC for a clean session is answered. The state that all clean sessions share does not
     change.
     """
     harness = broker_harness()

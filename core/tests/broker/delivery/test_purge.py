@@ -163,7 +163,9 @@ def test_purging_the_qos_0_messages_of_a_slow_client(
 def test_what_arrives_between_two_slices_is_kept(
     broker_harness: Make, mine: HookRecorder, qos: int
 ) -> None:
-    """The queue exists only in memory, and QoS 0 messages have a separate queue."""
+    """Messages that arrive between two slices are kept. The queue exists only in memory, and QoS 0 messages have a
+    separate queue.
+    """
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one", properties={"receive_maximum": 1}, auto_ack=False)
     one.subscribe("t", qos)
@@ -193,7 +195,9 @@ def test_what_arrives_between_two_slices_is_kept(
 
 
 def test_what_arrives_during_two_purges_is_kept(broker_harness: Make, mine: HookRecorder) -> None:
-    """Each purge counts all messages when it starts, but the other purge drops some of them."""
+    """Messages that arrive during two purges are kept. Each purge counts all messages when it starts, but the other
+    purge drops some of them.
+    """
     store = LateReads()
     harness = broker_harness(plugins=[mine], store=store, config={"session": {"queue_page": 2}})
     one = queue(harness, 7)

@@ -162,8 +162,8 @@ def test_messages_read_from_the_store_have_their_current_subscription(broker_har
 
 
 def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
-    """Room is made in the full queue. QoS 0 messages that wait for the slow client are not dropped
-    instead.
+    """A full queue drops one of its own messages to make room. QoS 0 messages that wait for the slow client are not
+    dropped.
     """
     session = {"queue_messages": 2, "queue_drop": "oldest"}
     harness = broker_harness(config={"session": session})
@@ -242,9 +242,7 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
 
 
 def test_queues_and_packet_ids_are_not_recorded_in_a_store_in_memory(broker_harness: Make) -> None:
-    """With a store in memory, a queued or inflight message exists once, in the session, and the
-    store does not copy it.
-    """
+    """With a store in memory, a queued or in-flight message exists only in the session. The store does not copy it."""
     harness = broker_harness(config={"session": {"queue_page": 1}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 2)

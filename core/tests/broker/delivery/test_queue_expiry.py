@@ -1,5 +1,5 @@
-"""Message expiry: the interval counts down while a message waits, and no longer applies once the
-message was sent.
+"""Message expiry: the interval counts down while a message waits, and no longer applies once the message has been
+sent.
 """
 
 from collections.abc import Callable

@@ -206,7 +206,9 @@ def test_a_clean_start_forgets(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resending_where_configured(broker_harness: Make, version: int) -> None:
-    """[MQTT-4.4.0-1], edge case 43: only MQTT 3 messages are sent again, with DUP, until they are acknowledged."""
+    """[MQTT-4.4.0-1], edge case 43: only messages to MQTT 3 clients are sent again, with DUP, until they are
+    acknowledged.
+    """
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 2)

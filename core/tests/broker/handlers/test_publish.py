@@ -293,8 +293,8 @@ def denier(verdict: Deny) -> HookRecorder:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int, qos: int) -> None:
-    """Edge case 46 [MQTT311-3.3.5-2]: a denied PUBLISH gives MQTT 5 clients the reason code and
-    MQTT 3 clients an acknowledgement. Repeated attempts are denied as well.
+    """Edge case 46 [MQTT311-3.3.5-2]: after a denied PUBLISH, MQTT 5 clients get the reason code, and MQTT 3 clients
+    get an acknowledgement. Repeated attempts are denied as well.
     """
     harness = broker_harness(plugins=[denier(Deny(reason="not you"))])
     subscriber = harness.connect("s")

@@ -1,4 +1,4 @@
-"""Calls to the `broker` argument from a thread are passed to the event loop or refused. Tested on virtual and real
+"""Calls to the `broker` argument from a thread are passed to the event loop or refused. The tests use virtual and real
 threads.
 """
 

@@ -165,7 +165,7 @@ def test_arguments_of_a_wrong_type_are_refused_at_once(
 def test_a_message_has_the_limit_of_a_publish(
     broker_harness: Make, mine: HookRecorder, as_client: bool
 ) -> None:
-    """The size is that of the MQTT 5 packet: here 3 bytes for the header, 3 for the topic and 2 for the packet id."""
+    """The size is that of the MQTT 5 packet. In this test, the header has 3 bytes, the topic 3 and the packet id 2."""
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.connect("one")
     client = client_of(harness) if as_client else None
@@ -189,7 +189,9 @@ def test_a_message_has_the_limit_of_a_publish(
 def test_a_reload_lowers_the_limit_only_for_new_connections(
     broker_harness: Make, mine: HookRecorder
 ) -> None:
-    """A plugin may still publish a message that is as large as an older connection may send."""
+    """After a reload lowers the limit, a plugin may still publish a message of the size that older connections may
+    send.
+    """
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.reload(config={"broker": {"max_packet_size": 500}})
     harness.handle("mine").publish("a", bytes(900))

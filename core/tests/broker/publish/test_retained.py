@@ -485,8 +485,8 @@ def test_a_search_that_finds_nothing_takes_many_turns(
 
 
 def test_few_encodings_of_a_large_message_are_kept(harness: Harness) -> None:
-    """Only a few encodings of a large message are cached, because each is a copy of the payload and
-    a message may be retained for years.
+    """Only a few encodings of a large message are cached. Each is a copy of the payload, and a message may be retained
+    for years.
     """
     client = harness.connect("c")
     client.publish("t", b"x" * 10_000, 1, retain=True)

@@ -1,4 +1,4 @@
-"""Test wills: when they are published and when not, and under which publisher."""
+"""Test wills: when they are published, when they are not, and on whose behalf."""
 
 from collections.abc import Callable
 from typing import Any

@@ -76,8 +76,8 @@ def five(vectors: list[Any]) -> list[Any]:
 
 
 def test_mqtt5_reads_the_vectors(vectors: list[Any]) -> None:
-    """`mqtt5` reads the same fields from the vectors, except codes that only table 2-6 contains and
-    alias 0, which `mqtt5` cannot read.
+    """`mqtt5` reads the same fields from the vectors. The exceptions are codes that only table 2-6 contains, and alias
+    0, which `mqtt5` cannot read.
     """
     read = 0
     for vector in five(vectors):

@@ -26,7 +26,7 @@ class CapturePlugin(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> FileJournal:
-        """Return the journal. Called once, before the broker starts; `recover` opens the file."""
+        """Return the journal. The broker calls this once, before it starts; `recover` opens the file."""
         self._journal = FileJournal(
             self.id, self.config.path, self.config.topics, broker.runtime.run_blocking
         )

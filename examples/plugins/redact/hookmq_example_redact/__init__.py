@@ -22,8 +22,7 @@ class RedactConfig:
 class RedactPlugin(Plugin):
     """Delivers redacted messages to untrusted clients.
 
-    Untrusted clients do not receive payloads other than JSON objects, since the content of those is
-    unknown.
+    Payloads that are not JSON objects are not delivered to untrusted clients, because their content is unknown.
     """
 
     Config = RedactConfig
