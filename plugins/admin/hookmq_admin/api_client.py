@@ -93,6 +93,11 @@ class ApiClient:
             raise ConfigError("no token", hint=f"use --token-file FILE or the variable {TOKEN}")
         return cls(url, token, arguments.ca_file, arguments.timeout)
 
+    @property
+    def token(self) -> str:
+        """The token that requests use."""
+        return self._token
+
     def ask(
         self,
         method: str,

@@ -108,10 +108,11 @@ class AdminPlugin(Plugin):
     @staticmethod
     @hookimpl
     def register_cli(group: CommandGroup) -> None:
-        """Add ``hookmq admin``."""
-        from hookmq_admin.cli import register
+        """Add ``hookmq admin`` and ``hookmq top``."""
+        from hookmq_admin import cli, top
 
-        register(group)
+        cli.register(group)
+        top.register(group)
 
 
 def _in_thread(broker: BrokerHandle, call: Callable[[], object]) -> Awaitable[Any]:
