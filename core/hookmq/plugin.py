@@ -49,6 +49,7 @@ from hookmq.model.events import (
     EndedBy,
     SessionEvent,
 )
+from hookmq.model.histogram import Histogram
 from hookmq.model.message import Message, Will
 from hookmq.model.metrics import Metrics
 from hookmq.model.reload_report import ReloadReport, SettingChange
@@ -254,6 +255,7 @@ __all__ = [
     "Dropped",
     "EndedBy",
     "Handled",
+    "Histogram",
     "HookMQError",
     "HookSnapshot",
     "HttpRouter",

@@ -24,7 +24,7 @@ from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
-from hookmq.model.metrics import Metrics
+from hookmq.model.metrics import Metrics, traffic_of
 from hookmq.model.reload_report import Reloader
 from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import Settings
@@ -139,6 +139,7 @@ class Broker:
         connection limit, close it at once.
         """
         connection = PacketReader(self.state, wire, peer, scope, DISPATCH, self._on_end)
+        connection.traffic = traffic_of(self.metrics, scope.name)
         self._admit(connection, peer, scope)
         return connection
 

@@ -76,12 +76,13 @@ class ClientConnection(ConnectionState):
 
     def send(self, data: bytes) -> None:
         """Append bytes to this turn's write, regardless of the client's quota [MQTT-3.3.4-10, 4.9.0-3]."""
+        self.state.metrics.sent_types[data[0] >> 4] += 1
         session = self.session
         if session is not None and session.connection is self:
             session.out.append(data)
             self.state.writes.mark(session)
         elif self.phase is not Phase.CLOSED:
-            self.state.metrics.bytes_sent += len(data)
+            self.traffic.bytes_sent += len(data)
             self.wire.write(data)
 
     def send_packet(self, packet: Packet) -> None:
@@ -168,6 +169,7 @@ class ClientConnection(ConnectionState):
         limit = self.max_packet_size
         data = encode_refusal(version or self.version, code, reason, properties, malformed, limit)
         if data:
+            self.state.metrics.sent_types[data[0] >> 4] += 1
             self.wire.write(data)
         # [MQTT-3.2.2-7] [MQTT311-3.2.2-5]
         self.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
@@ -202,6 +204,7 @@ class ClientConnection(ConnectionState):
             data = encode_disconnect(code, reason, reference, self.max_packet_size)
             self.flush()
             if data:
+                self.state.metrics.sent_types[data[0] >> 4] += 1
                 self.wire.write(data)
         else:
             self.flush()
@@ -263,6 +266,7 @@ class ClientConnection(ConnectionState):
         """Handle one packet, or hold it while a decision is pending."""
         if self.phase is Phase.CLOSED:
             return
+        self.state.metrics.received_types[header >> 4] += 1
         if not self.legal[header]:
             # [MQTT-2.1.3-1, 3.1.0-1, 3.1.0-2]; packets that only a server sends are refused too
             raise refuse_header(header, self.version, True)

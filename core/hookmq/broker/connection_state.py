@@ -58,6 +58,7 @@ class ConnectionState(ConnectionView):
         # Long on purpose: it documents every field.
         self.state = state
         self.wire = wire
+        self.traffic = state.metrics.other_traffic
         self.peer = peer
         self.scope = scope
         self.use_chains(state.chains(scope.name))

@@ -10,8 +10,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from hookmq.broker.plugin_state import PluginSpace
-from hookmq.hooks.metric_registry import MetricRegistry, Sample, Timing, Value
+from hookmq.hooks.metric_registry import MetricRegistry, Sample, Value
+from hookmq.model.histogram import Histogram
 from hookmq.model.metrics import HELP
+from hookmq.mqtt.reason_codes import PacketType
 
 if TYPE_CHECKING:
     from hookmq.broker.broker import Broker
@@ -31,6 +33,9 @@ _ROUTES: Final = {
 }
 
 
+_ACKNOWLEDGEMENTS: Final = (
+    PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP,
+)  # fmt: skip
 _SPACES: Final[dict[str, tuple[str, Callable[[PluginSpace], int]]]] = {
     "plugin_state_keys": ("Keys in the state of a plugin.", lambda space: len(space.values)),
     "plugin_state_bytes": (
@@ -69,8 +74,22 @@ def register_core(registry: MetricRegistry, broker: "Broker") -> None:
     for name, help in _HOOKS.items():
         add = registry.counter if name.endswith("_total") else registry.gauge
         add(name, help, partial(_hook_rows, broker, f"hookmq_{name}"))
-    registry.summary("hook_duration_seconds", "Duration of calls of hooks; those for messages are sampled, 1 in 64.",
-                     lambda: _durations(broker))
+    registry.histogram("hook_duration_seconds", "Duration of calls of hooks; those for messages are sampled, 1 in 64.",
+                       lambda: broker.state.hooks.durations())
+    registry.counter("listener_bytes_received_total", "Bytes received from clients, by listener.",
+                     lambda: _traffic(broker, "bytes_received"))
+    registry.counter("listener_bytes_sent_total", "Bytes sent to clients, by listener.",
+                     lambda: _traffic(broker, "bytes_sent"))
+    registry.counter("packets_received_by_type_total", "MQTT packets received, by type.", lambda: _received(broker))
+    registry.counter("packets_sent_by_type_total", "MQTT packets sent, by type, without acknowledgements of messages.",
+                     lambda: _sent(broker))
+    registry.counter("messages_received_by_qos_total", "PUBLISH packets received, by QoS.", lambda: _by_qos(broker))
+    registry.histogram("loop_lag_seconds", "How late the event loop ran a timer, 20 times a second.",
+                       lambda: [({}, broker.metrics.loop_lag)])
+    registry.histogram("commit_duration_seconds", "Duration of commits, unless nothing outlives the process.",
+                       lambda: [({}, broker.metrics.commit_seconds)])
+    registry.histogram("delivery_delay_seconds", "Time from receiving a message to sending it, for 1 turn in 16.",
+                       lambda: [({}, _delays(broker))])
     # fmt: on
 
 
@@ -95,13 +114,31 @@ def _hook_rows(broker: "Broker", name: str) -> list[Sample]:
     return [(labels, value) for row, labels, value in broker.state.hooks.metrics() if row == name]
 
 
-def _durations(broker: "Broker") -> list[Timing]:
-    sums: dict[tuple[tuple[str, str], ...], float] = {}
-    found: list[Timing] = []
-    for name, labels, value in broker.state.hooks.metrics():
-        # each hook's sum precedes its count
-        if name == "hookmq_hook_duration_seconds_sum":
-            sums[tuple(labels.items())] = value
-        elif name == "hookmq_hook_duration_seconds_count":
-            found.append((labels, value, sums[tuple(labels.items())]))
-    return found
+def _traffic(broker: "Broker", name: str) -> list[Sample]:
+    return [
+        ({"listener": listener}, getattr(traffic, name))
+        for listener, traffic in broker.metrics.listeners.items()
+    ]
+
+
+def _received(broker: "Broker") -> list[Sample]:
+    counts = broker.metrics.received_types
+    return [({"type": kind.name}, counts[kind]) for kind in PacketType]
+
+
+def _sent(broker: "Broker") -> list[Sample]:
+    # Acknowledgements are left out: one write may contain many, and counting them would slow down every message.
+    counts = list(broker.metrics.sent_types)
+    counts[PacketType.PUBLISH] = broker.metrics.messages_delivered
+    return [
+        ({"type": kind.name}, counts[kind]) for kind in PacketType if kind not in _ACKNOWLEDGEMENTS
+    ]
+
+
+def _by_qos(broker: "Broker") -> list[Sample]:
+    return [({"qos": str(qos)}, n) for qos, n in enumerate(broker.metrics.received_by_qos())]
+
+
+def _delays(broker: "Broker") -> Histogram:
+    broker.state.writes.sampling_asked = True
+    return broker.metrics.delivery_seconds

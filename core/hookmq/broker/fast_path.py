@@ -132,6 +132,8 @@ def forward(
             return REFUSED
         if taken is None and connection.unacknowledged >= connection.receive_maximum:
             return REFUSED
+        if qos == 2:
+            state.metrics.received_qos2 += 1
     message: Message | None = None
     if cached.calls:
         message = client_message(

@@ -51,7 +51,10 @@ class PacketReader(ClientConnection):
         which is also logged [MQTT311-4.8.0-2]."""
         if self.phase is Phase.CLOSED:
             return
-        self.state.metrics.bytes_received += len(data)
+        self.traffic.bytes_received += len(data)
+        writes = self.state.writes
+        if writes.sampling:
+            writes.begin_sample()
         rest = self.rest
         if rest is not None:
             # The transport delivered bytes after reading stopped, as TLS may.
@@ -137,6 +140,8 @@ class PacketReader(ClientConnection):
             last = pos + _READ_BYTES
         enough = state.work + _READ_WORK
         packets = messages = delivered = 0
+        # Packets by type and QoS are derived from these in the `finally` block: most packets are counted only once.
+        handled = releases = received = completes = levels = 0
         ways = state.shortcuts
         hot = ways and self.phase is Phase.OPEN and not self.waiting and self.held is None
         five = self.version == 5
@@ -281,6 +286,7 @@ class PacketReader(ClientConnection):
                                     self, cached, data, pos, stop, start, after, properties
                                 )
                                 if way == FORWARDED:
+                                    levels += header & 6
                                     messages += 1
                                     pos = after
                                     if state.work > enough:
@@ -303,6 +309,7 @@ class PacketReader(ClientConnection):
                                 continue
                         elif header == 0x50:
                             if session.inflight.get(number) is VOLATILE_2:
+                                received += 1
                                 session.inflight[number] = VOLATILE_RELEASED
                                 out = session.out
                                 out.append(PUBREL)
@@ -311,6 +318,7 @@ class PacketReader(ClientConnection):
                                 pos = after
                                 continue
                             if record_pubrec(state, session, number):
+                                received += 1
                                 pos = after
                                 continue
                         elif kind == 0x60:
@@ -322,6 +330,7 @@ class PacketReader(ClientConnection):
                                 and not (session.durable and state.recording)
                                 and not self.answers
                             ):
+                                releases += 1
                                 taken.remove(number)
                                 out = session.out
                                 out.append(PUBCOMP)
@@ -330,14 +339,17 @@ class PacketReader(ClientConnection):
                                 pos = after
                                 continue
                         elif header == 0x70 and session.inflight.get(number) is VOLATILE_RELEASED:
+                            completes += 1
                             del session.inflight[number]
                             freed = True
                             pos = after
                             continue
                 if continued:
                     continued = False
+                    levels += header & 6
                     messages += 1
                 else:
+                    handled += 1
                     state.work += 1
                     self.take(header, data[body:after])
                 pos = after
@@ -365,6 +377,15 @@ class PacketReader(ClientConnection):
                 metrics.packets_received += packets
                 metrics.messages_received += messages
                 metrics.messages_delivered += delivered
+                if packets != handled:
+                    types = metrics.received_types
+                    types[3] += messages
+                    types[4] += packets - messages - handled - received - releases - completes
+                    if received or releases or completes:
+                        types[5] += received
+                        types[6] += releases
+                        types[7] += completes
+                    metrics.received_qos_sum += levels >> 1
                 if (state.writes.dirty or state.writes.later) and not state.writes.scheduled:
                     state.writes.schedule()
                 if messages:

@@ -330,6 +330,7 @@ class PluginConnection(PluginMailbox):
         session = self.session
         assert session is not None
         state.metrics.messages_received += 1
+        state.metrics.received_qos_sum += qos
         if cached.raw_forwardable and not cached.told and not (qos and self.answers):
             self._forward_encoded(cached, session, payload, qos)
             if done is not None:

@@ -149,6 +149,8 @@ class BrokerState:
             self.guarded,
             self._commit_collected,
             self._put_sent,
+            runtime.now if self.recording else None,
+            metrics.commit_seconds,
         )
         self.commit_pause = CommitPause(runtime, self.committer, self._written_after_pause)
         self.writes.committer = self.committer

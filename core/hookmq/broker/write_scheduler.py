@@ -5,12 +5,16 @@ many bytes wait for one client, they are written at once. The transport can then
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from hookmq.broker.published_events import PublishedEvent
 from hookmq.model.metrics import Metrics
 from hookmq.model.runtime import Runtime
 from hookmq.session.session import IDLE, PENDING, Session
 from hookmq.storage.group_commit import GroupCommit
+
+SAMPLED: Final = 16
+"""One turn in this many is timed, once something has read the metric."""
 
 
 class WriteScheduler:
@@ -19,7 +23,8 @@ class WriteScheduler:
     """
 
     __slots__ = (
-        "commit", "committer", "dirty", "later", "metrics", "room", "runtime", "scheduled", "shared", "tell", "turn",
+        "_began", "_delivered", "commit", "committer", "dirty", "later", "metrics", "room", "runtime", "sampling",
+        "sampling_asked", "scheduled", "shared", "tell", "turn",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, metrics: Metrics, room: int) -> None:
@@ -36,6 +41,13 @@ class WriteScheduler:
         """Sessions with bytes to write."""
         self.scheduled = False
         """Whether `end_turn` will run at the end of this turn."""
+        self.sampling_asked = False
+        """Whether one turn in `SAMPLED` is timed, because something reads `Metrics.delivery_seconds`."""
+        self.sampling = False
+        """Whether this turn is timed."""
+        self._began = -1.0
+        self._delivered = 0
+        """When the timed turn received its first bytes, and the messages delivered before that."""
         self.turn = 0
         """Turns ended so far."""
         self.shared = 0
@@ -55,8 +67,33 @@ class WriteScheduler:
         if self.committer.collecting:
             self.commit()
         self.flush()
+        if self.sampling_asked:
+            self._end_sample()
         if self.later:
             self.runtime.call_soon(self.tell)
+
+    def begin_sample(self) -> None:
+        """Time this turn from now on, if it is not timed already."""
+        if self._began < 0.0:
+            self._began = self.runtime.now()
+            self._delivered = self.metrics.messages_delivered
+
+    def count_queued(self, age: float) -> None:
+        """Count a message that is sent in this timed turn, `age` seconds after it was received."""
+        if self._began >= 0.0:
+            self._delivered += 1
+        self.metrics.delivery_seconds.add(max(0.0, age))
+
+    def _end_sample(self) -> None:
+        """Count the messages of a timed turn, or decide whether to time the next turn."""
+        if not self.sampling:
+            self.sampling = self.turn % SAMPLED == 0
+        elif self._began >= 0.0:
+            count = self.metrics.messages_delivered - self._delivered
+            if count > 0:
+                self.metrics.delivery_seconds.add(self.runtime.now() - self._began, count)
+            self._began = -1.0
+            self.sampling = False
 
     def mark(self, session: Session) -> None:
         """Schedule `session.out` to be written at the end of this turn."""
@@ -94,7 +131,7 @@ class WriteScheduler:
         if connection is not None and out:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
-            self.metrics.bytes_sent += len(data)
+            connection.traffic.bytes_sent += len(data)
             self.metrics.writes += 1
             connection.wire.write(data)
 
@@ -105,8 +142,6 @@ class WriteScheduler:
         if not dirty:
             return
         self.dirty = []
-        metrics = self.metrics
-        sent = 0
         for session in dirty:
             if session.state == PENDING:
                 session.state = IDLE
@@ -116,7 +151,6 @@ class WriteScheduler:
             if connection is not None and out:
                 data = out[0] if len(out) == 1 else b"".join(out)
                 out.clear()
-                sent += len(data)
+                connection.traffic.bytes_sent += len(data)
                 connection.wire.write(data)
-        metrics.bytes_sent += sent
-        metrics.writes += len(dirty)
+        self.metrics.writes += len(dirty)

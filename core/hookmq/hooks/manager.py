@@ -26,6 +26,7 @@ from hookmq.hooks.registry import Implementation, Registry, adapt, register
 from hookmq.hooks.specs import OBSERVERS, SPECS, HookKind
 from hookmq.model.errors import PluginError, StoreError
 from hookmq.model.events import Action
+from hookmq.model.histogram import Histogram
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import HookSnapshot, PluginSnapshot
@@ -262,6 +263,14 @@ class Hooks:
                 rows.append(("hookmq_hook_circuit_open", labels, is_open))
         return rows
 
+    def durations(self) -> list[tuple[Mapping[str, str], Histogram]]:
+        """Return the durations of all implemented hooks, with their labels."""
+        return [
+            ({"hook": name, "plugin": one.instance.id}, one.instance.stats(name).durations())
+            for name, found in self.registry.items()
+            for one in found
+        ]
+
     def snapshots(self) -> tuple[PluginSnapshot, ...]:
         """Return all plugins with the counters of their hooks, in the order of the configuration."""
         hooks: dict[str, list[HookSnapshot]] = {one.id: [] for one in self.plugins}
@@ -453,8 +462,6 @@ def _metrics(instance: PluginInstance, hook: str) -> list[Metric]:
         ("hookmq_hook_calls_total", {**labels, "outcome": outcome}, float(getattr(stats, outcome)))
         for outcome in spec.outcomes
     ]
-    rows.append(("hookmq_hook_duration_seconds_sum", labels, stats.seconds))
-    rows.append(("hookmq_hook_duration_seconds_count", labels, float(stats.timed)))
     queue: ObserverQueue | None = instance.kept.queue
     lane = queue.lanes.get(hook) if queue is not None else None
     if lane is not None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Final, Literal
 
+from hookmq.model.histogram import Histogram
 from hookmq.model.metrics import PREFIX
 
-MetricKind = Literal["counter", "gauge", "summary"]
+MetricKind = Literal["counter", "gauge", "summary", "histogram"]
 Value = int | float
 Sample = tuple[Mapping[str, str], Value]
 """(labels, value)."""
@@ -21,6 +22,8 @@ Read = Callable[[], Value | Iterable[Sample]]
 Timing = tuple[Mapping[str, str], Value, Value]
 """(labels, count, sum)."""
 ReadTimings = Callable[[], Iterable[Timing]]
+ReadHistograms = Callable[[], Iterable[tuple[Mapping[str, str], Histogram]]]
+"""Returns (labels, histogram) for each set of labels."""
 Unreadable = Callable[[str, str, Exception], None]
 """Called with (family, plugin, error) the first time a reader fails."""
 
@@ -51,13 +54,14 @@ class MetricRegistry:
     failure is reported to `unreadable`.
     """
 
-    __slots__ = ("_errors", "_families", "_plugin", "_unreadable")
+    __slots__ = ("_errors", "_families", "_plugin", "_prefix", "_unreadable")
 
     def __init__(self, unreadable: Unreadable | None = None) -> None:
         self._families: dict[str, MetricFamily] = {}
         self._errors: dict[tuple[str, str], int] = {}
         self._unreadable = unreadable
         self._plugin = ""
+        self._prefix = PREFIX
         self.counter(
             "metric_errors_total", "Failed readings of metrics, by family.", self._read_errors
         )
@@ -67,6 +71,12 @@ class MetricRegistry:
         share a family."""
         view = copy(self)
         view._plugin = plugin
+        return view
+
+    def standard(self) -> "MetricRegistry":
+        """Return a view that adds no prefix to names, for metrics whose names are the same in all programs."""
+        view = copy(self)
+        view._prefix = ""
         return view
 
     def counter(self, name: str, help: str, read: Read) -> None:
@@ -88,8 +98,13 @@ class MetricRegistry:
         `counter`."""
         self._add(name, "summary", help, lambda: _timings(read()))
 
+    def histogram(self, name: str, help: str, read: ReadHistograms) -> None:
+        """Add a histogram, such as durations in seconds, exported as ``_bucket``, ``_count`` and ``_sum``. Otherwise
+        like `counter`."""
+        self._add(name, "histogram", help, lambda: _buckets(read()))
+
     def _add(self, name: str, kind: MetricKind, help: str, read: Callable[[], list[_Row]]) -> None:
-        name = PREFIX + name.removeprefix(PREFIX)
+        name = self._prefix + name.removeprefix(PREFIX)
         if not _NAME.fullmatch(name):
             raise ValueError(f"invalid metric name {name!r}: expected letters, digits and _")
         if name.endswith(_RESERVED):
@@ -167,6 +182,18 @@ def _timings(read: Iterable[Timing]) -> list[_Row]:
     rows: list[_Row] = []
     for labels, count, total in read:
         rows += (("_count", labels, count), ("_sum", labels, total))
+    return rows
+
+
+def _buckets(read: Iterable[tuple[Mapping[str, str], Histogram]]) -> list[_Row]:
+    rows: list[_Row] = []
+    for labels, found in read:
+        total = 0
+        for bound, count in zip((*found.bounds, math.inf), found.counts, strict=True):
+            total += count
+            le = "+Inf" if bound == math.inf else repr(float(bound))
+            rows.append(("_bucket", {**labels, "le": le}, total))
+        rows += (("_count", labels, total), ("_sum", labels, found.sum))
     return rows
 
 

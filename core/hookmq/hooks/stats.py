@@ -1,10 +1,12 @@
 """Counters for one plugin's implementation of one hook."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 from hookmq.hooks.place import CodePlace, place_of
+from hookmq.model.histogram import CALL_SECONDS, Histogram
 from hookmq.plugin import no_log
 
 LOG_EVERY: Final = 60.0
@@ -26,7 +28,8 @@ class HookStats:
     """Plain counters, written on the event loop and read by exporters.
 
     `calls` counts started calls, and `pending` counts unfinished calls. The other counters count results by outcome.
-    Every call is timed, or one in 64 for a hot hook. `seconds` is the total duration of the `timed` calls.
+    Every call is timed, or one in 64 for a hot hook. `seconds` is the total duration of the `timed` calls, and `ranges`
+    counts them by the ranges of `CALL_SECONDS`.
     """
 
     plugin_id: str
@@ -47,6 +50,7 @@ class HookStats:
     timeout: int = 0
     seconds: float = 0.0
     timed: int = 0
+    ranges: list[int] = field(default_factory=lambda: [0] * (len(CALL_SECONDS) + 1))
     unlogged: int = 0
     last_error: str = ""
     mask: int = 0
@@ -77,14 +81,24 @@ class HookStats:
     def end(self, began: float) -> None:
         """Record the duration of a call that started at `began`. Does nothing if the call is not timed."""
         if began >= 0.0:
-            self.seconds += self.clock() - began
+            seconds = self.clock() - began
+            self.seconds += seconds
             self.timed += 1
+            self.ranges[bisect_left(CALL_SECONDS, seconds)] += 1
 
     def timed_calls(self, count: int, seconds: float) -> None:
         """Count `count` calls that took `seconds` each."""
         self.calls += count
         self.seconds += seconds * count
         self.timed += count
+        self.ranges[bisect_left(CALL_SECONDS, seconds)] += count
+
+    def durations(self) -> Histogram:
+        """Return the durations of the timed calls."""
+        found = Histogram(CALL_SECONDS)
+        found.counts = list(self.ranges)
+        found.sum = self.seconds
+        return found
 
     def failed(self, error: str, timeout: bool = False, cause: BaseException | None = None) -> None:
         """Count and log a failure. `error` describes it; `cause` is the exception, if any.

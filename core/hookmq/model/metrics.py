@@ -4,6 +4,18 @@ lookups."""
 from collections.abc import Mapping
 from typing import Final
 
+from hookmq.model.histogram import Histogram
+
+
+class ListenerTraffic:
+    """Bytes received from and sent to the clients of one listener."""
+
+    __slots__ = ("bytes_received", "bytes_sent")
+
+    def __init__(self) -> None:
+        self.bytes_received = 0
+        self.bytes_sent = 0
+
 
 class Metrics:
     """Counters since the broker started. Exporters add the prefix ``hookmq_`` and the suffix ``_total`` to each name.
@@ -12,10 +24,12 @@ class Metrics:
     """
 
     __slots__ = (
-        "authz_cache_hits", "authz_cache_misses", "bytes_received", "bytes_sent", "connections_accepted",
-        "connections_refused", "dropped", "keep_alive_timeouts", "messages_delivered", "messages_handled",
-        "messages_received", "packets_received", "protocol_errors", "receive_maximum_exceeded", "sessions_created",
-        "sessions_expired", "sessions_resumed", "takeovers", "watchdog_blocked", "wills_published", "writes",
+        "authz_cache_hits", "authz_cache_misses", "commit_seconds", "connections_accepted", "connections_refused",
+        "delivery_seconds", "dropped", "keep_alive_timeouts", "listeners", "loop_lag", "messages_delivered",
+        "messages_handled", "messages_received", "other_traffic", "packets_received", "protocol_errors",
+        "receive_maximum_exceeded", "received_qos2", "received_qos_sum", "received_types", "sent_types",
+        "sessions_created", "sessions_expired", "sessions_resumed", "takeovers", "watchdog_blocked",
+        "wills_published", "writes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -29,8 +43,6 @@ class Metrics:
         self.messages_received = 0
         self.messages_delivered = 0
         self.messages_handled = 0
-        self.bytes_received = 0
-        self.bytes_sent = 0
         self.writes = 0
         self.protocol_errors = 0
         self.keep_alive_timeouts = 0
@@ -40,6 +52,41 @@ class Metrics:
         self.wills_published = 0
         self.watchdog_blocked = 0
         self.dropped: dict[tuple[str, str], int] = {}
+        self.listeners: dict[str, ListenerTraffic] = {}
+        """The traffic of each listener that has had a connection, by its name."""
+        self.other_traffic = ListenerTraffic()
+        """The traffic of connections without a listener."""
+        self.received_types = [0] * 16
+        """MQTT packets received, by packet type."""
+        self.sent_types = [0] * 16
+        """MQTT packets sent, by packet type, except PUBLISH and its acknowledgements."""
+        self.received_qos_sum = 0
+        """The sum of the QoS of all PUBLISH packets received. With `received_qos2`, it gives the number of each QoS."""
+        self.received_qos2 = 0
+        """QoS 2 PUBLISH packets received."""
+        self.loop_lag = Histogram()
+        self.commit_seconds = Histogram()
+        self.delivery_seconds = Histogram()
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes received from clients."""
+        return self.other_traffic.bytes_received + sum(
+            [one.bytes_received for one in self.listeners.values()]
+        )
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent to clients."""
+        return self.other_traffic.bytes_sent + sum(
+            [one.bytes_sent for one in self.listeners.values()]
+        )
+
+    def received_by_qos(self) -> tuple[int, int, int]:
+        """Return the number of PUBLISH packets received with QoS 0, 1 and 2."""
+        twos = self.received_qos2
+        ones = self.received_qos_sum - 2 * twos
+        return self.messages_received - ones - twos, ones, twos
 
     def count_drop(self, reason: str, direction: str, count: int = 1) -> None:
         """Add `count` dropped messages to the counter for a reason and direction."""
@@ -52,6 +99,14 @@ class Metrics:
         for (reason, direction), count in sorted(self.dropped.items()):
             values[f'messages_dropped{{reason="{reason}",direction="{direction}"}}'] = count
         return values
+
+
+def traffic_of(metrics: Metrics, listener: str) -> ListenerTraffic:
+    """Return the traffic of the listener with this name."""
+    found = metrics.listeners.get(listener)
+    if found is None:
+        found = metrics.listeners[listener] = ListenerTraffic()
+    return found
 
 
 PREFIX: Final = "hookmq_"

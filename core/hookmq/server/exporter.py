@@ -1,4 +1,4 @@
-"""The metrics that the exporter shows: those of the core, and the build."""
+"""The metrics that the exporter shows: those of the core, the build, and the process."""
 
 import platform
 
@@ -9,11 +9,14 @@ from hookmq.broker import Broker
 from hookmq.broker.core_metrics import register_core
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.plugin import HOOK_API
+from hookmq.server.process_metrics import register_process
 
 
 def register_exported(registry: MetricRegistry, broker: Broker) -> None:
-    """Register the core's metrics and ``hookmq_build_info``. Each export reads them from `broker`."""
+    """Register the core's metrics, ``hookmq_build_info`` and the metrics of the process. Each export reads them from
+    `broker` or the kernel."""
     register_core(registry, broker)
+    register_process(registry)
     build = {
         "build": BUILD.kind,
         "version": version("hookmq"),

@@ -156,6 +156,7 @@ class LoopWatchdog:
         now = time.monotonic()
         late = now - self._beaten - BEAT
         self._beaten = now
+        self._metrics.loop_lag.add(max(0.0, late))
         self._timer = self._loop.call_later(BEAT, self._beat)
         found, self._found = self._found, None
         if late > self._limit:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.model.client import ClientInfo
 from hookmq.model.message import Will
+from hookmq.model.metrics import ListenerTraffic
 from hookmq.model.runtime import Timer, Wire
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -31,10 +32,12 @@ class ConnectionView:
 
     __slots__ = (
         "alias_maximum", "aliases", "delivers", "delivery_limit", "in_process", "max_packet_size",
-        "problem_information", "wire", "writable",
+        "problem_information", "traffic", "wire", "writable",
     )  # fmt: skip
 
     wire: Wire
+    traffic: ListenerTraffic
+    """The traffic of the connection's listener."""
     in_process: bool
     """Whether the client is a plugin's, in this process: it gets deliveries (`arrive`) instead of bytes."""
     max_packet_size: int

@@ -8,9 +8,11 @@ A message that is acknowledged before its batch is committed is removed from the
 nothing is written, and its packets are sent at once.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from hookmq.model.histogram import Histogram
 from hookmq.model.message import Message
 from hookmq.session.inflight import Delivery
 from hookmq.storage.protocols import Journal, Readable, Store, StoreFailed
@@ -49,11 +51,13 @@ class GroupCommit:
     """Collects records, and the calls that wait for their commit.
 
     `failed` is called once, with the reason. `go_on` is called after each commit and must call `flush`, immediately or
-    soon after.
+    soon after. `clock` returns seconds, for `durations`; commits are not timed without it.
     """
 
     __slots__ = (
+        "_began",
         "_bytes",
+        "_clock",
         "_failed",
         "_go_on",
         "_gone",
@@ -73,6 +77,7 @@ class GroupCommit:
         "added",
         "collecting",
         "commits",
+        "durations",
         "fresh",
         "journals",
         "number",
@@ -87,6 +92,8 @@ class GroupCommit:
         guarded: Callable[[Callable[[], None]], None],
         go_on: Callable[[], None] | None = None,
         put: Callable[[Delivery], tuple[PutMessage, Enqueue]] | None = None,
+        clock: Callable[[], float] | None = None,
+        durations: Histogram | None = None,
     ) -> None:
         self.store = store
         self.journals = tuple(journals)
@@ -97,6 +104,10 @@ class GroupCommit:
         self._guarded = guarded
         self._go_on = go_on or self.flush
         self._put = put
+        self._clock = clock
+        self._began = 0.0
+        self.durations = durations or Histogram()
+        """The durations of commits, from the first journal's flush to the store's answer."""
         self._identity = store.identity
         self.number = store.last_commit().number + 1
         """The number of the commit that is collecting records."""
@@ -291,6 +302,8 @@ class GroupCommit:
         self._bytes = total - done
         self._running = True
         self._taken = taken
+        if self._clock is not None:
+            self._began = self._clock()
         ready = waiters if calls == len(waiters) else waiters[:calls]
         commit = CommitId(self._identity, self.number)
         self.number += 1
@@ -330,6 +343,12 @@ class GroupCommit:
                 self._fail(result.reason)
                 return
             self.commits += 1
+            if self._clock is not None:
+                # `Histogram.add` inline: this runs for each commit, which may be for each message.
+                seconds = self._clock() - self._began
+                durations = self.durations
+                durations.counts[bisect_left(durations.bounds, seconds)] += 1
+                durations.sum += seconds
             if journaled:
                 for tell in self._told:
                     self._guarded(partial(tell, commit))

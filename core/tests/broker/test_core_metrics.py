@@ -20,7 +20,7 @@ def exported(harness: Harness) -> dict[str, float]:
     return {
         name.removeprefix("hookmq_"): float(value)
         for name, _, value in found
-        if not name.startswith("hookmq_build_info")
+        if not name.startswith(("hookmq_build_info", "process_"))
     }
 
 

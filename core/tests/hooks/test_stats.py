@@ -10,6 +10,9 @@ def test_a_hot_hook_has_one_call_in_64_timed(runtime: VirtualRuntime) -> None:
         runtime.advance(0.5)
         stats.end(began)
     assert (stats.calls, stats.timed, stats.seconds) == (129, 3, 1.5)
+    found = stats.durations()
+    assert (found.count, found.sum) == (3, 1.5)
+    assert found.counts[found.bounds.index(1.0)] == 3
 
 
 def test_another_hook_has_every_call_timed(runtime: VirtualRuntime) -> None:

@@ -94,7 +94,7 @@ def test_numbers() -> None:
 def test_every_metric_is_listed() -> None:
     for name in (
         "calls_total",
-        "duration_seconds_sum",
+        "duration_seconds",
         "queue_depth",
         "dropped_total",
         "circuit_open",

@@ -50,6 +50,7 @@ async def test_a_blocking_plugin_is_named(log: Any) -> None:
     level, event, fields = log.records[0]
     assert (level, event) == ("warning", "loop.blocked")
     assert metrics.watchdog_blocked == 1
+    assert metrics.loop_lag.sum > 0.5
     assert fields["plugin"] == "hookmq_slow"
     assert fields["file"].endswith("hookmq_slow/plugin.py")
     assert (fields["function"], fields["line"]) == ("on_publish", 3)

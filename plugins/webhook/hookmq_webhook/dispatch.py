@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from hookmq.plugin import Cancel, Runtime, Timer
+from hookmq.plugin import Cancel, Histogram, Runtime, Timer
 from hookmq_toolkit.breaker import Ask, Breaker
 
 from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict
@@ -40,7 +40,7 @@ class Counts:
         self.attempts = 0
         self.failed = 0
         self.given_up = 0
-        self.seconds = 0.0
+        self.durations = Histogram()
 
 
 MAX_BACKOFF: Final = 40
@@ -251,7 +251,7 @@ class Dispatcher:
         def answered(answer: Answer | None, error: BaseException | None) -> None:
             self._cancels.pop(serial, None)
             self._running -= 1
-            self.counts.seconds += self._runtime.now() - began
+            self.counts.durations.add(self._runtime.now() - began)
             if error is not None or answer is None:
                 answer = Answer(Verdict.AGAIN, f"{type(error).__name__}: {error}")
             opened = self._breaker.opened

@@ -100,10 +100,10 @@ def _requests(registry: MetricRegistry, plugin: Instance) -> None:
         "State of the circuit: 0 closed, 1 half-open, 2 open.",
         lambda: CIRCUIT[plugin.breaker.state] if plugin.breaker is not None else 0,
     )
-    registry.summary(
+    registry.histogram(
         "webhook_request_seconds",
         "Duration of one request.",
-        lambda: [({}, _counts(plugin).attempts, _counts(plugin).seconds)],
+        lambda: [({}, _counts(plugin).durations)],
     )
 
 

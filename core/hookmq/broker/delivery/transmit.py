@@ -101,6 +101,8 @@ def transmit(
         drop(state, session, delivery, DropReason.TOO_LARGE, stored)
         return
     state.metrics.messages_delivered += 1
+    if state.writes.sampling and not delivery.retain:
+        state.writes.count_queued(state.runtime.time() - message.received_at)
     if connection.delivery_limit is not None:
         connection.delivery_limit.sent()
     if delivery.qos == 0:

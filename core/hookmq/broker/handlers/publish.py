@@ -56,7 +56,11 @@ def on_publish(connection: ClientConnection, packet: Packet) -> None:
     if mount or topic.count("/") > limits.max_topic_levels:
         # The decoder has checked the topic, but not its depth and not the mount point in front of it.
         validate_topic(topic, limits.max_topic_levels)
-    state.metrics.messages_received += 1
+    metrics = state.metrics
+    metrics.messages_received += 1
+    metrics.received_qos_sum += qos
+    if qos == 2:
+        metrics.received_qos2 += 1
     now = state.runtime.time()
     interval = properties.message_expiry_interval if properties is not EMPTY else None
     message = make_message(

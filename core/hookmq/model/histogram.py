@@ -1,0 +1,36 @@
+"""Histograms: how many values fall into each of a fixed number of ranges."""
+
+from bisect import bisect_left
+from typing import Final
+
+SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+"""Bounds for durations of work that includes a disk, a network or a wait."""
+CALL_SECONDS: Final = (0.00001, 0.0001, 0.0005, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0)
+"""Bounds for durations of calls in the process, which are often shorter. Few, because each plugin and hook has them."""
+
+
+class Histogram:
+    """The values added so far, counted by range. Adding one neither blocks nor allocates more than a number.
+
+    `counts` has one count for each bound, of values up to this bound and above the one before, and a last count for
+    larger values. `sum` is the sum of all values.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Add `value`, `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return sum(self.counts)
