@@ -126,6 +126,10 @@ class Broker:
     def configuration(self, call: Callable[[], str]) -> None:
         self.state.configuration = call
 
+    def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
+        """Notify the observers of `on_event` of an event on a listener, before a client is known."""
+        self.state.report(event, listener, None, fields)
+
     def counters(self) -> dict[str, float]:
         """Return the core's metrics by name. The exporter shows the same metrics with the prefix ``hookmq_``."""
         metrics = self._core_metrics

@@ -117,6 +117,12 @@ class ClientConnection(ConnectionState):
             code=f"0x{error.code:02X}",
             detail=error.detail,
         )
+        fields: dict[str, object] = {
+            "peer": str(self.peer),
+            "code": int(error.code),
+            "detail": error.detail,
+        }
+        self.state.report("broker.protocol_error", self.scope.name, client, fields)
         if self.phase is Phase.OPEN:
             self.disconnect(error.code, error.detail)
         else:

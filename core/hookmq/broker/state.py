@@ -7,6 +7,7 @@ each turn.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from hookmq.broker.fan_out_job import FanOutJob
@@ -284,6 +285,18 @@ class BrokerState:
         if hook in self.observed:
             listener = client.listener if client is not None else ""
             self.hooks.observers.notify(hook, listener, client, *args)
+
+    def report(
+        self, event: str, listener: str, client: ClientInfo | None, fields: dict[str, object]
+    ) -> None:
+        """Notify the observers of `on_event` of an event of the broker itself: `plugin` is empty. `listener` is added
+        to `fields`."""
+        if self.writes.later:
+            self.tell()
+        if "on_event" in self.observed:
+            fields["listener"] = listener
+            view = MappingProxyType(fields)
+            self.hooks.observers.notify("on_event", listener, client, event, view, "")
 
     def _commit_collected(self) -> None:
         self.commit_pause.commit()

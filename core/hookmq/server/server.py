@@ -29,6 +29,11 @@ GC_THRESHOLDS: Final = (50_000, 50, 100)
 """Thresholds for Python's garbage collector. The broker makes few reference cycles and many long-lived objects. With the
 default threshold of 700 allocations, collections would mostly traverse sessions and routes. Objects that exist after the
 start are frozen, so the collector never visits them again."""
+REPORTED: Final[Mapping[str, str]] = {
+    "listener.handshake_failed": "broker.handshake_failed",
+    "listener.refused": "broker.connection_refused",
+}
+"""The log events of listeners that are reported to `on_event`, and their names there."""
 AnyListener = Listener | PluginListener
 Reload = Callable[[], Awaitable[ReloadReport]]
 """Rereads the configuration, applies it and returns the changes. Raises HookMQError if it cannot be used."""
@@ -150,7 +155,14 @@ class Server:
             return PluginListener(
                 settings, plugin, factory, accept, metrics, runtime, self._loop, broker
             )
-        return Listener(settings, accept, metrics, runtime.log, broker, self._loop, self._site)
+        return Listener(settings, accept, metrics, self._log, broker, self._loop, self._site)
+
+    def _log(self, level: str, event: str, /, **fields: object) -> None:
+        """Log an event of a listener. If it is in `REPORTED`, notify the observers of `on_event` as well."""
+        self.runtime.log(level, event, **fields)
+        name = REPORTED.get(event)
+        if name is not None:
+            self.broker.report(name, str(fields.pop("listener", "")), fields)
 
     def phase(self) -> ServerPhase:
         """Return the server's phase, as ``/readyz`` reports it."""

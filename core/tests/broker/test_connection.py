@@ -189,3 +189,20 @@ def test_connect_must_come_in_time(harness: Harness) -> None:
 @pytest.fixture
 def recorder() -> HookRecorder:
     return HookRecorder("on_connect", "on_auth_failed", "on_session", "on_disconnect")
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_protocol_error_is_reported_to_on_event(broker_harness: Make, connected: bool) -> None:
+    observer = HookRecorder("on_event")
+    harness = broker_harness([observer])
+    client = harness.connect("c") if connected else harness.open()
+    client.raw(b"\xf7\x00")
+    assert client.wire.closed
+    [call] = observer.calls()
+    fields = dict(call.fields)
+    assert (call.event, call.plugin) == ("broker.protocol_error", "")
+    assert (call.client is not None) == connected
+    assert fields.pop("peer") == str(client.peer)
+    assert fields.pop("detail") == harness.logged("protocol.error")[0]["detail"]
+    assert fields.pop("code") >= 0x80
+    assert fields == {"listener": "default"}

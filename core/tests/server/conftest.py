@@ -99,6 +99,7 @@ class FakeBroker:
     on_accept: Callable[[FakeConnection], None] = lambda connection: None
     connections: list[FakeConnection] = field(default_factory=list)
     drained: list[str] = field(default_factory=list)
+    reported: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
     on_failure: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
@@ -114,6 +115,9 @@ class FakeBroker:
     async def next(self) -> FakeConnection:
         async with asyncio.timeout(60):
             return await self._queue.get()
+
+    def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
+        self.reported.append((event, listener, fields))
 
     def load(self, done: Callable[[BaseException | None], None]) -> None:
         done(None)

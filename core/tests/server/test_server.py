@@ -260,3 +260,32 @@ async def test_reload_that_fails_is_logged_and_certificates_are_read_all_the_sam
     assert refused["listener"] == "tls"
     assert "server.key" in refused["error"]
     await node.stop()
+
+
+async def test_failures_before_connect_are_reported(
+    broker: Any, dial: Any, runtime: Any, files: Any
+) -> None:
+    """A failed TLS handshake and a full listener are reported to the broker's observers, with the address."""
+    tls = TlsSettings(**files.server())
+    listeners = (listener("tls", type="tls", tls=tls), listener("small", max_connections=1))
+    node = Server(broker, listeners, runtime)
+    await node.start()
+    reader, writer = await dial(node.listeners["tls"])
+    writer.write(b"this is not TLS")
+    await reader.read()
+    await until(lambda: broker.reported)
+    await dial(node.listeners["small"])
+    await until(lambda: node.listeners["small"].gate.entered)
+    reader, _ = await dial(node.listeners["small"])
+    assert await reader.read() == b""
+    await until(lambda: len(broker.reported) == 2)
+    await node.stop()
+    (failed, first, about), (refused, second, why) = broker.reported
+    port = writer.get_extra_info("sockname")[1]
+    assert (failed, first) == ("broker.handshake_failed", "tls")
+    assert (about["peer"], set(about)) == (f"127.0.0.1:{port}", {"peer", "error"})
+    assert (refused, second, why["why"]) == (
+        "broker.connection_refused",
+        "small",
+        "max_connections",
+    )

@@ -1,0 +1,1 @@
+"""Write security events. The plugin is in `hookmq_security_log.plugin`."""

@@ -1,0 +1,105 @@
+"""Turn an event into a record with ECS field names, and a record into a line of JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from hookmq.server_api import parse_address
+
+from hookmq_security_log.catalog import ALERT, ECS, KINDS
+
+LONGEST: Final = 256
+"""Longest text in a record, in characters. A client can send names of up to 65,535 bytes."""
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityEvent:
+    """One event. `host` and `port` are the client's; `fields` has further ECS fields without values None."""
+
+    action: str
+    time: float
+    message: str
+    host: str = ""
+    port: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The key under which repeated events are counted: an IPv4 address, an IPv6 network of 64 bits, or the host."""
+        return source_of(self.host)
+
+
+def source_of(host: str) -> str:
+    """Return the key of a host. One attacker usually has a whole IPv6 network of 64 bits."""
+    address = parse_address(host)
+    if address is None:
+        return host
+    if address.version == 4:
+        return str(address)
+    return f"{type(address)(int(address) >> 64 << 64)}/64"
+
+
+def split_peer(peer: str) -> tuple[str, int]:
+    """Return the host and port of ``HOST:PORT`` or ``[HOST]:PORT``, with port 0 if there is none."""
+    host, colon, port = peer.rpartition(":")
+    if not colon or not port.isdecimal() or (":" in host and not host.startswith("[")):
+        return peer.strip("[]"), 0
+    return host.strip("[]"), int(port)
+
+
+def record_of(event: SecurityEvent, repeated: int = 0, since: float = 0.0) -> Record:
+    """Return the record of an event. Fields that a client chooses come last, so a pattern that starts at the beginning
+    of the line cannot match them.
+
+    If `repeated` is not 0, the record stands for this number of similar events since the time `since`; `event` is the
+    last of them.
+    """
+    kind = KINDS[event.action]
+    record: Record = {
+        "@timestamp": stamp(event.time),
+        "log.level": kind.level,
+        "event.action": event.action,
+        "event.kind": "alert" if event.action == ALERT else "event",
+        "event.category": [kind.category],
+        "event.type": list(kind.types),
+        "event.outcome": kind.outcome,
+    }
+    address = parse_address(event.host)
+    if address is not None:
+        record["source.ip"] = str(address)
+    elif event.host:
+        record["source.address"] = short(event.host)
+    if event.port:
+        record["source.port"] = event.port
+    if repeated:
+        record["event.start"] = stamp(since)
+        record["event.end"] = stamp(event.time)
+        record["hookmq.repeated"] = repeated
+    record["event.module"] = "hookmq"
+    record["event.dataset"] = "hookmq.security"
+    record["ecs.version"] = ECS
+    record["network.protocol"] = "mqtt"
+    for name, value in event.fields.items():
+        if value is not None and value != "":
+            record[name] = short(value) if isinstance(value, str) else value
+    record["message"] = short(event.message)
+    return record
+
+
+def line_of(record: Record) -> str:
+    """Return a record as one line of ASCII. JSON escapes control characters, quotes and all other characters, so no
+    name that a client chooses can begin a line or change how a terminal shows it."""
+    return json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str)
+
+
+def stamp(time: float) -> str:
+    """Return a time in epoch seconds in RFC 3339 format, in UTC, with milliseconds."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def short(text: str) -> str:
+    """Return `text`, or its beginning and an ellipsis if it is long."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"

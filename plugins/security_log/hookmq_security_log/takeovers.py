@@ -1,0 +1,51 @@
+"""Find takeovers of a session by another address, and sessions that are taken over again and again."""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Session:
+    host: str = ""
+    """Address of the connection that was taken over and whose successor is not known yet."""
+    times: deque[float] = field(default_factory=deque)
+
+
+class Takeovers:
+    """The recent takeovers of up to `most` sessions. If there are more, the oldest are forgotten.
+
+    A session flaps if it is taken over more than `count` times within `period` seconds.
+    """
+
+    def __init__(self, count: int, period: float, most: int) -> None:
+        self._count = count
+        self._period = period
+        self._most = most
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def taken(self, client_id: str, host: str, now: float) -> bool:
+        """Note that a connection from `host` lost its session. Return whether the session began to flap."""
+        found = self._sessions.pop(client_id, None) or _Session()
+        if len(self._sessions) >= self._most:
+            self._sessions.popitem(last=False)
+        self._sessions[client_id] = found
+        found.host = host
+        while found.times and found.times[0] <= now - self._period:
+            found.times.popleft()
+        found.times.append(now)
+        if len(found.times) <= self._count:
+            return False
+        found.times.clear()
+        return True
+
+    def opened(self, client_id: str, host: str) -> str:
+        """Note that a connection from `host` has the session now. Return the address of the connection that lost it, or
+        '' if that is the same or unknown."""
+        found = self._sessions.get(client_id)
+        if found is None:
+            return ""
+        before, found.host = found.host, ""
+        return before if before != host else ""
