@@ -1,8 +1,8 @@
 """Configuration of all tests: profiles for Hypothesis, and a folder for the state of brokers.
 
 The environment variable HYPOTHESIS_PROFILE chooses a profile. With ``dev``, the default, the inputs
-of property tests are new in every run. With ``ci``, they are the same in every run, so that a
-failure is caused by the change under test. `make fuzz` runs ``dev`` repeatedly.
+of property tests are new in every run. With ``ci``, they are fewer and the same in every
+run, so that a failure is caused by the change under test. `make fuzz` runs ``dev`` repeatedly.
 
 A broker that is given no folder keeps its state in a temporary folder.
 """
@@ -15,7 +15,9 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("dev", deadline=None, print_blob=True)
-settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
+settings.register_profile(
+    "ci", parent=settings.get_profile("dev"), derandomize=True, max_examples=50
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

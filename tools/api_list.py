@@ -1,4 +1,4 @@
-"""Update docs/reference/plugin-api.md: a table after each group of names, for readers of the repository.
+"""Update the API pages in docs/reference: a table after each group of names, for readers of the repository.
 
 python tools/api_list.py
 
@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "reference" / "plugin-api.md"
-CORE: Final = ROOT / "core"
+PAGES: Final = tuple(
+    ROOT / "docs" / "reference" / name for name in ("plugin-api.md", "testing.md", "toolkit.md")
+)
+SOURCES: Final = {
+    "hookmq": ROOT / "core", "hookmq_testing": ROOT / "testing", "hookmq_toolkit": ROOT / "toolkit",
+}  # fmt: skip
+"""By top-level package, the folder that contains it."""
 START: Final = "<!-- site only\n"
 STOP: Final = "-->\n"
 _GROUP: Final = re.compile(
@@ -95,7 +100,8 @@ def _constant_text(after: list[ast.stmt]) -> str:
 
 @cache
 def _tree(module: str) -> ast.Module:
-    path = CORE.joinpath(*module.split("."))
+    parts = module.split(".")
+    path = SOURCES[parts[0]].joinpath(*parts)
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(file.read_text("utf-8"))
 
@@ -151,4 +157,5 @@ def _members(node: ast.ClassDef) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text("utf-8")), "utf-8")
+    for page in PAGES:
+        page.write_text(updated(page.read_text("utf-8")), "utf-8")

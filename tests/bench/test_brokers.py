@@ -54,6 +54,7 @@ def test_mosquitto_delivers_all_routed_and_stored_messages(name: str, level: int
     assert raw["delivered"] >= 300
 
 
+@pytest.mark.slow
 @needs_mosquitto
 def test_command_prints_a_table_and_writes_every_run(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "result.json"
@@ -81,6 +82,7 @@ def test_fanout_counts_each_subscriber() -> None:
     assert raw["lost"] == raw["duplicates"] == raw["stray"] == 0
 
 
+@pytest.mark.slow
 @needs_mosquitto
 def test_connect_and_idle_against_mosquitto() -> None:
     with launch.running("mosquitto", core=None) as broker:

@@ -58,6 +58,7 @@ def test_calls_are_read_from_the_output_of_strace() -> None:
     assert check.tally(text) == {"write": 2117, "recvfrom": 2101}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("strace") is None or native.find_compiler() is None,
     reason="strace or a C compiler is not installed",

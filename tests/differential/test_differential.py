@@ -34,7 +34,7 @@ def test_script(both: Brokers, name: str) -> None:
     assert [one.found for one in found] == known
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(moves=MOVES)
 def test_random_scripts(both: Brokers, moves: list[Move]) -> None:
     """Both brokers respond alike to ordinary client behavior."""

@@ -5,28 +5,35 @@ import re
 from importlib import import_module
 
 import pytest
-from api_list import PAGE, Described, describe, updated
+from api_list import PAGES, Described, describe, updated
 from manual import _ONLY, _SITE
 
-TEXT = PAGE.read_text("utf-8")
-NAMES = re.findall(r"^::: (.+)$", TEXT, re.M)
+TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
+BY_PAGE = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 
 
-def test_the_tables_are_up_to_date() -> None:
-    assert updated(TEXT) == TEXT, "run: python tools/api_list.py"
+def _names(text: str) -> list[str]:
+    return re.findall(r"^::: (.+)$", text, re.M)
 
 
-def test_a_reader_of_the_repository_sees_every_name_and_its_meaning() -> None:
-    shown = _SITE.sub("", TEXT)
+@BY_PAGE
+def test_the_tables_are_up_to_date(text: str) -> None:
+    assert updated(text) == text, "run: python tools/api_list.py"
+
+
+@BY_PAGE
+def test_a_reader_of_the_repository_sees_every_name_and_its_meaning(text: str) -> None:
+    shown = _SITE.sub("", text)
     assert ":::" not in shown
     rows = re.findall(r"^\| `(\w+)[^`]*` \| (.*) \|$", shown, re.M)
-    assert [name for name, _ in rows] == [name.rpartition(".")[2] for name in NAMES]
-    assert [name for name, text in rows if not text.strip()] == []
+    assert [name for name, _ in rows] == [name.rpartition(".")[2] for name in _names(text)]
+    assert [name for name, meaning in rows if not meaning.strip()] == []
 
 
-def test_the_site_shows_docstrings_in_place_of_the_tables() -> None:
-    site = _SITE.sub(r"\1", _ONLY.sub("", TEXT))
-    assert re.findall(r"^::: (.+)$", site, re.M) == NAMES
+@BY_PAGE
+def test_the_site_shows_docstrings_in_place_of_the_tables(text: str) -> None:
+    site = _SITE.sub(r"\1", _ONLY.sub("", text))
+    assert _names(site) == _names(text)
     assert "| name | meaning |" not in site
     assert "-->" not in site
 
@@ -54,7 +61,8 @@ def test_a_changed_name_changes_the_page() -> None:
     assert updated(made.replace("Discard", "Keep")) == made
 
 
-def test_every_listed_name_exists() -> None:
-    for name in NAMES:
+@BY_PAGE
+def test_every_listed_name_exists(text: str) -> None:
+    for name in _names(text):
         module, _, attribute = name.rpartition(".")
         assert hasattr(import_module(module), attribute), name

@@ -302,6 +302,7 @@ def test_again_and_again(
     attack(tmp_path, loop, what, connect, memory * MEGABYTE, rounds=3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(resource, "prlimit"),
     reason="only Linux lets a test take descriptors from a process",

@@ -180,13 +180,13 @@ def run(steps: list[Any], waits: bool, slow: bool) -> None:
         check_silence(spoken(harness))
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(STEP, max_size=40))
 def test_sequences(steps: list[Any]) -> None:
     run(steps, waits=False, slow=False)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(STEP, max_size=40), st.booleans())
 def test_sequences_that_wait(steps: list[Any], slow: bool) -> None:
     """Sequences of packets cause no error with plugins that answer late and with slow commits."""

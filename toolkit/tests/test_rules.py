@@ -15,7 +15,7 @@ from hookmq_toolkit.rules.trie import Node
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """Settings without a deadline, so that a busy machine does not fail the tests."""
 
 PUBLISH, SUBSCRIBE, DELIVER, WILL = (

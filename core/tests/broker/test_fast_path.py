@@ -696,7 +696,7 @@ def scripts(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[Any, ...]
     return people, steps, config
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts())
 def test_at_random(
     drawn: tuple[list[dict[str, Any]], list[tuple[Any, ...]], dict[str, Any]],

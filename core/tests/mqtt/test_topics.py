@@ -19,7 +19,7 @@ from hookmq.mqtt.topics import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 """Settings without a deadline, so that a busy machine does not fail the tests."""
 
 # -- what is valid

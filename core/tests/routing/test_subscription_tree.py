@@ -11,7 +11,7 @@ from hookmq.routing.subscription_tree import FEW, LONG_TOPIC, SubscriptionTree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """Settings without a deadline, so that a busy machine does not fail the tests."""
 
 Entry = tuple[str, str, int]

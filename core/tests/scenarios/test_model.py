@@ -404,7 +404,7 @@ class Clients(RuleBasedStateMachine):
 
 
 Clients.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=50,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -14,7 +14,7 @@ from hookmq_toolkit.rules import Rule, Rules, rule_values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 GROUPS = {"g": ["u", "v"], "h": ["w"]}
 NETWORKS = [

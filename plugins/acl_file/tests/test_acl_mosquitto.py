@@ -13,7 +13,7 @@ from hookmq_toolkit.yaml_places import parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 PUBLISH, SUBSCRIBE, DELIVER, WILL = (
     Action.PUBLISH,

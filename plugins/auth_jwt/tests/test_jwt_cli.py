@@ -264,7 +264,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=5))
 def test_any_configuration_is_bound_or_refused(given: Any) -> None:
     text = json.dumps(

@@ -373,7 +373,7 @@ def test_any_bytes_make_a_key_set_or_none(data: bytes) -> None:
         read_set(data, ALGORITHMS, True, "", "s", 9)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.sampled_from(["RSA 2048", "EC secp256r1", "Ed25519", "Ed448"]),
     st.dictionaries(MEMBERS, JSON, max_size=4),

@@ -158,7 +158,7 @@ def test_any_json_is_refused(header: Any, claims: Any, signature: bytes) -> None
     assert verdict(made({"alg": "HS256", **header}, claims, b64(signature)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(OBJECTS)
 def test_any_claims_well_signed_are_decided(claims: Any) -> None:
     """A signed token with arbitrary claims is accepted or refused. No exception other than Refused
@@ -168,7 +168,7 @@ def test_any_claims_well_signed_are_decided(claims: Any) -> None:
         verdict(token(claims, now=EPOCH))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_changed_token_is_refused(data: st.DataObject) -> None:
     good = token({"sub": "me"}, now=EPOCH)

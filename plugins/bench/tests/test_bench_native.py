@@ -262,6 +262,7 @@ def test_plans_that_native_does_not_support_are_refused(
         native.words_of(plan(**changes))
 
 
+@pytest.mark.slow
 def test_a_binary_is_compiled_once_into_the_cache(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -317,6 +317,7 @@ def test_a_record_reads_back(
     assert owner_key(client_id, "ann") != owner_key(client_id, "bob")
 
 
+@pytest.mark.slow
 def test_a_broker_process_with_a_real_client(tmp_path: Path) -> None:
     config = tmp_path / "hookmq.yaml"
     config.write_text(

@@ -226,6 +226,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [

@@ -85,6 +85,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.slow
 def test_two_brokers_without_a_configuration(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     with serving(*BIND, environ=environ) as first:

@@ -190,7 +190,7 @@ jsons = st.recursive(
 
 @given(st.binary() | jsons.map(lambda v: json.dumps(v).encode())
        | st.dictionaries(names, jsons).map(lambda v: json.dumps({**v, "result": "replace"}).encode()))  # fmt: skip
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_an_answer_is_understood_or_is_none(body: bytes) -> None:
     with contextlib.suppress(Unusable):
         made = read_answer(200, body, MESSAGE)

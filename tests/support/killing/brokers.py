@@ -24,6 +24,11 @@ persistence_location {folder}/
 log_dest stderr
 connection_messages false
 """
+DELAYED = """\
+  - use: delayed
+    filters: ["$delayed/#"]
+    config: {max_messages: 1000000, max_messages_per_client: 1000000}
+"""
 AUTOSAVE: Mapping[str, str] = {
     "default": "",
     "every second": "autosave_interval 1\n",
@@ -36,6 +41,8 @@ class Broker(Protocol):
     """A broker that uses the same port after every start."""
 
     port: int
+    delays: bool
+    """Whether the broker publishes ``$delayed/SECONDS/TOPIC`` later."""
 
     def spawn(self) -> None:
         """Start the broker without waiting."""
@@ -51,10 +58,12 @@ class Broker(Protocol):
 
 
 class HookMQ:
-    """`hookmq serve` with a store in `folder`."""
+    """`hookmq serve` with a store in `folder` and the plugin `delayed`."""
+
+    delays = True
 
     def __init__(self, folder: Path, durability: str) -> None:
-        self._broker = Crashing(folder, durability)
+        self._broker = Crashing(folder, durability, DELAYED)
         self.port = self._broker.port
 
     def spawn(self) -> None:
@@ -91,6 +100,8 @@ class HookMQ:
 
 class Mosquitto:
     """mosquitto with `persistence true` and its database in `folder`."""
+
+    delays = False
 
     def __init__(self, folder: Path, autosave: str) -> None:
         program = mosquitto()

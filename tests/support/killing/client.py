@@ -180,7 +180,9 @@ class Publisher(Client):
 
     def send(self, stream: Stream, index: int) -> int:
         """Send a message of a stream and return its packet id."""
-        return self.mqtt.send_publish(stream.topic, stream.body(index), stream.qos, stream.retained)
+        return self.mqtt.send_publish(
+            stream.target, stream.body(index), stream.qos, stream.retained
+        )
 
     def acknowledged(self, message: Publish, answer: Packet) -> None:
         """Record the last acknowledgement of a message."""

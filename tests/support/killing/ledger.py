@@ -64,8 +64,14 @@ BROKEN = frozenset(_NAMES[_NAMES.index("lost") :])
 class Stream:
     """The messages of one publisher on one topic."""
 
-    def __init__(self, topic: str, qos: int, retained: bool = False, cleared: bool = False) -> None:
+    def __init__(
+        self, topic: str, qos: int, retained: bool = False, cleared: bool = False, delay: int = 0
+    ) -> None:
         self.topic = topic
+        self.target = f"$delayed/{delay}/{topic}" if delay else topic
+        """The topic of PUBLISH. The plugin `delayed` publishes to `topic` after `delay` seconds."""
+        self.ordered = not delay
+        """Whether the messages must arrive in order. Those that are due in the same second need not."""
         self.qos = qos
         self.retained = retained
         self.sent = 0
@@ -118,7 +124,7 @@ class Seen:
         if number >= len(times):
             times.extend(bytes(number + 1 - len(times)))
         if not times[number]:
-            if number < self.newest:
+            if number < self.newest and self.stream.ordered:
                 self.reordered += 1
             self.newest = max(self.newest, number)
         times[number] = min(255, times[number] + 1)
@@ -160,9 +166,11 @@ class Ledger:
         """
         self._waiting: list[asyncio.Future[None]] = []
 
-    def stream(self, topic: str, qos: int, retained: bool = False, cleared: bool = False) -> Stream:
+    def stream(
+        self, topic: str, qos: int, retained: bool = False, cleared: bool = False, delay: int = 0
+    ) -> Stream:
         """Create a stream."""
-        made = self.streams[topic] = Stream(topic, qos, retained, cleared)
+        made = self.streams[topic] = Stream(topic, qos, retained, cleared, delay)
         return made
 
     def changed(self) -> None:

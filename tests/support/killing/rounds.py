@@ -1,8 +1,10 @@
 """Kill a broker again and again under a load that uses all of its durable state.
 
 Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0) each use three topics. Two more publish retained messages and clear
-some of them. One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session
-that must still exist two rounds later, and six clients with wills, two of which have no persistent session.
+some of them. Two publish with a delay, so that a plugin keeps each message as a timer and a key of its state.
+
+One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session that must
+still exist two rounds later, and six clients with wills, two of which have no persistent session.
 
 The broker is killed after a random number of acknowledgements, with or without its storage writer. Sometimes it is
 killed again while it starts. One seed determines all choices, but the exact moment of a kill also depends on the
@@ -80,6 +82,10 @@ class Run:
         for number, (qos, level) in enumerate(((1, 5), (1, 4), (2, 5), (2, 4))):
             streams = [ledger.stream(f"d/{number}/{topic}", qos) for topic in range(3)]
             self.publishers.append(Publisher(ledger, f"publisher-{number}", streams, level))
+        if broker.delays:
+            for level in (4, 5):
+                streams = [ledger.stream(f"d/delayed-{level}", 1, delay=1)]
+                self.publishers.append(Publisher(ledger, f"delayer-{level}", streams, level, 4))
         self.messages = list(ledger.streams.values())
         for qos, level in ((1, 5), (2, 4)):
             streams = [

@@ -34,7 +34,7 @@ def feed_all(decoder: Decoder, stream: bytes, sizes: list[int]) -> list[Any]:
 SIZES = st.lists(st.integers(1, 50), max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(ENDPOINT, st.binary(max_size=400), SIZES)
 def test_random_bytes(endpoint: tuple[int, bool], stream: bytes, sizes: list[int]) -> None:
     version, server = endpoint
@@ -45,7 +45,7 @@ def test_random_bytes(endpoint: tuple[int, bool], stream: bytes, sizes: list[int
     assert whole.buffered == pieces.buffered
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), sizes=SIZES)
 def test_mutated_packets(vectors: list[Any], data: st.DataObject, sizes: list[int]) -> None:
     row = data.draw(st.sampled_from(vectors))
@@ -74,7 +74,7 @@ def test_mutated_packets(vectors: list[Any], data: st.DataObject, sizes: list[in
         assert again.feed(encode(packet, version)) == [packet]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(ENDPOINT, st.integers(0, 255), st.integers(0, 2**28 - 1), SIZES)
 def test_a_huge_length_reserves_nothing(
     endpoint: tuple[int, bool], header: int, size: int, sizes: list[int]

@@ -203,7 +203,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
 CUTS = st.lists(st.integers(0, 5000), max_size=20)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     VERSION.flatmap(lambda v: st.tuples(connects(v), st.lists(from_client(v), max_size=5))), CUTS
 )
@@ -220,7 +220,7 @@ def test_packets_of_a_client_are_decoded_as_encoded(
     assert decoder.buffered == 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(VERSION.flatmap(lambda v: st.tuples(st.just(v), st.lists(from_server(v), max_size=5))), CUTS)
 def test_packets_of_a_server_are_decoded_as_encoded(
     sent: tuple[int, list[Packet]], places: list[int]
@@ -233,7 +233,7 @@ def test_packets_of_a_server_are_decoded_as_encoded(
     assert received == packets
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(VERSION.flatmap(lambda v: st.tuples(st.just(v), publishes(v, False))))
 def test_publish_parts_join_to_the_packet(sent: tuple[int, Publish]) -> None:
     version, packet = sent
@@ -274,7 +274,7 @@ def read_by_hookmq(data: bytes, server: bool) -> Packet:
     return decode(data[0], data[found[0] :], version, server=server)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     st.one_of(
         st.tuples(st.just(True), connects(5) | from_client(5)),
