@@ -91,9 +91,8 @@ CURVES = (
         "Cost of a delivery by number of subscribers",
         "subscribers, one publisher, QoS 0, W10",
         "flat, because a message is encoded once for all subscribers, and each additional subscriber costs one delivery. "
-        "A fan-out to more than 1,000 subscribers is divided into slices, one for each turn, so that other clients are "
-        "served in between. The topic's messages are then no longer sent in one write, and each delivery costs a "
-        "system call",
+        "A fan-out to more than 1,000 subscribers is divided into slices, one for each turn. Other clients are served in "
+        "between. The topic's messages are then no longer sent in one write, and each delivery costs a system call",
         (1, 10, 100, 1000, 10_000),
         lambda value: _with(topology="all", pubs=1, subs=value, window=10),
         lambda value: 30 + value,
