@@ -42,9 +42,10 @@ async def create(call: Call) -> Any:
     now = call.broker.time()
     seconds = given["expires_in"]
     expires_at = None if seconds is None else now + seconds
-    token, text = await found.create(
+    token, text = found.draw(
         given["name"], given["role"], now, call.token.name, expires_at, given["identity"]
     )
+    await found.add(token)
     return {**shown.token(token), "token": text}
 
 

@@ -1,11 +1,5 @@
 """Implement the `admin` plugin: a REST API for the operators of a broker."""
 
-import sys
-from collections.abc import Awaitable, Callable
-from functools import partial
-from pathlib import Path
-from typing import Any, Final
-
 from hookmq.plugin import (
     BrokerHandle,
     CommandGroup,
@@ -15,17 +9,14 @@ from hookmq.plugin import (
     Plugin,
     hookimpl,
 )
-from hookmq_toolkit.files import write_secret
 
 from hookmq_admin.audit import AuditLog
 from hookmq_admin.failures import FailureLimit
+from hookmq_admin.first_token import create_first
 from hookmq_admin.history import History
 from hookmq_admin.services import Services
 from hookmq_admin.settings import AdminConfig
 from hookmq_admin.tokens import Tokens
-
-FIRST: Final = "first"
-"""The name of the token that the plugin makes if there is none."""
 
 
 class AdminPlugin(Plugin):
@@ -67,21 +58,7 @@ class AdminPlugin(Plugin):
         services = self.services
         services.history.start()
         if not services.tokens.admins(broker.time()):
-            await self._create_first(broker)
-
-    async def _create_first(self, broker: BrokerHandle) -> None:
-        tokens = self.services.tokens
-        name = tokens.unused_name(FIRST)
-        token, text = await tokens.create(name, "admin", broker.time(), self.id, None, "")
-        file = self.config.first_token_file
-        if not file:
-            print(f"hookmq: admin token, shown only once: {text}", file=sys.stderr, flush=True)
-            return
-        try:
-            await _in_thread(broker, partial(write_secret, Path(file), text + "\n"))
-        except OSError as error:
-            await tokens.revoke(token.id)
-            broker.log("error", "admin.first_token_failed", file=file, error=str(error))
+            await create_first(services, self.config.first_token_file)
 
     @hookimpl
     async def on_shutdown(self) -> None:
@@ -113,15 +90,3 @@ class AdminPlugin(Plugin):
 
         cli.register(group)
         top.register(group)
-
-
-def _in_thread(broker: BrokerHandle, call: Callable[[], object]) -> Awaitable[Any]:
-    """Run a blocking call in a thread, and return an awaitable for its result."""
-    result = broker.runtime.promise()
-
-    def done(value: Any, error: BaseException | None) -> None:
-        if not result.done():
-            result.set_result(value) if error is None else result.set_exception(error)
-
-    broker.runtime.run_blocking(call, done)
-    return result

@@ -11,7 +11,8 @@ class AdminConfig:
 
     # fmt: off
     first_token_file: str = setting(
-        "", "new file for the first token, with mode 0600; by default, the token is printed on stderr", path=True)
+        "", "file for the first token, with mode 0600; a file with an earlier token is replaced; by default, the token"
+        " is printed on stderr", path=True)
     failures: int = setting(
         10, "wrong tokens from one address after which it is refused; one more is allowed every 6 seconds",
         minimum=1, maximum=10_000)

@@ -17,6 +17,7 @@ PREFIX: Final = "hmq"
 KEYS: Final = "token/"
 MAX_TOKENS: Final = 1000
 _ID: Final = re.compile("[0-9a-f]{8}")
+_TEXT: Final = re.compile(rf"{PREFIX}_[0-9a-f]{{8}}_[\w-]{{43}}", re.ASCII)
 _NOBODY: Final = sha256(b"nobody").hexdigest()
 
 
@@ -114,22 +115,29 @@ class Tokens:
             found = f"{name}-{number}"
         return found
 
-    async def create(
+    def draw(
         self, name: str, role: str, now: float, by: str, expires_at: float | None, identity: str
     ) -> tuple[Token, str]:
-        """Create a token, and return it with its text, which is never stored. Returns after the commit."""
+        """Return a new token and its text. The text is never stored, and is not valid before `add`."""
         id = token_hex(4)
         while self.get(id) is not None:
             id = token_hex(4)
         text = f"{PREFIX}_{id}_{token_urlsafe(32)}"
         digest = sha256(text.encode()).hexdigest()
-        token = Token(id, name, role, identity or f"admin:{name}", now, by, expires_at, digest)
-        await self._state.put(KEYS + id, json.dumps(asdict(token)).encode())
-        return token, text
+        return Token(id, name, role, identity or f"admin:{name}", now, by, expires_at, digest), text
+
+    async def add(self, token: Token) -> None:
+        """Store a token. It is valid at once. Returns after the commit."""
+        await self._state.put(KEYS + token.id, json.dumps(asdict(token)).encode())
 
     async def revoke(self, id: str) -> None:
         """Delete a token. It is refused at once. Returns after the commit."""
         await self._state.delete(KEYS + id)
+
+
+def is_token(text: str) -> bool:
+    """Return whether `text` has the format of a token, valid or not."""
+    return _TEXT.fullmatch(text) is not None
 
 
 def without_hash(token: Token) -> Token:

@@ -1,6 +1,7 @@
 """Tokens, roles, wrong tokens, bad input and the audit log."""
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,33 @@ def test_the_first_token_is_not_kept_if_its_file_exists(tmp_path: Path) -> None:
         assert harness.logged("admin.first_token_failed")
         assert not list(Tokens(harness.handle("admin").state))
     assert file.read_text() == "precious"
+
+
+def test_a_first_token_that_is_lost_is_replaced(tmp_path: Path) -> None:
+    """Without a durable store, each start creates a token, and its file must not stay behind."""
+    file = tmp_path / "token"
+    texts = set()
+    for _ in range(2):
+        plugin = make_plugin(AdminPlugin, {"first_token_file": str(file)}, "admin")
+        with Harness([plugin]) as harness:
+            harness.settle()
+            texts.add(file.read_text())
+            assert Tokens(harness.handle("admin").state).find(file.read_text().strip(), 0.0)
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert len(texts) == 2
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_to_a_token_is_not_followed(
+    tmp_path: Path, make: Callable[[Path, Path], None]
+) -> None:
+    other, file = tmp_path / "other", tmp_path / "token"
+    other.write_text("hmq_00000000_" + "x" * 43 + "\n")
+    make(file, other)
+    plugin = make_plugin(AdminPlugin, {"first_token_file": str(file)}, "admin")
+    with Harness([plugin]) as harness:
+        harness.settle()
+    assert other.read_text() == "hmq_00000000_" + "x" * 43 + "\n"
 
 
 def test_the_file_of_the_first_token_is_private(tmp_path: Path) -> None:

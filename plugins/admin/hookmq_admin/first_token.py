@@ -1,0 +1,73 @@
+"""The first token of an admin, which the plugin creates if there is none."""
+
+import stat
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.plugin import BrokerHandle
+from hookmq_toolkit.durable_files import write_atomically
+from hookmq_toolkit.files import write_secret
+
+from hookmq_admin.services import Services
+from hookmq_admin.tokens import is_token
+
+NAME: Final = "first"
+_LONGEST: Final = 200
+"""Maximum number of bytes of a file that may be replaced."""
+
+
+async def create_first(services: Services, file: str) -> None:
+    """Create a token, and print it or write it to `file`, if `file` is not empty.
+
+    The file is written before the token is stored. A process that dies in between leaves a file without a valid token,
+    which the next start replaces.
+    """
+    broker, tokens = services.broker, services.tokens
+    name = tokens.unused_name(NAME)
+    token, text = tokens.draw(name, "admin", broker.time(), services.plugin_id, None, "")
+    if file:
+        try:
+            await _in_thread(broker, partial(write_first, Path(file), text))
+        except OSError as error:
+            broker.log("error", "admin.first_token_failed", file=file, error=str(error))
+            return
+    await tokens.add(token)
+    if not file:
+        print(f"hookmq: admin token, shown only once: {text}", file=sys.stderr, flush=True)
+
+
+def write_first(path: Path, text: str) -> None:
+    """Write a token to a file with mode 0600. Blocks.
+
+    A file that contains an earlier token, and nothing else, is replaced: no token of an admin is valid any more. Raises
+    OSError if there is any other file.
+    """
+    if _contains_token(path):
+        write_atomically(path, text.encode() + b"\n")
+    else:
+        write_secret(path, text + "\n")
+
+
+def _contains_token(path: Path) -> bool:
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST:
+            return False
+        return is_token(path.read_text("ascii").removesuffix("\n"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _in_thread(broker: BrokerHandle, call: Callable[[], object]) -> Awaitable[Any]:
+    """Run a blocking call in a thread, and return an awaitable for its result."""
+    result = broker.runtime.promise()
+
+    def done(value: Any, error: BaseException | None) -> None:
+        if not result.done():
+            result.set_result(value) if error is None else result.set_exception(error)
+
+    broker.runtime.run_blocking(call, done)
+    return result
