@@ -113,6 +113,39 @@ def test_compose_publishes_the_metrics() -> None:
     assert "9090" in published
 
 
+def test_compose_monitors_the_broker() -> None:
+    """Prometheus and Grafana of the compose file find their files, each other and the broker, and are
+    reachable from this machine only."""
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = compose["services"]
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).exists() if source[0] == "." else source in compose["volumes"]
+    scrape = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    [job] = scrape["scrape_configs"]
+    bound = image(services["hookmq"]["environment"]).listeners[2].bind
+    assert job["static_configs"] == [{"targets": [bound.replace("*", "hookmq")]}]
+    assert all((DEPLOY / "prometheus" / name).is_file() for name in scrape["rule_files"])
+    source = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text()
+    )
+    assert [one["url"] for one in source["datasources"]] == ["http://prometheus:9090"]
+    [provider] = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/dashboards/hookmq.yaml").read_text()
+    )["providers"]
+    board = f"./grafana/hookmq.json:{provider['options']['path']}/hookmq.json:ro"
+    assert board in services["grafana"]["volumes"]
+
+
+def test_the_manual_explains_every_alert() -> None:
+    [group] = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
+    page = (ROOT / "docs/how-to/monitor.md").read_text()
+    listed = re.findall(r"^\| `(HookMQ\w+)` \|", page, re.MULTILINE)
+    assert listed == [rule["alert"] for rule in group["rules"]]
+
+
 def test_the_broker_of_the_systemd_page_keeps_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
