@@ -4,7 +4,7 @@ from hookmq.plugin import Accept, Action, Allow, Connect, Deny, Message, Plugin,
 
 
 class Auth(Plugin):
-    """Accepts every client."""
+    """A plugin that accepts every client."""
 
     @hookimpl
     def on_connect(self, connect: Connect) -> Accept:
@@ -12,7 +12,7 @@ class Auth(Plugin):
 
 
 class Authorize(Plugin):
-    """Allows or denies an action by the topic's first level."""
+    """A plugin that allows or denies an action by the topic's first level."""
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Allow | Deny:
@@ -20,7 +20,7 @@ class Authorize(Plugin):
 
 
 class Pass(Plugin):
-    """Receives every message and changes nothing."""
+    """A plugin that receives every message and changes nothing."""
 
     @hookimpl
     def on_publish(self, message: Message) -> None:
@@ -28,7 +28,7 @@ class Pass(Plugin):
 
 
 class Observe(Plugin):
-    """Observes every message."""
+    """A plugin that observes every message."""
 
     @hookimpl
     def on_published(self, message: Message) -> None:
@@ -36,7 +36,7 @@ class Observe(Plugin):
 
 
 class Deliver(Plugin):
-    """Receives every delivery and changes nothing."""
+    """A plugin that receives every delivery and changes nothing."""
 
     @hookimpl
     def on_deliver(self, message: Message) -> None:

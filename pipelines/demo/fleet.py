@@ -46,7 +46,7 @@ class Device:
         self.acknowledged += 1
 
     def online(self) -> None:
-        """Publish that the device is online. The device's will publishes the opposite."""
+        """Publish that the device is online. The device's will publishes that it is offline."""
         self._publish("status", b"online", retain=True)
 
     def tell(self) -> None:

@@ -1,5 +1,4 @@
-"""Run everything from devices to a gold table on this machine: a broker, 1,000 devices and the pipeline. Show the
-growing gold table.
+"""Run a broker, 1,000 devices and the pipeline on this machine, and show the growing gold table.
 
 make demo-spark                                              runs until Ctrl-C
 .venv-spark/bin/python pipelines/demo/run.py --seconds 60    fails unless gold has rows

@@ -1,1 +1,1 @@
-"""Writes MQTT messages to tables with Apache Spark, exactly once."""
+"""Write MQTT messages to tables with Apache Spark, exactly once."""

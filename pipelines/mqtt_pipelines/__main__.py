@@ -1,4 +1,4 @@
-"""Runs ``python -m mqtt_pipelines``."""
+"""Run ``python -m mqtt_pipelines``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Reads each query's position from its Spark checkpoint. Checkpoints are small files, so this does not need Spark."""
+"""Read each query's position from its Spark checkpoint. Checkpoints are small files, so this does not need Spark."""
 
 from __future__ import annotations
 

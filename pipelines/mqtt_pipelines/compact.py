@@ -1,5 +1,6 @@
-"""Merges small files and deletes unused ones. A table version keeps its files until it expires, so readers are not
-disturbed."""
+"""Merge small files and delete unused ones. A table version keeps its files until it expires, so readers are not
+disturbed.
+"""
 
 from __future__ import annotations
 

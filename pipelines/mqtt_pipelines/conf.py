@@ -1,4 +1,4 @@
-"""A pipeline's configuration: reads YAML into one frozen `Conf`, and reports every mistake with its line and column.
+"""Read a pipeline's configuration from YAML into one frozen `Conf`, and report every mistake with its line and column.
 
 It uses HookMQ's binder, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's
 configuration.

@@ -1,5 +1,4 @@
-"""Shows how far queries and tables lag behind the broker, by comparing the offsets of the log, checkpoints and
-tables."""
+"""Show how far queries and tables lag behind the broker, by comparing the offsets of the log, checkpoints and tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final

@@ -1,4 +1,4 @@
-"""Adds missing rows to tables, and parses dead letters again.
+"""Add missing rows to tables, and parse dead letters again.
 
 You can repeat every operation, and run it while a pipeline is running. Existing rows are recognized by their offsets.
 Only offsets that the pipeline's query has passed are added, so that the query does not add them a second time.

@@ -1,4 +1,4 @@
-"""Packages the code for ``spark-submit``: the program, and an archive for ``--py-files``."""
+"""Package the code for ``spark-submit``: the program, and an archive for ``--py-files``."""
 
 import importlib.util
 import zipfile

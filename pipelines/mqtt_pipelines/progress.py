@@ -1,4 +1,4 @@
-"""Reports the queries' progress: a line on stderr for each batch, metrics for Prometheus, and JSON lines for other
+"""Report the queries' progress: a line on stderr for each batch, metrics for Prometheus, and JSON lines for other
 programs.
 
 Spark reports progress after each batch. If a file cannot be written, that is reported once and the queries continue.

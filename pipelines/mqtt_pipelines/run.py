@@ -1,4 +1,4 @@
-"""Runs a job's queries until they are done, one of them fails, or a signal arrives."""
+"""Run a job's queries until they are done, one of them fails, or a signal arrives."""
 
 import logging
 import os

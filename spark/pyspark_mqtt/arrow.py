@@ -1,4 +1,4 @@
-"""Converts blocks to Arrow record batches without copying buffers or handling single rows in Python.
+"""Convert blocks to Arrow record batches without copying buffers or handling single rows in Python.
 
 pyarrow is imported when the first batch is created. If importing a data source fails, Spark can no longer find any
 Python data source.

@@ -1,4 +1,4 @@
-"""Finds and checks the blocks of the read API, version 1, in a stream of bytes. It does not copy data or need Arrow."""
+"""Find and check the blocks of the read API, version 1, in a stream of bytes. It does not copy data or need Arrow."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

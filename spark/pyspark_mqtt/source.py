@@ -1,4 +1,4 @@
-"""Registers ``format("mqtt")``. Spark finds it through the package's name and the class DefaultSource."""
+"""Register ``format("mqtt")``. Spark finds it through the package's name and the class DefaultSource."""
 
 from collections.abc import Mapping
 

@@ -1,5 +1,4 @@
-"""Publishes rows with QoS 1, over one connection for each task. A task is done when all its messages are
-acknowledged.
+"""Publish rows with QoS 1, over one connection for each task. A task is done when all its messages are acknowledged.
 
 Delivery is at least once: MQTT has no transactions, so a repeated task or batch publishes its messages again. The
 messages are then identical. Receivers can recognize duplicates by the user property ``message-id``.

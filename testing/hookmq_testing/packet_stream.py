@@ -45,26 +45,28 @@ class PacketStream(asyncio.Protocol):
         self._collecting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Implement `asyncio.Protocol.connection_made`."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.owner._opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Implement `asyncio.Protocol.connection_lost`."""
         self.owner._ended(self)
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Implement `asyncio.Protocol.pause_writing`."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Implement `asyncio.Protocol.resume_writing`."""
         self.writable = True
         self.owner._changed()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`. After an exception, the connection is dropped, and the client's calls raise it."""
+        """Implement `asyncio.Protocol.data_received`. After an exception, the connection is dropped, and the client's
+        calls raise it.
+        """
         self._collecting = True
         try:
             for packet in self.decoder.feed(data):

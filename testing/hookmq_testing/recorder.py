@@ -34,7 +34,7 @@ class HookCall:
 
 
 class HookRecorder(Plugin):
-    """Records every call of `hooks`, by default all except the provide and register hooks. Abstains
+    """A plugin that records every call of `hooks`, by default all except the provide and register hooks. It abstains
     unless `answer` is called.
 
         recorder = HookRecorder("on_connect", "authorize")
@@ -120,7 +120,7 @@ class Faults:
         self._faults: dict[tuple[str, str], tuple[Any, int | None]] = {}
 
     def set(self, plugin_id: str, hook: str, fault: Any, times: int | None) -> None:
-        """See `Harness.fail`."""
+        """Set a fault; see `Harness.fail`."""
         if fault == "timeout" and SPECS[hook].timeout is None:
             raise ValueError(f"{hook} is synchronous, so it cannot time out")
         self._faults[plugin_id, hook] = (fault, times)

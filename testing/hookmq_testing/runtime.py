@@ -39,7 +39,7 @@ class VirtualTimer:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """See `hookmq.model.runtime.Timer.cancel`."""
+        """Cancel the call; see `hookmq.model.runtime.Timer.cancel`."""
         self.call = None
 
     def __lt__(self, other: "VirtualTimer") -> bool:

@@ -208,15 +208,15 @@ class SlowStore:
     # Store ------------------------------------------------------------------------------------------
 
     def load(self) -> Iterable[Loaded]:
-        """See the inner store."""
+        """Call `load` of the inner store."""
         return self.inner.load()
 
     def last_commit(self) -> CommitId:
-        """See the inner store."""
+        """Call `last_commit` of the inner store."""
         return self.inner.last_commit()
 
     def next_message_id(self) -> int:
-        """See the inner store."""
+        """Call `next_message_id` of the inner store."""
         return self.inner.next_message_id()
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
@@ -237,11 +237,11 @@ class SlowStore:
         max_size: int,
         done: Paged,
     ) -> None:
-        """See the inner store."""
+        """Call `read` of the inner store."""
         self.inner.read(owner, after, max_count, max_size, done)
 
     def close(self, done: Callable[[], None]) -> None:
-        """See the inner store."""
+        """Call `close` of the inner store."""
         self.inner.close(done)
 
 

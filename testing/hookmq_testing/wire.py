@@ -19,7 +19,7 @@ class Clock(VirtualRuntime):
         self.turns = 0
 
     def turn(self) -> bool:
-        """See `VirtualRuntime.turn`."""
+        """Run one turn, as `VirtualRuntime.turn` does, and count it."""
         self.turns += 1
         return super().turn()
 

@@ -202,7 +202,7 @@ def test_a_plugin_may_provide_store_and_journal() -> None:
 
 
 class Threaded(Plugin):
-    """Observes in a thread with `def`, and on the event loop with ``async def``."""
+    """A plugin that observes in a thread with `def`, and on the event loop with ``async def``."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)

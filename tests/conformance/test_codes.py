@@ -1,4 +1,4 @@
-"""A packet carries only reason codes that its table permits, whatever code a plugin uses to refuse."""
+"""Test that packets carry only reason codes that their tables permit, even if a plugin refuses with another code."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ REFUSALS = sorted(int(code) for code in ReasonCode if code >= 0x80)
 
 
 class Denier(Plugin):
-    """Denies with the code given in the user name or in a topic level."""
+    """A plugin that denies with the code given in the user name or in a topic level."""
 
     @hookimpl
     def on_connect(self, client: Any, connect: Any) -> Any:

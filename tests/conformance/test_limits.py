@@ -114,7 +114,7 @@ WHY = "no " * 20
 
 
 class Censor(Plugin):
-    """Denies with a long reason string."""
+    """A plugin that denies with a long reason string."""
 
     @hookimpl
     def on_connect(self, client: Any, connect: Any) -> Any:

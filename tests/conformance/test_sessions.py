@@ -192,7 +192,7 @@ def test_take_over_with_clean_start(harness: Harness, level: int) -> None:
 
 
 class Doorman(Plugin):
-    """Refuses the user names "banned" and "busy", and wrong passwords."""
+    """A plugin that refuses the user names "banned" and "busy", and wrong passwords."""
 
     @hookimpl
     def on_connect(self, client: Any, connect: Any) -> Any:

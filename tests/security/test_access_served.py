@@ -34,7 +34,7 @@ RULES = "rules:\n  - {allow: [publish, subscribe], topic: [open/#, http/#]}\n"
 
 
 class Answers(KeyServer):
-    """Serves keys, and answers authentication requests."""
+    """A key server that also answers authentication requests."""
 
     mood = "well"
 

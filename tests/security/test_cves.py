@@ -339,7 +339,7 @@ def test_cve_2018_12543_topics_with_a_dollar(harness: Harness, topic: str) -> No
 
 
 class Challenges(Plugin):
-    """Challenges the client once."""
+    """A plugin that challenges the client once."""
 
     @hookimpl
     def on_auth(self) -> Any:

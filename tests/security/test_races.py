@@ -101,9 +101,7 @@ class Stage:
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(PHASES, repeat=2)))
 def test_two_of_one_id_in_every_phase(first: str, second: str) -> None:
-    """A takeover does not leave the old client connected, in whatever phase it was. In the end, at
-    most one of the two clients is connected.
-    """
+    """A takeover disconnects the old client in every phase. In the end, at most one of the two clients is connected."""
     stage = Stage()
     one = stage.bring(first)
     two = stage.bring(second)

@@ -98,7 +98,7 @@ STEP = st.one_of(
 
 
 class Waits(Plugin):
-    """Delays every second decision until it is released."""
+    """A plugin that delays every second decision until it is released."""
 
     turn = 0
     waiting: list[Any]

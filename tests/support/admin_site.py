@@ -123,7 +123,7 @@ class Site:
         self.http = aiohttp.ClientSession()
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop the broker and everything else that the site started."""
 
         async def stop() -> None:
             await self.http.close()

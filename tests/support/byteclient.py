@@ -67,15 +67,15 @@ class SocketTransport:
 
     @property
     def open(self) -> bool:
-        """See `Transport`."""
+        """Implement `Transport.open`."""
         return not self.closed
 
     def send(self, data: bytes) -> None:
-        """See `Transport`."""
+        """Implement `Transport.send`."""
         self._socket.sendall(data)
 
     def offer(self, data: bytes) -> None:
-        """See `Transport`."""
+        """Implement `Transport.offer`."""
         self._socket.setblocking(False)
         try:
             while data:
@@ -85,7 +85,7 @@ class SocketTransport:
         self._socket.settimeout(WAIT)
 
     def poll(self) -> bytes:
-        """See `Transport`."""
+        """Implement `Transport.poll`."""
         found = b""
         while not self.closed:
             self._socket.settimeout(0)
@@ -100,7 +100,7 @@ class SocketTransport:
         return found
 
     def wait(self) -> bytes:
-        """See `Transport`."""
+        """Implement `Transport.wait`."""
         return b"" if self.closed else self._receive()
 
     def _receive(self) -> bytes:
@@ -113,12 +113,12 @@ class SocketTransport:
         return data
 
     def close(self) -> None:
-        """See `Transport`."""
+        """Implement `Transport.close`."""
         self.closed = True
         self._socket.close()
 
     def fileno(self) -> int:
-        """See `Transport`."""
+        """Implement `Transport.fileno`."""
         return self._socket.fileno()
 
 

@@ -31,42 +31,42 @@ class MemoryTransport:
 
     @property
     def closed(self) -> bool:
-        """See `byteclient.Transport`."""
+        """Implement `byteclient.Transport.closed`."""
         return self.wire.closed
 
     @property
     def open(self) -> bool:
-        """See `byteclient.Transport`."""
+        """Implement `byteclient.Transport.open`."""
         return not self.wire.closed and not self.wire.closing
 
     def send(self, data: bytes) -> None:
-        """See `byteclient.Transport`."""
+        """Implement `byteclient.Transport.send`."""
         self.wire.send(data)
         self._harness.settle()
 
     def offer(self, data: bytes) -> None:
-        """See `byteclient.Transport`. The broker takes everything."""
+        """Implement `byteclient.Transport.offer`. The broker takes everything."""
         self.send(data)
 
     def poll(self) -> bytes:
-        """See `byteclient.Transport`. The broker finishes its work first."""
+        """Implement `byteclient.Transport.poll`. The broker finishes its work first."""
         self._harness.settle()
         data, self._arrived = self._arrived, b""
         return data
 
     def wait(self) -> bytes:
-        """See `byteclient.Transport`."""
+        """Implement `byteclient.Transport.wait`."""
         if self._patience:
             self._harness.advance(self._patience)
         return self.poll()
 
     def close(self) -> None:
-        """See `byteclient.Transport`."""
+        """Implement `byteclient.Transport.close`."""
         self.wire.lose()
         self._harness.settle()
 
     def fileno(self) -> int:
-        """See `byteclient.Transport`."""
+        """Implement `byteclient.Transport.fileno`."""
         raise io.UnsupportedOperation("an in-memory connection has no descriptor")
 
 

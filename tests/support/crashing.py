@@ -179,7 +179,7 @@ class Client:
         self._thread.call(publish)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect the client."""
         self._staying.cancel()
         self._thread.call(self._mqtt.disconnect)
         self._thread.run(self._mqtt.wait_closed())

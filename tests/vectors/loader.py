@@ -1,4 +1,4 @@
-"""Reads the packet vectors in this folder. README.md describes the rows."""
+"""Read the packet vectors in this folder. README.md describes the rows."""
 
 import json
 from dataclasses import dataclass

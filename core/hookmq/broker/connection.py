@@ -475,7 +475,7 @@ class ClientConnection(ConnectionState):
         self.go_on_reading()
 
     def closed(self, error: str = "") -> None:
-        """Clean up after the transport has closed, whatever the cause."""
+        """Clean up after the transport has closed for any reason."""
         if self.phase is Phase.CLOSED:
             return
         self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)

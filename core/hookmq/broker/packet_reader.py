@@ -2,8 +2,8 @@
 
 The first part of `_read` is the fast path for PUBLISH. It applies if the connection has sent the same first byte and
 topic before, so that authorization and route are cached (`CachedPublish`). At QoS 0 one dict lookup finds the plain
-receivers, which get the bytes as received. `fast_path` handles the other cases. Short acknowledgements are handled here
-too.
+receivers, which get the received bytes unchanged. `fast_path` handles the other cases. Short acknowledgements are
+handled here too.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """Pass messages, reason codes and the end of the connection to a plugin client.
 
-The plugin's functions are called in turns of their own, never in the middle of a fan-out. Until the next turn, messages
+The plugin's functions are called in separate turns, never in the middle of a fan-out. Until the next turn, messages
 wait in `inbox` and reason codes in `results`.
 """
 

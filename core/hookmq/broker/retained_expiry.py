@@ -76,9 +76,7 @@ class Kept(Outgoing):
         return FORMS if self.size <= SMALL else 1
 
     def without_id(self) -> Outgoing:
-        """See `Outgoing.without_id`. A large message's encodings are not shared, so that `most`
-        limits them.
-        """
+        """Implement `Outgoing.without_id`. A large message's encodings are not shared, so that `most` limits them."""
         return super().without_id() if self.size <= SMALL else Outgoing(self.message)
 
 

@@ -1,1 +1,1 @@
-"""The configuration: turns YAML into one frozen `Config`, and reports every mistake with its line and column."""
+"""Read the configuration from YAML into one frozen `Config`, and report every mistake with its line and column."""

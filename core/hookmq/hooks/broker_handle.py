@@ -90,7 +90,7 @@ class BrokerHandle(Protocol):
         """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
 
         Awaiting raises PluginError if the message was refused, after an internal error, if the store fails, or if the
-        broker ends first. So does everything else that a plugin awaits. Raises PluginError in a thread.
+        broker ends first. The same applies to everything else that a plugin awaits. Raises PluginError in a thread.
         """
 
     def transform(
@@ -99,8 +99,8 @@ class BrokerHandle(Protocol):
         """Ask the other plugins what becomes of `message` if `client` publishes it. Nothing is published.
 
         For a plugin that accepts a message now and publishes it later. The result is the message as `on_publish`
-        changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Anything else is the reason
-        why it would not be published, which the client can still be sent.
+        changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Any other result is the
+        reason why the message would not be published. The plugin can still send this reason to the client.
 
         `authorize` is called for the topic of the message, and again if a plugin changes the topic. For the action
         WILL, `on_will` is called as well. Without a client, there is no authorization. Plugins may count or store what

@@ -34,7 +34,7 @@ class PluginSet(Protocol):
 
 
 def startup(hooks: PluginSet, done: Callable[[PluginError | None], None]) -> None:
-    """See `Hooks.startup`."""
+    """Start the plugins; see `Hooks.startup`."""
     instances = [one for one in hooks.plugins if not one.kept.started and not one.disabled]
 
     def ended(instance: PluginInstance, error: str) -> bool:
@@ -52,7 +52,7 @@ def startup(hooks: PluginSet, done: Callable[[PluginError | None], None]) -> Non
 
 
 def ready(hooks: PluginSet, done: Callable[[], None]) -> None:
-    """See `Hooks.ready`."""
+    """Run `on_ready` for the plugins; see `Hooks.ready`."""
     fresh = [one for one in hooks.plugins if not one.kept.ready and not one.disabled]
     for one in fresh:
         one.kept.ready = True
@@ -82,7 +82,7 @@ def each(
 def shutdown(
     hooks: PluginSet, seconds: float, done: Callable[[], None], successor: PluginSet | None
 ) -> None:
-    """See `Hooks.shutdown`."""
+    """Stop the plugins; see `Hooks.shutdown`."""
     runtime = _runtime(hooks)
     deadline = runtime.now() + seconds
     stay = {id(one.kept) for one in successor.plugins} if successor is not None else set()

@@ -18,7 +18,7 @@ class OpenTransport(Protocol):
     """The owner of an open transport."""
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the transport at once."""
 
     def retire(self) -> None:
         """Close because the listener is closing. Do nothing if the broker knows the connection, because the broker will

@@ -27,7 +27,7 @@ class OpenedListener(Protocol):
 
     @property
     def address(self) -> str:
-        """The address for logs."""
+        """The address to show in logs."""
 
     async def open(self) -> None:
         """Start listening. If it fails, leave nothing open and raise BindError or ConfigError."""
@@ -200,7 +200,7 @@ class CountedConnection:
     # the OpenTransport protocol, for ListenerConnections
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the transport at once."""
         self._wire.abort()
 
     def retire(self) -> None:

@@ -56,7 +56,7 @@ class Broker(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """The counters."""
+        """The broker's counters."""
 
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> ConnectionHandler:
         """Return the handler for a new transport; see `AcceptConnection`."""

@@ -136,7 +136,7 @@ class _Stream:
             self._timer = self._gate.loop.call_later(self._gate.close_timeout, self.abort)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()

@@ -198,7 +198,7 @@ class HttpConnection(web.RequestHandler):
         (self.logger.error if ours else self.logger.debug)(*args, **options)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -442,7 +442,7 @@ class WebSocketWire:
         self._wake.set()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         self._chunks.clear()
         self._end()
         self._handler.abort()

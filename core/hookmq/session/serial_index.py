@@ -1,4 +1,4 @@
-"""Lists objects in the order in which they were added, starting at any position.
+"""List objects in the order in which they were added, starting at any position.
 
 Every object gets a serial number, which never changes and is never reused. A reader that remembers the last serial
 number it has seen misses nothing and sees nothing twice. This holds even if objects are added and removed in between.

@@ -164,7 +164,7 @@ def test_parked_publishes_are_bounded_over_all_clients(broker_harness: Make) -> 
 
 
 class CountedJournal(SmallJournal):
-    """Counts how often the broker accesses the journal."""
+    """A journal that counts how often the broker accesses it."""
 
     lookups = 0
 

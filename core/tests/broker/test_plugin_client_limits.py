@@ -71,7 +71,7 @@ class Limit(PublishLimit):
 
 
 class Limits(Plugin, RateLimiter):
-    """Gives every client the same limits."""
+    """A plugin that gives every client the same limits."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("limits"))

@@ -19,7 +19,7 @@ Make = Callable[..., Harness]
 
 
 class Clocked(Plugin):
-    """Records when its timers are called. `failures` lists the calls that fail."""
+    """A plugin that records when its timers are called. `failures` lists the calls that fail."""
 
     def __init__(self, id: str = "clock") -> None:
         super().__init__(None, Context(id))

@@ -23,7 +23,7 @@ from hookmq.server.settings import ListenerSettings, TlsSettings
 
 
 class Rules(Plugin):
-    """Refuses the user ``bad`` and topics below ``no/``, and answers requests on ``svc``."""
+    """A plugin that refuses the user ``bad`` and topics below ``no/``, and answers requests on ``svc``."""
 
     @hookimpl
     def on_connect(self, client: object, connect: object) -> Deny | None:

@@ -19,7 +19,7 @@ Offer = Callable[..., None]
 
 
 class Greeter(Plugin):
-    """Adds commands with a staticmethod. The class must never be instantiated."""
+    """A plugin that adds commands with a staticmethod. The class must never be instantiated."""
 
     def __init__(self, config: Any, context: Context) -> None:
         raise AssertionError("a command needs no object")
@@ -43,7 +43,7 @@ class Greeter(Plugin):
 
 
 class Nested(Plugin):
-    """Adds nested commands, with a classmethod that has another name."""
+    """A plugin that adds nested commands, with a classmethod that has another name."""
 
     word = "done"
 
@@ -57,7 +57,7 @@ class Nested(Plugin):
 
 
 class Silent(Plugin):
-    """Adds no command."""
+    """A plugin that adds no command."""
 
 
 class Fails(Plugin):

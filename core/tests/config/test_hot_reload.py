@@ -68,7 +68,7 @@ class Noted(Plugin):
 
 
 class Guard(Noted):
-    """Abstains from authorization. Its construction fails if the setting `text` is "broken"."""
+    """A plugin that abstains from authorization. Its construction fails if the setting `text` is "broken"."""
 
     def __init__(self, config: Settings, context: Context) -> None:
         super().__init__(config, context)

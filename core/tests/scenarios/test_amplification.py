@@ -1,4 +1,4 @@
-"""A few bytes cause few stored bytes and little work per turn, whatever the packet.
+"""Test that a few bytes of any packet cause few stored bytes and little work per turn.
 
 The tests count bytes, packets and turns, never time.
 """

@@ -705,7 +705,7 @@ class Twice(PublishLimit):
 
 
 class Limiter(RateLimiter):
-    """Applies the same limit to every topic."""
+    """A rate limiter that applies the same limit to every topic."""
 
     def __init__(self, limit: PublishLimit) -> None:
         self.limit = limit

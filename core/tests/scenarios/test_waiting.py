@@ -38,7 +38,7 @@ Make = Callable[..., Harness]
 
 
 class Patient(HookRecorder):
-    """Records calls. It awaits an event for topics below ``slow``, and answers at once for others."""
+    """A plugin that records calls. It awaits an event for topics below ``slow``, and answers at once for other topics."""
 
     def __init__(self, *hooks: str, id: str = "patient", **options: Any) -> None:
         super().__init__(*hooks, id=id, **options)

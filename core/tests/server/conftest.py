@@ -35,8 +35,8 @@ def pytest_asyncio_loop_factories(
 
 
 class FakeConnection:
-    """Records the calls of the listener. `events` contains "pause", "resume" and "closed:WHY". `heard` is set at each
-    call.
+    """A connection that records the calls of the listener. `events` contains "pause", "resume" and "closed:WHY".
+    `heard` is set at each call.
     """
 
     def __init__(self, wire: Wire, peer: Peer, scope: Scope) -> None:
@@ -92,7 +92,7 @@ class FakeConnection:
 
 @dataclass
 class FakeBroker:
-    """Accepts every connection. `on_accept` may change a connection before it is returned."""
+    """A broker that accepts every connection. `on_accept` may change a connection before it is returned."""
 
     settings: Settings = field(default_factory=Settings)
     metrics: Metrics = field(default_factory=Metrics)
@@ -135,7 +135,7 @@ class FakeBroker:
 
 @dataclass
 class Log:
-    """Collects log entries."""
+    """Collects the entries of a log."""
 
     records: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     on_record: Callable[[], None] = lambda: None

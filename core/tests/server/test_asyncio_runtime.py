@@ -20,7 +20,7 @@ async def runtime() -> AsyncIterator[AsyncioRuntime]:
 
 
 class Outcome:
-    """Records the arguments of `done`."""
+    """Records the arguments with which `done` is called."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, BaseException | None]] = []

@@ -1,4 +1,4 @@
-"""The anomaly job: publishes alerts to MQTT, writes them to a table, or both."""
+"""The anomaly job, which publishes alerts to MQTT, writes them to a table, or both."""
 
 from typing import TYPE_CHECKING
 

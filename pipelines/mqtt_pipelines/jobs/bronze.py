@@ -1,4 +1,4 @@
-"""The bronze job: writes messages as received to a table, by day."""
+"""The bronze job, which writes messages to a table by day, exactly as received."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The dead letter job: writes messages that cannot be parsed to a table, with the reason."""
+"""The dead letter job, which writes messages that cannot be parsed to a table, with the reason."""
 
 from typing import TYPE_CHECKING
 

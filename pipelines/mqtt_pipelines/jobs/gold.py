@@ -1,4 +1,4 @@
-"""The gold job: writes windows of each device's values to a table."""
+"""The gold job, which writes windows of each device's values to a table."""
 
 from typing import TYPE_CHECKING
 

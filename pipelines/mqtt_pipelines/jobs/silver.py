@@ -1,4 +1,4 @@
-"""The silver job: writes parsed messages to one table, and the others to another table.
+"""The silver job, which writes parsed messages to one table, and all other messages to another table.
 
 Each row of the log is in one of these tables, or is a duplicate.
 """

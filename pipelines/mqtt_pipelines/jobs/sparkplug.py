@@ -1,4 +1,4 @@
-"""The Sparkplug B job: writes metrics to one table, and messages that cannot be parsed to another table."""
+"""The Sparkplug B job, which writes metrics to one table, and messages that cannot be parsed to another table."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Appends a batch exactly once.
+"""Append a batch exactly once.
 
 It checks whether the table already has the batch, writes the files, and adds them with a note in one commit. `Store`
 hides the differences between table formats.

@@ -1,4 +1,4 @@
-"""Compares a batch's columns with a table's columns: equal, missing, new, or of another type."""
+"""Compare a batch's columns with a table's columns: equal, missing, new, or of another type."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Writes Delta tables with delta-rs, without a jar. Executors write the files, and the driver adds them in one
-commit.
+"""Write Delta tables with delta-rs, without a jar. Executors write the files, and the driver adds them in one commit.
 
 The commit records the batch as application transactions. delta-rs refuses the commit if another commit has recorded
 the same names since the table was loaded. If two drivers write the same batch, exactly one succeeds.

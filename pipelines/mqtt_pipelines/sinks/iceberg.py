@@ -1,4 +1,4 @@
-"""Writes Iceberg tables with pyiceberg, without a jar. Executors write the files, and the driver adds them in one
+"""Write Iceberg tables with pyiceberg, without a jar. Executors write the files, and the driver adds them in one
 commit.
 
 The commit records the batch in table properties, which survive when snapshots expire. For users, it also records the

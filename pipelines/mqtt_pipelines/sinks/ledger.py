@@ -1,5 +1,4 @@
-"""Decides whether to write a batch, based on the notes that a table keeps. A batch's notes and rows share one
-commit.
+"""Decide whether to write a batch, based on the notes that a table keeps. A batch's notes and rows share one commit.
 
 This module depends on neither Spark nor a table format. A ledger maps names to integers. Delta stores it as
 application transactions, and Iceberg as table properties. For each query (`owner`, an `app` without its checkpoint

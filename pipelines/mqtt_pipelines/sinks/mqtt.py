@@ -1,4 +1,4 @@
-"""Publishes rows to MQTT, at least once, because MQTT has no transactions.
+"""Publish rows to MQTT, at least once, because MQTT has no transactions.
 
 A repeated batch is published again. Each message keeps its user property ``message-id``, by which receivers recognize
 duplicates.

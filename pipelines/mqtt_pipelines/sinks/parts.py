@@ -1,4 +1,4 @@
-"""Writes a batch's Parquet files on the executors. The driver receives their names and sizes, but no rows.
+"""Write a batch's Parquet files on the executors. The driver receives their names and sizes, but no rows.
 
 A task that runs twice, or a driver that is killed, leaves behind files that no table refers to. Readers do not see
 them, and ``hookmq-pipelines compact`` removes them once they are old.

@@ -1,4 +1,4 @@
-"""Finds values that are unusual for their device."""
+"""Find values that are unusual for their device."""
 
 from __future__ import annotations
 

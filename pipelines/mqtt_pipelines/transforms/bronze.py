@@ -1,4 +1,4 @@
-"""Bronze: messages as received, with the day on which they arrived."""
+"""Bronze: the received messages without changes, and the day on which each one arrived."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f

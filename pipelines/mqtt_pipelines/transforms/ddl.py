@@ -1,5 +1,4 @@
-"""Checks DDL before Spark starts, so that `check` finds the most common mistakes. Only Spark can check it
-completely."""
+"""Check DDL before Spark starts, so that `check` finds the most common mistakes. Only Spark can check it completely."""
 
 import re
 from difflib import get_close_matches

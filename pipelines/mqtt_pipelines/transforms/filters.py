@@ -1,4 +1,4 @@
-"""Converts MQTT topic filters to Spark conditions."""
+"""Convert MQTT topic filters to Spark conditions."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Parses payloads. Every message gets either its values or the reason why it cannot be parsed.
+"""Parse payloads. Every message gets either its values or the reason why it cannot be parsed.
 
 JSON is parsed strictly: the payload must be a single object, with nothing after it, and without NaN or single quotes.
 Fields that the schema does not name are ignored. If a key is repeated, the last one counts.

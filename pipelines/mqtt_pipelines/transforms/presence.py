@@ -1,4 +1,4 @@
-"""Determines when each device was online, from status messages, wills and silence."""
+"""Determine when each device was online, from status messages, wills and silence."""
 
 from __future__ import annotations
 

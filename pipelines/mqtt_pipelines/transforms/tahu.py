@@ -1,4 +1,4 @@
-"""Decodes Sparkplug B payloads: the protobuf messages, with the specification's field numbers, and their values."""
+"""Decode Sparkplug B payloads: the protobuf messages, with the specification's field numbers, and their values."""
 
 from __future__ import annotations
 

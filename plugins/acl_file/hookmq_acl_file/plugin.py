@@ -67,7 +67,7 @@ class AclFileConfig:
 
 
 class AclFilePlugin(Plugin):
-    """Authorizes clients by rules in one file, in YAML or in mosquitto's acl_file format."""
+    """A plugin that authorizes clients by rules in one file, in YAML or in mosquitto's acl_file format."""
 
     Config = AclFileConfig
     config: AclFileConfig

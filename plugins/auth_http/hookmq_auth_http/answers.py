@@ -307,7 +307,7 @@ def _go_body_denies(body: bytes) -> bool:
 
 
 class Contract(NamedTuple):
-    """A contract: the default members of requests, and functions that parse responses."""
+    """The contract with a service: the default members of requests, and the functions that parse responses."""
 
     authenticate: Mapping[str, str]
     authorize: Mapping[str, str]

@@ -46,7 +46,7 @@ SLACK: Final = 1.0
 
 
 class AuthHttpPlugin(Plugin):
-    """Authenticates and authorizes clients with an HTTP service."""
+    """A plugin that authenticates and authorizes clients with an HTTP service."""
 
     Config = AuthHttpConfig
     config: AuthHttpConfig

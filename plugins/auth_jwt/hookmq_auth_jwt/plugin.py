@@ -57,7 +57,7 @@ def _end_pause(pause: Promise) -> None:
 
 
 class AuthJwtPlugin(Plugin):
-    """Reads the identity, permissions and limits of MQTT clients from JSON Web Tokens.
+    """A plugin that reads the identity, permissions and limits of MQTT clients from JSON Web Tokens.
 
     A token is verified once, when the client connects or reauthenticates. Its contents are stored
     with the client. Raises ConfigError if a file or key in the configuration cannot be used.

@@ -84,7 +84,7 @@ class AuthPasswordPlugin(Plugin):
 
     @property
     def admission(self) -> Admission:
-        """The clients that this plugin accepts, for ``hookmq check``."""
+        """Describe the clients that this plugin accepts, for ``hookmq check``."""
         config = self.config
         left = (config.unknown == "ignore", config.anonymous == "ignore")
         lacking = [

@@ -151,7 +151,7 @@ CERTIFIED = Scope("tls", identity="common_name")
 def test_certificates(
     broker: Make, certificate: str, name: str, password: bytes | None, code: int
 ) -> None:
-    """The user name comes from the certificate, whatever CONNECT contains."""
+    """The user name comes from the certificate, even if CONNECT contains another one."""
     harness = broker(certificate=certificate)
     peer = Peer("192.0.2.1", 1, "tls", Certificate(common_name=name))
     harness.connect("c", username="bob", password=password, scope=CERTIFIED, peer=peer, expect=code)

@@ -55,7 +55,7 @@ class AutoSubscribeConfig:
 
 
 class AutoSubscribePlugin(Plugin):
-    """Subscribes each client by the rules of its listener, after CONNACK.
+    """A plugin that subscribes each client by the rules of its listener, after CONNACK.
 
     The subscriptions are ordinary ones: limits, hooks and durable sessions apply, and the client
     may unsubscribe.

@@ -36,7 +36,7 @@ class TestContract(PluginContract):
 
 
 class Deciding(Plugin):
-    """Gives clients a claim, and allows only topics below ``free``."""
+    """A plugin that gives clients a claim, and allows only topics below ``free``."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

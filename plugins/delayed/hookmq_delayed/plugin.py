@@ -53,7 +53,7 @@ class DelayedConfig:
 
 
 class DelayedPlugin(Plugin):
-    """Stores messages and publishes them when they are due.
+    """A plugin that stores messages and publishes them when they are due.
 
     A message is acknowledged once it is committed. It is stored with a timer of the broker, so it survives a restart
     and is published at least once. The plugin state also contains the timers' keys, because they identify the owners of

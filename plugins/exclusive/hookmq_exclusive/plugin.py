@@ -37,8 +37,8 @@ class ExclusiveConfig:
 
 
 class ExclusivePlugin(Plugin):
-    """Grants ``$exclusive/TOPIC`` to the first client, and refuses it to others until that
-    subscription has ended.
+    """A plugin that grants ``$exclusive/TOPIC`` to the first client, and refuses it to others until that subscription
+    has ended.
 
     The subscription then receives messages on TOPIC, like an ordinary one. The broker authorizes
     both the exclusive filter and TOPIC.

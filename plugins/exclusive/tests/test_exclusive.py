@@ -97,7 +97,7 @@ def test_a_restart_keeps_the_holder(make: Make) -> None:
 
 
 class Refusing(Plugin):
-    """Refuses subscriptions after the exclusive plugin has granted them."""
+    """A plugin that refuses subscriptions after the exclusive plugin has granted them."""
 
     refuses = True
 

@@ -57,7 +57,7 @@ def encoded(client_id: str) -> str:
 
 
 class PresencePlugin(Plugin):
-    """Publishes ``online`` and ``offline``, and prevents clients from publishing to these topics.
+    """A plugin that publishes ``online`` and ``offline``, and prevents clients from publishing to these topics.
 
     The status does not depend on the client. It is therefore also correct after a lost connection,
     a takeover or a will.

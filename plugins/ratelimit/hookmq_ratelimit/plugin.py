@@ -42,7 +42,7 @@ _KINDS: Final[tuple[tuple[What, ...], ...]] = (
 
 
 class RateLimitPlugin(Plugin):
-    """Limits the rates of HookMQ clients, and bans clients that exceed the limits."""
+    """A plugin that limits the rates of HookMQ clients, and bans clients that exceed the limits."""
 
     Config = RateLimitConfig
     config: RateLimitConfig

@@ -70,7 +70,7 @@ class Toll(PublishLimit):
         )
 
     def take(self, size: int) -> bool:
-        """See `hookmq.plugin.PublishLimit.take`."""
+        """Implement `hookmq.plugin.PublishLimit.take`."""
         now = self.clock()
         counts = self.counts
         for cell in counts:
@@ -109,7 +109,7 @@ class Toll(PublishLimit):
             bucket.use(now, size if bucket.limit.bytes else 1)
 
     def over(self, size: int, qos: int, go: Go) -> Cancel | LimitExceeded:
-        """See `hookmq.plugin.PublishLimit.over`."""
+        """Implement `hookmq.plugin.PublishLimit.over`."""
         now = self.clock()
         # By now all buckets may have enough tokens. The PUBLISH then resumes in the next turn.
         late = self.late(now, size, ()) or [(self.buckets[0], 0.0)]
@@ -213,14 +213,14 @@ class Outgoing(DeliveryLimit):
         return [bucket for bucket in self._buckets if bucket.gated or bucket.delay(now, 1) > 0.0]
 
     def ready(self) -> bool:
-        """See `hookmq.plugin.DeliveryLimit.ready`."""
+        """Implement `hookmq.plugin.DeliveryLimit.ready`."""
         if self._granted:
             return True
         now = self._clock()
         return all(cell.full - now <= cell.spare for cell in self._cells)
 
     def sent(self) -> None:
-        """See `hookmq.plugin.DeliveryLimit.sent`."""
+        """Implement `hookmq.plugin.DeliveryLimit.sent`."""
         if self._granted:
             self._granted -= 1
             return
@@ -230,7 +230,7 @@ class Outgoing(DeliveryLimit):
             cell.full = (full if full > now else now) + cell.interval
 
     def wait(self, go: Callable[[], None]) -> Cancel:
-        """See `hookmq.plugin.DeliveryLimit.wait`."""
+        """Implement `hookmq.plugin.DeliveryLimit.wait`."""
         late = self._late()
         waiter = _Leaving(self, go)
         bucket = late[0] if late else self._buckets[0]
@@ -239,7 +239,7 @@ class Outgoing(DeliveryLimit):
         return waiter.cancel
 
     def dropped(self) -> str:
-        """See `hookmq.plugin.DeliveryLimit.dropped`."""
+        """Implement `hookmq.plugin.DeliveryLimit.dropped`."""
         late = self._late() or list(self._buckets)
         bucket = next((one for one in late if one.limit.mode == "drop"), late[0])
         self._owner.limited(bucket, self._client, "dropped")
@@ -325,7 +325,7 @@ class ClientRateLimiter(RateLimiter):
         self.delivery_limit = Outgoing(owner, client, deliveries) if deliveries else None
 
     def publish_limit(self, topic: str) -> PublishLimit | None:
-        """See `hookmq.plugin.RateLimiter.publish_limit`."""
+        """Implement `hookmq.plugin.RateLimiter.publish_limit`."""
         if self._by_topic is None:
             return self._plain
         matched = self._by_topic.lookup(topic).allowances
@@ -342,7 +342,7 @@ class ClientRateLimiter(RateLimiter):
         return toll
 
     def subscribe(self, filter: str) -> LimitExceeded | None:
-        """See `hookmq.plugin.RateLimiter.subscribe`."""
+        """Implement `hookmq.plugin.RateLimiter.subscribe`."""
         if not self._subscriptions:
             return None
         now = self._owner.runtime.now()

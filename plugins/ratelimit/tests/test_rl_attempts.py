@@ -26,7 +26,7 @@ PEER = Peer("203.0.113.66")
 
 
 class Service(Plugin):
-    """Decides on each password only when the test calls `answer`, as a slow HTTP service would."""
+    """A plugin that decides on each password only when the test calls `answer`, as a slow HTTP service would."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("service"))

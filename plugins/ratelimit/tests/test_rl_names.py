@@ -27,7 +27,7 @@ def limited(*limits: dict[str, Any], **config: Any) -> Any:
 
 
 class Door(Plugin):
-    """Accepts a token with any user name, or the right password for the user."""
+    """A plugin that accepts a token with any user name, or the right password for the user."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("door"))
@@ -91,7 +91,7 @@ def test_another_identity_under_a_user_name_does_not_free_its_address() -> None:
 
 
 class Named(Plugin):
-    """Reveals the user name only after authentication, like a token in the user name."""
+    """A plugin that reveals the user name only after authentication, like a token in the user name."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("named"))

@@ -43,7 +43,7 @@ def limited(*limits: dict[str, Any], **config: Any) -> Any:
 
 
 class Passwords(Plugin):
-    """Accepts clients with the right password. It comes after the rate limits, as recommended."""
+    """A plugin that accepts clients with the right password. It comes after the rate limits, as recommended."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("passwords"))

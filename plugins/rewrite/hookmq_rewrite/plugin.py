@@ -34,7 +34,7 @@ class RewriteConfig:
 
 
 class RewritePlugin(Plugin):
-    """Rewrites topics and topic filters by rules.
+    """A plugin that rewrites topics and topic filters by rules.
 
     The broker authorizes both the topic that the client sent and the new one. If a rule applies but
     cannot be filled in, the action is denied.

@@ -35,7 +35,7 @@ class TestContract(PluginContract):
 
 
 class Deciding(Plugin):
-    """Denies `forbidden` topics and records the requests."""
+    """A plugin that denies `forbidden` topics and records the requests."""
 
     forbidden: frozenset[str] = frozenset()
     authorize_cached = False

@@ -68,7 +68,7 @@ def load(rule: Rule, path: Path) -> tuple[FileStamp, "Check"]:
 
 
 class SchemaPlugin(Plugin):
-    """Checks the payloads of messages and wills by topic.
+    """A plugin that checks the payloads of messages and wills by topic.
 
     An empty retained message always passes, because it only deletes the retained message of its
     topic.

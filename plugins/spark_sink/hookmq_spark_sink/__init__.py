@@ -1,4 +1,4 @@
-"""Stores HookMQ's messages in a log that Apache Spark reads by offset, exactly once.
+"""Store HookMQ's messages in a log that Apache Spark reads by offset, exactly once.
 
 The plugin class is in `hookmq_spark_sink.plugin`.
 """

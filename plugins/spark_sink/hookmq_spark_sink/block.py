@@ -1,5 +1,4 @@
-"""Encodes and decodes blocks: records of one partition, stored as Arrow column buffers. PROTOCOL.md describes each
-byte.
+"""Encode and decode blocks: records of one partition, stored as Arrow column buffers. PROTOCOL.md describes each byte.
 
 The code needs only the standard library. It processes whole columns, so that `list`, `map` and `join` do the work for
 each record. Readers get the bytes exactly as they were written.

@@ -1,5 +1,6 @@
-"""Finds a stream's blocks by reading the headers in its segments, but not the payloads. The broker uses it at start,
-and all readers of the stream's folder use it."""
+"""Find a stream's blocks by reading the headers in its segments, but not the payloads. The broker uses it at start,
+and all readers of the stream's folder use it.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Rewrites a sealed segment, merging each partition's small blocks.
+"""Rewrite a sealed segment, merging each partition's small blocks.
 
 ``python -P -m hookmq_spark_sink.merge SEGMENT TARGET`` runs in a separate process, so that it does not compete for
 the interpreter lock with the broker's event loop.

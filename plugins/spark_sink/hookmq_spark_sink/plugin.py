@@ -26,7 +26,7 @@ STOP: Final = 5.0
 
 
 class SparkSinkPlugin(Plugin):
-    """Stores messages in a log that Apache Spark reads by offset, exactly once."""
+    """A plugin that stores messages in a log that Apache Spark reads by offset, exactly once."""
 
     Config = SparkSinkConfig
     config: SparkSinkConfig

@@ -1,4 +1,4 @@
-"""Runs the reader process for the broker: starts it, restarts it if it dies, and receives its counters."""
+"""Run the reader process for the broker: start it, restart it if it dies, and receive its counters."""
 
 import asyncio
 import json

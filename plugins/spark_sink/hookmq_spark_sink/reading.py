@@ -1,5 +1,5 @@
-"""Reads a stream for clients. It returns the end of the readable part, and the blocks of a range without data that was
-not requested.
+"""Read a stream for clients: the end of its readable part, and the blocks of a range without data that was not
+requested.
 
 Every function here may block on the disk.
 """

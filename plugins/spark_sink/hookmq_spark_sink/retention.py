@@ -1,4 +1,4 @@
-"""Deletes and merges segments in a thread."""
+"""Delete and merge segments in a thread."""
 
 import os
 import subprocess

@@ -45,8 +45,7 @@ class SparkplugConfig:
 
 
 class SparkplugPlugin(Plugin):
-    """Publishes birth certificates as retained messages, and sets the timestamps of death
-    certificates.
+    """A plugin that publishes birth certificates as retained messages, and sets the timestamps of death certificates.
 
     List this plugin after plugins that refuse messages in `on_publish`. Otherwise, it also
     publishes birth certificates that are then refused.

@@ -1,1 +1,1 @@
-"""Stores HookMQ's sessions, queues and retained messages in SQLite. The plugin class is in `hookmq_storage.plugin`."""
+"""Store HookMQ's sessions, queues and retained messages in SQLite. The plugin class is in `hookmq_storage.plugin`."""

@@ -1,4 +1,4 @@
-"""Reduces a batch of records to its net effect. A row that the same batch adds and removes is never written.
+"""Reduce a batch of records to its net effect. A row that the same batch adds and removes is never written.
 
 Records cross a socket, so they are plain tuples that begin with their kind (`hookmq_storage.rows`).
 """

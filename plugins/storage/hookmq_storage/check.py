@@ -1,4 +1,4 @@
-"""Checks the checksum of every row, and that the rows it refers to exist."""
+"""Check the checksum of every row, and check that the rows to which it refers exist."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Converts a client to and from JSON: its identity, and how it connected. A session's record includes this JSON.
+"""Convert a client to and from JSON: its identity, and how it connected. A session's record includes this JSON.
 
 `client_id`, `version` and `connected_at` have columns of their own.
 """

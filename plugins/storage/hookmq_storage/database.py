@@ -1,4 +1,4 @@
-"""Opens the database after checking that it belongs to HookMQ, is intact, and is not older than the mark."""
+"""Open the database after checking that it belongs to HookMQ, is intact, and is not older than the mark."""
 
 import os
 import secrets

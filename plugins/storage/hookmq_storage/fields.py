@@ -1,4 +1,4 @@
-"""Checks the lines of an export, so that an edited or truncated file fails at import, not later in the broker."""
+"""Check the lines of an export, so that an edited or truncated file fails at import, not later in the broker."""
 
 import base64
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Reads queues one page at a time and checks each row, on a connection that never waits for a commit."""
+"""Read queues one page at a time and check each row, on a connection that never waits for a commit."""
 
 from collections.abc import Sequence
 from math import inf

@@ -53,7 +53,7 @@ class StorageConfig:
 
 
 class StoragePlugin(Plugin):
-    """Stores sessions, queues and retained messages in SQLite."""
+    """A plugin that stores sessions, queues and retained messages in SQLite."""
 
     Config = StorageConfig
     config: StorageConfig

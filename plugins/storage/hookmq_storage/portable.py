@@ -1,4 +1,4 @@
-"""Exports and imports a store as text, one JSON object per line, for another version, store or program.
+"""Export and import a store as text, one JSON object per line, for another version, store or program.
 
     {"kind": "hookmq-storage", "version": 3}
     {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}

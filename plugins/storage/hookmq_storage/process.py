@@ -1,4 +1,4 @@
-"""Runs the writer process for the broker. Sends frames and receives responses on the event loop without blocking."""
+"""Run the writer process for the broker. Frames are sent and responses received on the event loop, without blocking."""
 
 import asyncio
 import json

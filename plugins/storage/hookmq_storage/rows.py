@@ -1,4 +1,4 @@
-"""Converts the broker's records to rows and back."""
+"""Convert the broker's records to rows and back."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -37,7 +37,7 @@ class Undecided(Exception):
 
 
 class WebhookFilterPlugin(Plugin):
-    """Asks an HTTP service to decide on each message."""
+    """A plugin that asks an HTTP service to decide on each message."""
 
     Config = FilterPluginConfig
     config: FilterPluginConfig

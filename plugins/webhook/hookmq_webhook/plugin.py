@@ -49,7 +49,7 @@ SLACK: Final = 2.0
 
 
 class WebhookPlugin(Observing):
-    """Sends signed events to an HTTP service, in order, and retries until they arrive."""
+    """A plugin that sends signed events to an HTTP service, in order, and retries until they arrive."""
 
     Config = WebhookConfig
     config: WebhookConfig

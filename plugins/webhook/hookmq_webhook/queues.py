@@ -115,7 +115,7 @@ class MemoryQueue:
 
     @property
     def oldest(self) -> float | None:
-        """See `Queue.oldest`."""
+        """Implement `Queue.oldest`."""
         return next((one.event.time for one in self._rows if one.number in self._sizes), None)
 
     def put(self, event: Event) -> None:

@@ -73,7 +73,7 @@ async def publish(port: int, name: str, count: int = EACH, first: int = 0) -> No
 
 
 class Chaos:
-    """Answers at random and records the requests."""
+    """A service that answers at random and records the requests."""
 
     def __init__(self, receiver: Any, seed: int) -> None:
         self.receiver = receiver

@@ -37,7 +37,7 @@ MESSAGES: tuple[tuple[str, bytes, dict[str, Any]], ...] = (
 
 
 class Service:
-    """Authenticates clients (``/auth``) and receives events (``/hook``)."""
+    """A service that authenticates clients (``/auth``) and receives events (``/hook``)."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -204,7 +204,7 @@ def test_an_answer_is_understood_or_is_none(body: bytes) -> None:
 
 
 class Filter:
-    """Answers as configured and records the requests."""
+    """A service that answers as configured and records the requests."""
 
     def __init__(self) -> None:
         self.url = ""

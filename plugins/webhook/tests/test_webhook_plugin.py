@@ -51,7 +51,7 @@ class TestContract(PluginContract):
 
 
 class Service:
-    """Replaces the sender. `answer` is the service's answer."""
+    """A replacement for the sender. `answer` is the answer of the service."""
 
     made: "list[Service]" = []
 

@@ -31,7 +31,7 @@ class JournalContract:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """See `StoreKit.settle`."""
+        """Let background work continue; see `StoreKit.settle`."""
 
     def flush(self, journal: Journal, commit: CommitId) -> None:
         """Flush the journal and wait until it is done."""

@@ -304,8 +304,8 @@ class Run:
 def victims(draw: random.Random, kills: int) -> list[str]:
     """Return the order of the kills.
 
-    All victims are equally frequent, give or take one, in random order. One more kill of the driver is added at the
-    end.
+    The victims are in random order, and their numbers differ by at most one. One more kill of the driver is added at
+    the end.
     """
     first = VICTIMS if kills > len(VICTIMS) else VICTIMS[:-1]
     rounds = [draw.sample(first, len(first))]

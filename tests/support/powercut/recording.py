@@ -1,4 +1,4 @@
-"""Records what a command does to a folder, and restores what power cuts would have left of it.
+"""Record what a command does to a folder, and restore what power cuts would have left of it.
 
     with Recorder(tmp_path / "disk", tmp_path) as recorder:
         process = subprocess.Popen(COMMAND, env={**os.environ, **recorder.environ})
@@ -132,7 +132,7 @@ class Recording:
 
     @classmethod
     def load(cls, work: Path) -> "Recording":
-        """Load a recording written by `save`. Its folder is created anew."""
+        """Load a recording written by `save`. Its folder is created again."""
         folder = Path((work / "folder").read_text())
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Records which packets reached a connection in which phase."""
+"""Record which packets reached a connection in which phase."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Generates the plan of a seed.
+"""Generate the plan of a seed.
 
 The features of each world are drawn once (swarm testing). Most worlds contain a little of everything. Focused worlds
 have few clients, one topic, tight limits and few kinds of faults, but frequent ones.

@@ -210,7 +210,7 @@ class Link:
         self.clock.at(self._down_at, self._arrive_down)
 
     def abort(self) -> None:
-        """Close immediately."""
+        """Close the connection immediately."""
         self._down.clear()
         self._size = 0
         self.close()

@@ -107,7 +107,7 @@ def claims_of(client: ClientInfo) -> dict[str, Any]:
 
 
 class Gate(Part):
-    """Accepts every client, some after an exchange of AUTH packets."""
+    """A plugin that accepts every client, some after an exchange of AUTH packets."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo, connect: Connect) -> Any:
@@ -124,7 +124,7 @@ class Gate(Part):
 
 
 class Acl(Part):
-    """Denies by topic, and decides about every delivery."""
+    """A plugin that denies by topic, and decides about every delivery."""
 
     authorize_actions = frozenset(Action)
 
@@ -178,7 +178,7 @@ class Shaper(Part):
 
 
 class Courier(Part):
-    """Processes every delivery and replaces some."""
+    """A plugin that processes every delivery and replaces some."""
 
     @hookimpl
     def on_deliver(self, client: ClientInfo, message: Message, subscription: Subscription) -> Any:
@@ -190,7 +190,7 @@ class Courier(Part):
 
 
 class Filter(Part):
-    """Lowers the QoS of some subscriptions."""
+    """A plugin that lowers the QoS of some subscriptions."""
 
     @hookimpl
     def on_subscribe(self, client: ClientInfo, subscription: Subscription) -> Any:
@@ -206,7 +206,7 @@ class Filter(Part):
 
 
 class Mourner(Part):
-    """Processes wills."""
+    """A plugin that processes wills."""
 
     @hookimpl
     def on_will(self, client: ClientInfo, message: Message) -> Any:
@@ -214,7 +214,7 @@ class Mourner(Part):
 
 
 class Watch(Part):
-    """Observes every event, because the core uses other code paths if an observer exists."""
+    """A plugin that observes every event, because the core uses other code paths if an observer exists."""
 
     @hookimpl
     def on_session(self, client: ClientInfo, event: Any) -> None:
@@ -242,8 +242,8 @@ class Watch(Part):
 
 
 class Warden(Part):
-    """Observes sessions and adds claims to clients. The world uses its handle to disconnect clients and revoke
-    permissions.
+    """A plugin that observes sessions and adds claims to clients. The world uses its handle to disconnect clients and
+    revoke permissions.
     """
 
     @hookimpl
@@ -256,7 +256,7 @@ class Warden(Part):
 
 
 class Scribe(Part):
-    """Provides a journal with its own name."""
+    """A plugin that provides a journal with its own name."""
 
     @hookimpl
     def provide_journal(self) -> Journal:
@@ -264,7 +264,7 @@ class Scribe(Part):
 
 
 class Timekeeper(Part):
-    """Keeps state and sets timers. The world makes the changes through its handle."""
+    """A plugin that keeps state and sets timers. The world makes the changes through its handle."""
 
     @hookimpl
     def on_timer(self, key: str, data: bytes, broker: BrokerHandle) -> None:

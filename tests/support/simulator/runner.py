@@ -1,4 +1,4 @@
-"""Runs many seeds in several processes."""
+"""Run many seeds in several processes."""
 
 import multiprocessing
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Shrinks a failing plan to the shortest that fails in the same way: default knobs and fewer steps (delta debugging)."""
+"""Shrink a failing plan to the shortest that fails in the same way: default knobs and fewer steps (delta debugging)."""
 
 import time
 from collections.abc import Callable

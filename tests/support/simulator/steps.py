@@ -1,4 +1,4 @@
-"""Executes the steps of a plan."""
+"""Execute the steps of a plan."""
 
 from collections.abc import Callable
 from functools import partial

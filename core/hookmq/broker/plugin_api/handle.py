@@ -27,9 +27,9 @@ class PluginBroker(
         return self._state.runtime
 
     def now(self) -> float:
-        """Return monotonic seconds."""
+        """Return the monotonic time in seconds."""
         return self._state.runtime.now()
 
     def time(self) -> float:
-        """Return epoch seconds."""
+        """Return the current time in epoch seconds."""
         return self._state.runtime.time()

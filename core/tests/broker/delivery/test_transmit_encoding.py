@@ -209,7 +209,7 @@ def test_sent_again_and_too_large(harness: Harness) -> None:
 
 
 def test_never_forwarded(harness: Harness) -> None:
-    """Edge case 22: the publisher's aliases apply only to its own connection, whatever else the message contains."""
+    """Edge case 22: the publisher's aliases apply only to its own connection, and are never forwarded."""
     client = harness.connect("c")
     client.subscribe("t")
     publisher = harness.connect("p")

@@ -1,6 +1,4 @@
-"""Test CONNECT in all three versions: which packets are accepted, and the codes that refuse the
-others.
-"""
+"""Test CONNECT in all three versions: which packets are accepted, and which codes refuse all others."""
 
 from collections.abc import Callable
 from typing import Any

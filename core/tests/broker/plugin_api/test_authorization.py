@@ -154,7 +154,7 @@ def test_questions_that_make_no_sense(
 
 
 class Asker(Plugin):
-    """Asks all plugins, including itself, before it answers."""
+    """A plugin that asks all plugins, including itself, before it answers."""
 
     @hookimpl
     async def authorize(
@@ -171,7 +171,7 @@ def test_a_question_that_asks_itself_ends_in_a_denial(broker_harness: Make) -> N
 
 
 class Delay(Plugin):
-    """Handles ``later/TOPIC``: it publishes to TOPIC a minute later if the client is allowed to."""
+    """A plugin that handles ``later/TOPIC``: it publishes to TOPIC a minute later if the client is allowed to."""
 
     @hookimpl
     async def on_publish(

@@ -111,7 +111,7 @@ def test_every_member_of_the_handle_has_its_rule() -> None:
 
 
 class Caller(Plugin):
-    """Calls its handle from an observer that runs in a thread."""
+    """A plugin that calls its handle from an observer that runs in a thread."""
 
     call: Callable[[BrokerHandle], Any]
 
@@ -130,7 +130,7 @@ class Caller(Plugin):
 
 
 class Journal:
-    """Counts how often the broker asks for its topics."""
+    """A journal that counts how often the broker asks for its topics."""
 
     name = "asked"
 
@@ -229,7 +229,7 @@ def test_a_mistake_is_told_to_the_thread(broker_harness: Make) -> None:
 
 
 class Blocker(Plugin):
-    """Decides in a thread, and emits an event about it."""
+    """A plugin that decides in a thread, and emits an event about it."""
 
     blocking = True
 
@@ -250,7 +250,7 @@ def test_plugins_that_block(broker_harness: Make) -> None:
 
 
 class Echo(Plugin):
-    """Responds to every message, including its own responses."""
+    """A plugin that responds to every message, including its own responses."""
 
     @hookimpl
     def on_published(self, message: Message, broker: BrokerHandle) -> None:
@@ -289,7 +289,7 @@ def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]
 
 
 class Crowd(Plugin):
-    """Publishes from its own threads and from its observers."""
+    """A plugin that publishes from its own threads and from its observers."""
 
     def __init__(self, expected: int) -> None:
         super().__init__(None, Context("crowd"))

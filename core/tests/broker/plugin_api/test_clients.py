@@ -189,7 +189,7 @@ def test_a_handle_of_a_plugin_that_has_left(harness: Harness) -> None:
 
 
 class Early(Plugin):
-    """Connects in `on_startup`, before the broker has expired sessions and published due wills."""
+    """A plugin that connects in `on_startup`, before the broker has expired sessions and published due wills."""
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:

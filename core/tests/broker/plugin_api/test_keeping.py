@@ -17,7 +17,7 @@ Make = Callable[..., Harness]
 
 
 class Counter(Plugin):
-    """Counts messages, and records the count that it finds at startup."""
+    """A plugin that counts messages, and records the count that it finds at startup."""
 
     def __init__(self, id: str = "counter") -> None:
         super().__init__(None, Context(id))

@@ -1,4 +1,6 @@
-"""`Handled`: a plugin takes over a message, which is acknowledged after the commit and goes nowhere else."""
+"""Test `Handled`: a message that a plugin takes over is acknowledged after the commit, and neither delivered nor
+retained.
+"""
 
 from collections.abc import Callable
 from typing import Any

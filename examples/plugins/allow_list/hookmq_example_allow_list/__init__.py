@@ -44,7 +44,7 @@ class AllowListConfig:
 
 
 class AllowListPlugin(Plugin):
-    """Denies unlisted clients, and actions that are not granted to a user."""
+    """A plugin that denies unlisted clients, and actions that are not granted to a user."""
 
     Config = AllowListConfig
     config: AllowListConfig

@@ -27,7 +27,7 @@ class AuditConfig:
 
 
 class AuditPlugin(Plugin):
-    """Appends one line for each event.
+    """A plugin that appends one line for each event.
 
     The observers are plain functions, so they run in a worker thread, one event at a time. They may
     block on a slow disk without holding up the broker. Lines never contain payloads or passwords.

@@ -17,7 +17,7 @@ class CaptureConfig:
 
 
 class CapturePlugin(Plugin):
-    """Delays the acknowledgement of matching QoS 1 and 2 messages until the file is fsynced."""
+    """A plugin that delays the acknowledgement of matching QoS 1 and 2 messages until the file is fsynced."""
 
     Config = CaptureConfig
     config: CaptureConfig

@@ -85,7 +85,7 @@ class SharedClient:
 
 
 class HttpPublishPlugin(Plugin):
-    """Publishes each request as its user's client, so that the user's permissions and limits apply."""
+    """A plugin that publishes each request as its user's client, so that the user's permissions and limits apply."""
 
     Config = HttpPublishConfig
     config: HttpPublishConfig

@@ -28,9 +28,7 @@ class LinesConfig:
 
 
 class LinesPlugin(Plugin):
-    """Listens for devices. When the plugin ends, its clients end too, and their wills are
-    published.
-    """
+    """A plugin that listens for devices. When the plugin ends, its clients end too, and their wills are published."""
 
     Config = LinesConfig
     config: LinesConfig

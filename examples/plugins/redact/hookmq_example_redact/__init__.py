@@ -20,7 +20,7 @@ class RedactConfig:
 
 
 class RedactPlugin(Plugin):
-    """Delivers redacted messages to untrusted clients.
+    """A plugin that delivers redacted messages to untrusted clients.
 
     Payloads that are not JSON objects are not delivered to untrusted clients, because their content is unknown.
     """

@@ -22,7 +22,7 @@ class TestContract(PluginContract):
 
 
 class ByClientId(Plugin):
-    """Accepts every client, with its client id as the identity."""
+    """A plugin that accepts every client, with its client id as the identity."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

@@ -31,7 +31,7 @@ class SkeletonConfig:
 
 
 class SkeletonPlugin(Plugin):
-    """Denies publishing to forbidden topics.
+    """A plugin that denies publishing to forbidden topics.
 
     Each entry under ``plugins:`` that uses this class gets its own object. Hooks are methods marked
     ``@hookimpl``. Declare only the arguments that you need, by name. Return None to abstain. A

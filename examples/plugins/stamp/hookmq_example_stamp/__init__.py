@@ -18,7 +18,7 @@ class StampConfig:
 
 
 class StampPlugin(Plugin):
-    """Stamps messages. MQTT 3 subscribers do not see the property, since MQTT 3 has none."""
+    """A plugin that stamps messages. MQTT 3 subscribers do not see the property, since MQTT 3 has none."""
 
     Config = StampConfig
     config: StampConfig

@@ -1,4 +1,4 @@
-"""Exports one stream: finds what has already been exported, and writes files for the rest.
+"""Export one stream: find out what has already been exported, and write files for the rest.
 
 A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. Files appear complete or not at all.
 The manifest is written after the files, and the consumer's offsets after the manifest. If the process ends in between,

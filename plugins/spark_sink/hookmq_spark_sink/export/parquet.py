@@ -1,4 +1,4 @@
-"""Writes blocks as Parquet files with the columns of Spark's ``format("mqtt")``.
+"""Write blocks as Parquet files with the columns of Spark's ``format("mqtt")``.
 
 pyarrow is imported on first use. The buffers of a block are already Arrow buffers, so Python never handles single
 rows.
