@@ -73,7 +73,7 @@ class AdminPlugin(Plugin):
         from hookmq_admin.openapi import ROUTES
 
         api.register(router, self, ROUTES)
-        pages.register(router)
+        pages.register(router, self)
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:

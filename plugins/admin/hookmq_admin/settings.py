@@ -1,8 +1,12 @@
 """Settings of the plugin."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from hookmq.plugin import ConfigError, Seconds, setting
+
+_SOCKET: Final = re.compile(r"wss?://[A-Za-z0-9.\[\]:-]{1,300}(/[A-Za-z0-9._~/-]*)?")
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,17 @@ class AdminConfig:
         minimum=1, maximum=1000)
     tail_timeout: Seconds = setting(
         5.0, "maximum time that a live tail waits for a client that does not read", minimum=0.1, maximum=60)
+    console_sockets: tuple[str, ...] = setting(
+        (), "further WebSocket addresses to which the console may connect, such as wss://broker.example.com/mqtt")
     # fmt: on
 
     def __post_init__(self) -> None:
         for name in ("history_interval", "tail_timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected a time above 0", path=(name,))
+        for address in self.console_sockets:
+            if not _SOCKET.fullmatch(address):
+                raise ConfigError(
+                    f"console_sockets: expected an address such as wss://broker.example.com/mqtt, found {address!r}",
+                    path=("console_sockets",),
+                )

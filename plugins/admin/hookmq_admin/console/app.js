@@ -1,342 +1,156 @@
-// The console: a page without dependencies. All text from the broker is set as text, never as HTML.
+// The frame of the console: signing in, navigation, and the life of the page that is shown.
+import { ask, forget, identify, keep, may, Refused, signedIn } from "./api.js";
+import { field, form, node } from "./dom.js";
+import { cut } from "./format.js";
+import audit from "./pages/audit.js";
+import client from "./pages/client.js";
+import clients from "./pages/clients.js";
+import configuration from "./pages/configuration.js";
+import mqtt from "./pages/mqtt.js";
+import overview from "./pages/overview.js";
+import plugins from "./pages/plugins.js";
+import subscriptions from "./pages/subscriptions.js";
+import tokens from "./pages/tokens.js";
+import topics from "./pages/topics.js";
 
-const api = new URL("api/v1", document.baseURI).pathname;
+const EVERY = 5000;
+const THEME = "hookmq-admin-theme";
+const THEMES = ["auto", "light", "dark"];
+// name of the page: function, title, and the lowest role that may use it. Pages without a title are not in the menu.
+const PAGES = {
+  overview: [overview, "Overview", "viewer"], clients: [clients, "Clients", "viewer"], client: [client, "", "viewer"],
+  subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
+  mqtt: [mqtt, "MQTT client", "viewer"], plugins: [plugins, "Plugins", "viewer"],
+  configuration: [configuration, "Configuration", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
+};
 const main = document.getElementById("main");
 const bar = document.getElementById("status");
 const nav = document.getElementById("nav");
-const leave = document.getElementById("leave");
-const KEY = "hookmq-admin-token";
-const EVERY = 5000;
-const MAX_ROWS = 200;
-const pages = { overview, clients, client, topics, plugins, audit };
-const TITLES = { overview: "Overview", clients: "Clients", topics: "Topics", plugins: "Plugins", audit: "Audit log" };
+const menu = document.getElementById("menu");
+const account = document.getElementById("account");
 let stop = new AbortController(); // ends the requests and timers of the page that is shown
-
-// helpers ------------------------------------------------------------------------------------------------------------
-
-export function node(name, fields = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(fields)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children.filter((one) => one !== null));
-  return made;
-}
+let unreachable = false;
 
 function say(text, bad = false) {
+  unreachable = false;
   bar.textContent = text;
-  bar.className = bad ? "bad" : "";
+  bar.className = bad ? "bad" : text ? "good" : "";
 }
 
-export function short(value) {
-  if (value === null || value === undefined || value === "") return "–";
-  if (value === true) return "yes";
-  if (value === false) return "no";
-  if (typeof value === "number") return value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : 0 });
-  if (Array.isArray(value)) return value.map(short).join(", ");
-  if (typeof value === "object") return JSON.stringify(value);
-  return value;
-}
-
-function time(seconds) {
-  return seconds ? new Date(seconds * 1000).toLocaleString() : "–";
-}
-
-class Refused extends Error {
-  constructor(status, detail) {
-    super(detail);
-    this.status = status;
-  }
-}
-
-async function open(method, path, { query = {}, body, signal = stop.signal } = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== undefined);
-  const search = new URLSearchParams(given).toString();
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` };
-  if (body) headers["Content-Type"] = "application/json";
-  const response = await fetch(api + path + (search && `?${search}`), {
-    method, headers, signal, body: body && JSON.stringify(body), cache: "no-store", credentials: "omit",
-  });
-  if (response.ok) return response;
-  const problem = await response.json().catch(() => ({}));
-  const field = problem.field ? `${problem.field}: ` : "";
-  throw new Refused(response.status, field + (problem.detail ?? `status ${response.status}`));
-}
-
-async function ask(method, path, options) {
-  return (await open(method, path, options)).json();
-}
-
-function table(caption, columns, items, empty = "nothing") {
-  const head = node("tr", {}, ...columns.map(([title]) => node("th", { scope: "col" }, title)));
-  const rows = items.map((one) => node("tr", {}, ...columns.map(([, read]) => {
-    const found = read(one);
-    return node("td", {}, found instanceof Node ? found : String(short(found)));
-  })));
-  const shown = node("table", {}, node("caption", {}, items.length ? caption : `${caption}: ${empty}`), node("thead", {}, head), node("tbody", {}, ...rows));
-  return node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, shown);
-}
-
-function cards(figures) {
-  return node("div", { class: "cards" }, ...Object.entries(figures).map(([name, value]) =>
-    node("dl", { class: "card" }, node("dt", {}, name), node("dd", {}, String(short(value))))));
-}
-
-function field(title, name, options = {}) {
-  return node("label", {}, title, node("input", { name, autocomplete: "off", spellcheck: "false", ...options }));
-}
-
-function form(fields, action, run) {
-  return node("form", { onsubmit: (event) => {
-    event.preventDefault();
-    attempt(() => run(Object.fromEntries(new FormData(event.target))));
-  } }, ...fields, node("button", {}, action));
-}
-
-async function attempt(work) {
-  try {
-    await work();
-  } catch (error) {
-    if (error.name === "AbortError") return;
-    if (error.status === 401) return login("The token is not valid.");
-    say(error instanceof Refused ? error.message : `The broker cannot be reached, or the page failed: ${error.message}`, true);
-  }
-}
-
-function repeat(work) {
-  const signal = stop.signal;
-  const again = async () => {
-    if (!document.hidden) await attempt(work);
-    if (!signal.aborted) setTimeout(again, EVERY);
+// What a page may use. Everything ends when another page is shown.
+function context(signal, part, query) {
+  const self = {
+    signal, part, query, say,
+    ask: (method, path, options) => ask(method, path, { signal, ...options }),
+    // Run `work`, and show its error. Return whether it succeeded.
+    async attempt(work) {
+      try {
+        await work();
+        if (unreachable) say("The broker answers again.");
+        return true;
+      } catch (error) {
+        if (error.name === "AbortError" || signal.aborted) return false;
+        if (error.status === 401) login("The token is wrong, expired or revoked.");
+        else if (error instanceof Refused) say(error.message, true);
+        else {
+          say(error instanceof TypeError && /fetch|network/i.test(error.message) ? "The broker does not answer. Trying again…" : cut(error.message, 300), true);
+          unreachable = true;
+        }
+        return false;
+      }
+    },
+    // Run `work` now and every few seconds, while the tab is visible.
+    repeat(work, every = EVERY) {
+      const again = async () => {
+        if (!document.hidden) await self.attempt(work);
+        if (!signal.aborted) setTimeout(again, every);
+      };
+      again();
+    },
+    // Remember `values` in the address, so that Back and a bookmark find them again.
+    remember(values) {
+      const search = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "")).toString();
+      history.replaceState(null, "", location.hash.split("?")[0] + (search && `?${search}`));
+    },
   };
-  again();
+  return self;
 }
-
-export function chart(title, times, values) {
-  const most = Math.max(...values, 0);
-  const last = values.at(-1) ?? 0;
-  const step = 300 / Math.max(values.length - 1, 1);
-  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(60 - (most ? value / most : 0) * 56).toFixed(1)}`);
-  const NS = "http://www.w3.org/2000/svg";
-  const image = document.createElementNS(NS, "svg");
-  const label = `${title}: now ${short(last)}, highest ${short(most)}`;
-  for (const [key, value] of Object.entries({ viewBox: "0 0 300 62", preserveAspectRatio: "none", role: "img", "aria-label": label })) image.setAttribute(key, value);
-  const line = document.createElementNS(NS, "polyline");
-  line.setAttribute("points", points.join(" "));
-  image.append(line);
-  return node("figure", {}, node("figcaption", {}, label), image);
-}
-
-export function rates(times, values) {
-  return values.slice(1).map((value, index) => Math.max(0, (value - values[index]) / Math.max(times[index + 1] - times[index], 0.001)));
-}
-
-// pages --------------------------------------------------------------------------------------------------------------
-
-function overview() {
-  const figures = node("div"), charts = node("div", { class: "charts" }), listeners = node("div");
-  main.replaceChildren(node("h2", {}, "Overview"), figures, node("h2", {}, "The last hour"), charts, listeners);
-  repeat(async () => {
-    const [now, history, open_] = await Promise.all([
-      ask("GET", "/overview"), ask("GET", "/history", { query: { limit: 360 } }), ask("GET", "/listeners"),
-    ]);
-    const drops = Object.values(now.dropped).reduce((sum, one) => sum + one, 0);
-    figures.replaceChildren(cards({
-      Connections: now.connections, Sessions: now.sessions, Subscriptions: now.subscriptions,
-      "Messages in per second": now.rates.messages_received, "Messages out per second": now.rates.messages_delivered,
-      "Retained messages": now.retained_messages, "Bytes in queues": now.queue_bytes, Dropped: drops,
-      "Event loop lag (ms)": now.loop_lag * 1000, Version: now.version, "Up since": time(now.started_at),
-    }));
-    const { times, series } = history;
-    charts.replaceChildren(
-      chart("Messages in per second", times, rates(times, series.messages_received_total)),
-      chart("Messages out per second", times, rates(times, series.messages_delivered_total)),
-      chart("Connections", times, series.connections),
-      chart("Bytes in queues", times, series.queue_bytes),
-      chart("Dropped per second", times, rates(times, series.dropped_total)),
-      chart("Event loop lag (ms)", times, series.loop_lag.map((lag) => lag * 1000)),
-    );
-    listeners.replaceChildren(table("Listeners", [
-      ["Name", (one) => one.name], ["Type", (one) => one.type], ["Address", (one) => one.address], ["Connections", (one) => one.connections],
-    ], open_.items));
-  });
-}
-
-function clients() {
-  const found = node("div"), more = node("div");
-  let items = [];
-  async function search(given, cursor = "") {
-    const query = { ...given, cursor, limit: 100 };
-    const page = await ask("GET", "/clients", { query });
-    items = cursor ? [...items, ...page.items].slice(-1000) : page.items;
-    found.replaceChildren(table("Clients", [
-      ["Client id", (one) => node("a", { href: `#/client/${encodeURIComponent(one.client_id)}` }, one.client_id)],
-      ["Identity", (one) => one.identity], ["Online", (one) => one.connected], ["Address", (one) => one.address],
-      ["Listener", (one) => one.listener], ["Subscriptions", (one) => one.subscriptions], ["In flight", (one) => one.inflight], ["Queued", (one) => one.queued],
-    ], items, "no client matches"));
-    more.replaceChildren(page.cursor ? node("button", { type: "button", onclick: () => attempt(() => search(given, page.cursor)) }, "More") : "");
-    say(`${items.length} clients shown`);
-  }
-  const state = node("label", {}, "State", node("select", { name: "connected" }, node("option", { value: "" }, "all"), node("option", { value: "true" }, "online"), node("option", { value: "false" }, "offline")));
-  main.replaceChildren(node("h2", {}, "Clients"), form([
-    field("Client id begins with", "client_id", { type: "search" }), field("User name begins with", "username", { type: "search" }),
-    field("Address begins with", "address", { type: "search" }), state,
-  ], "Search", search), found, more);
-  attempt(() => search({}));
-}
-
-function client(id) {
-  const path = `/clients/${encodeURIComponent(id)}`;
-  const figures = node("div"), lists = node("div");
-  async function show() {
-    const [one, subs, queue, inflight] = await Promise.all([
-      ask("GET", path), ask("GET", `${path}/subscriptions`), ask("GET", `${path}/queue`), ask("GET", `${path}/inflight`),
-    ]);
-    figures.replaceChildren(cards({
-      Online: one.connected, Identity: one.identity, "User name": one.username, Address: `${one.address}:${one.port}`, Listener: one.listener,
-      Version: { 3: "3.1", 4: "3.1.1", 5: "5.0" }[one.version], "Connected at": time(one.connected_at), "Session expiry (s)": one.expiry ?? "never",
-      "Keep alive (s)": one.keep_alive, Will: one.will, Queued: one.queued, "In flight": one.inflight, Claims: one.claims,
-    }));
-    lists.replaceChildren(
-      table("Subscriptions", [["Filter", (s) => s.filter], ["QoS", (s) => s.qos], ["", (s) => button("Remove", `the subscription ${s.filter}`, () => ask("DELETE", `${path}/subscriptions`, { query: { filter: s.filter } }))]], subs.items),
-      table("Queue, the first hundred", [["Topic", (m) => m.topic], ["QoS", (m) => m.qos], ["Bytes", (m) => m.bytes], ["From", (m) => m.sender]], queue.items),
-      table("In flight", [["Packet id", (m) => m.packet_id], ["Topic", (m) => m.message?.topic], ["QoS", (m) => m.qos]], inflight.items),
-    );
-  }
-  function button(title, what, work) {
-    return node("button", { type: "button", class: "bad", onclick: () => {
-      if (confirm(`${title} ${what}?`)) attempt(async () => { await work(); say(`Done: ${title} ${what}`); await show(); });
-    } }, title);
-  }
-  main.replaceChildren(node("h2", {}, `Client ${id}`), figures, node("h2", {}, "Actions"), node("form", {},
-    button("Disconnect", id, () => ask("POST", `${path}/disconnect`, { body: { reason: "console" } })),
-    button("End the session of", id, () => ask("DELETE", `${path}/session`)),
-    button("Drop the queue of", id, () => ask("DELETE", `${path}/queue`)),
-  ), lists);
-  attempt(show);
-}
-
-function topics() {
-  const found = node("div"), rows = node("tbody"), note = node("caption", {}, "No tail is open");
-  let tail = null;
-  async function retained(given) {
-    const page = await ask("GET", "/retained", { query: { filter: given.filter || "#" } });
-    found.replaceChildren(table("Retained messages", [
-      ["Topic", (m) => m.topic], ["Bytes", (m) => m.bytes], ["Payload", (m) => m.payload?.text ?? m.payload?.base64], ["At", (m) => time(m.received_at)],
-    ], page.items));
-  }
-  async function who(given) {
-    const page = await ask("GET", "/subscribers", { query: given });
-    found.replaceChildren(table(`Who gets ${given.topic}`, [["Client", (s) => s.client_id], ["Online", (s) => s.connected], ["Filter", (s) => s.filter], ["QoS", (s) => s.qos], ["Why", (s) => s.why]], page.items, "nobody"));
-  }
-  async function publish(given) {
-    const { retain, qos, ...rest } = given;
-    const done = await ask("POST", "/publish", { body: { ...rest, qos: Number(qos), retain: retain === "on" } });
-    say(`Published to ${done.matched} subscriptions`);
-  }
-  async function follow(given) {
-    tail?.abort();
-    tail = new AbortController();
-    const signal = AbortSignal.any([tail.signal, stop.signal]);
-    rows.replaceChildren();
-    note.textContent = `Messages of ${given.filter}, the newest first`;
-    const response = await open("GET", "/tail", { query: { filter: given.filter, rate: 50 }, signal });
-    let skipped = 0;
-    for await (const [name, data] of events(response.body)) {
-      if (name === "message") {
-        const cells = [time(data.received_at), data.topic, data.payload.text ?? data.payload.base64, short(data.sender)];
-        rows.prepend(node("tr", {}, ...cells.map((text) => node("td", {}, text))));
-        while (rows.childElementCount > MAX_ROWS) rows.lastElementChild.remove();
-      } else if (name === "skipped") {
-        skipped += data.messages;
-        note.textContent = `Messages of ${given.filter}; ${short(skipped)} were skipped`;
-      } else say(`The tail has ended: ${data.reason}`, true);
-    }
-  }
-  const heads = ["Time", "Topic", "Payload", "From"].map((title) => node("th", { scope: "col" }, title));
-  const level = node("label", {}, "QoS", node("select", { name: "qos" }, ...["0", "1", "2"].map((one) => node("option", {}, one))));
-  main.replaceChildren(node("h2", {}, "Topics"),
-    form([field("Retained messages of the filter", "filter", { type: "search", placeholder: "#" })], "Show", retained),
-    form([field("Who gets the topic", "topic", { type: "search", required: true })], "Find", who), found,
-    node("h2", {}, "Live messages"), form([field("Filter", "filter", { required: true })], "Follow", follow),
-    node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Live messages" }, node("table", {}, note, node("thead", {}, node("tr", {}, ...heads)), rows)),
-    node("h2", {}, "Publish"), form([
-      field("Topic", "topic", { required: true }), field("Payload", "payload"), level, node("label", {}, "Retain", node("input", { type: "checkbox", name: "retain" })),
-    ], "Publish", publish));
-}
-
-export async function* events(body) {
-  let text = "";
-  for await (const chunk of body.pipeThrough(new TextDecoderStream())) {
-    text += chunk;
-    const parts = text.split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      const name = /^event: (.*)$/m.exec(part), data = /^data: (.*)$/m.exec(part);
-      if (name && data) yield [name[1], JSON.parse(data[1])];
-    }
-  }
-}
-
-function plugins() {
-  const found = node("div");
-  main.replaceChildren(node("h2", {}, "Plugins"), found);
-  repeat(async () => {
-    const { items } = await ask("GET", "/plugins");
-    const failures = (hook) => (hook.outcomes.error ?? 0) + (hook.outcomes.timeout ?? 0);
-    found.replaceChildren(...items.map((one) => table(
-      `${one.id} (${one.use} ${one.version})${one.disabled ? `, disabled: ${one.disabled}` : ""}${one.circuit_open ? ", not called after failures" : ""}`, [
-        ["Hook", (hook) => hook.name], ["Calls", (hook) => Object.values(hook.outcomes).reduce((sum, n) => sum + n, 0)],
-        ["Mean (µs)", (hook) => (hook.timed ? (hook.seconds / hook.timed) * 1e6 : null)], ["Failures", failures],
-        ["Waiting", (hook) => hook.queue], ["Lost", (hook) => hook.dropped], ["Last error", (hook) => hook.last_error],
-      ], one.hooks)));
-  });
-}
-
-function audit() {
-  const found = node("div");
-  main.replaceChildren(node("h2", {}, "Audit log"), found);
-  attempt(async () => {
-    const { items } = await ask("GET", "/audit");
-    found.replaceChildren(table("Changes, the newest first", [
-      ["Time", (one) => time(one.time)], ["Who", (one) => one.name], ["From", (one) => one.address], ["Action", (one) => one.action],
-      ["Arguments", (one) => one.arguments], ["Status", (one) => String(one.status)], ["Result", (one) => one.result],
-    ], items));
-  });
-}
-
-// the frame ----------------------------------------------------------------------------------------------------------
 
 function login(why = "") {
   stop.abort();
   stop = new AbortController();
-  sessionStorage.removeItem(KEY);
-  nav.hidden = leave.hidden = true;
-  main.replaceChildren(node("h2", {}, "Sign in"), form([field("Token", "token", { type: "password", required: true })], "Sign in", async ({ token }) => {
-    sessionStorage.setItem(KEY, token.trim());
-    const me = await ask("GET", "/me");
-    say(`Signed in as ${me.name}, ${me.role}`);
-    show();
-  }));
+  forget();
+  document.body.className = "alone";
+  document.title = "Sign in – HookMQ";
+  nav.hidden = account.hidden = menu.hidden = true;
+  const own = context(stop.signal, "", {});
+  main.replaceChildren(node("div", { class: "card login" }, node("h2", {}, "Sign in"),
+    node("p", { class: "soft" }, "Enter a token of the admin API. The page keeps it until you close the tab."),
+    form([field("Token", "token", { type: "password", required: true })], "Sign in", ({ token }) => own.attempt(async () => {
+      keep(token.trim());
+      try {
+        await identify(own.signal);
+      } catch (error) {
+        forget();
+        throw error;
+      }
+      say("");
+      show();
+    }))));
   main.querySelector("input").focus();
   say(why, why !== "");
 }
 
-function show() {
-  if (!sessionStorage.getItem(KEY)) return login();
+async function show() {
+  if (!signedIn()) return login();
   stop.abort();
-  stop = new AbortController();
-  const [name, ...rest] = location.hash.replace(/^#\//, "").split("/");
-  const page = Object.hasOwn(pages, name) ? name : "overview";
-  nav.hidden = leave.hidden = false;
-  nav.replaceChildren(...Object.entries(TITLES).map(([key, title]) =>
+  const mine = stop = new AbortController();
+  const [path, search = ""] = location.hash.replace(/^#\//, "").split("?");
+  const [name, ...rest] = path.split("/");
+  const own = context(mine.signal, decode(rest.join("/")), Object.fromEntries(new URLSearchParams(search)));
+  let me = null;
+  if (!await own.attempt(async () => { me = await identify(mine.signal); })) {
+    if (!mine.signal.aborted) setTimeout(() => mine.signal.aborted || show(), EVERY);
+    return undefined;
+  }
+  if (mine.signal.aborted) return undefined;
+  const page = Object.hasOwn(PAGES, name) && may(PAGES[name][2]) ? name : "overview";
+  document.body.className = "";
+  document.getElementById("who").textContent = `${cut(me.name, 30)} (${me.role})`;
+  nav.hidden = account.hidden = menu.hidden = false;
+  open(false);
+  nav.replaceChildren(...Object.entries(PAGES).filter(([, [, title, role]]) => title && may(role)).map(([key, [, title]]) =>
     node("a", { href: `#/${key}`, "aria-current": key === page || (key === "clients" && page === "client") ? "page" : null }, title)));
-  document.title = `${TITLES[page] ?? "Client"} – HookMQ`;
-  pages[page](decodeURIComponent(rest.join("/")));
+  document.title = `${PAGES[page][1] || "Client"} – HookMQ`;
+  main.replaceChildren();
+  PAGES[page][0](own, main);
+  return undefined;
 }
 
-leave.addEventListener("click", () => login());
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function open(wanted) {
+  menu.setAttribute("aria-expanded", String(wanted));
+  nav.classList.toggle("open", wanted);
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  document.getElementById("theme").textContent = `Theme: ${name}`;
+  sessionStorage.setItem(THEME, name);
+}
+
+menu.addEventListener("click", () => open(menu.getAttribute("aria-expanded") !== "true"));
+document.getElementById("leave").addEventListener("click", () => login());
+document.getElementById("theme").addEventListener("click", () => {
+  theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+});
 addEventListener("hashchange", () => {
   if (!location.hash.startsWith("#/")) return; // the link that skips to the content
   say("");
@@ -344,8 +158,11 @@ addEventListener("hashchange", () => {
   main.focus();
 });
 addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, select, textarea")) return;
-  const search = main.querySelector("input");
-  if (search) { event.preventDefault(); search.focus(); }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea") || document.querySelector("dialog")) return;
+  if (event.key === "/") {
+    const search = main.querySelector("input:not([type=checkbox])");
+    if (search) { event.preventDefault(); search.focus(); }
+  } else if (/^[1-9]$/.test(event.key)) nav.children[Number(event.key) - 1]?.click();
 });
+theme(sessionStorage.getItem(THEME) ?? "auto");
 show();

@@ -1,0 +1,96 @@
+// Topics with live and retained messages, over the API. It needs no MQTT client.
+import { events, may, open } from "../api.js";
+import { confirmed } from "../dialog.js";
+import { button, field, form, node, section } from "../dom.js";
+import { cut, number, payload, time } from "../format.js";
+import { MessageList } from "../message_list.js";
+import { messageView } from "../message_view.js";
+import { publishForm } from "../publish_form.js";
+import { pages, table } from "../table.js";
+import { TopicTree } from "../topic_tree.js";
+
+const RATE = 1000;
+
+export default function topics(context, main) {
+  const { ask, attempt, say, signal } = context;
+  const mayRead = may("operator");
+  const detail = node("div", { class: "card detail" }, node("p", { class: "empty" }, "Select a topic to see its last message."));
+  const tree = new TopicTree(signal, choose), messages = new MessageList(signal, (message) => choose({ topic: message.topic, last: message }));
+  let tail = null, filter = context.query.filter ?? "#";
+  const follow = form([field("Filter", "filter", { required: true, value: filter, placeholder: "sensors/#" })], "Follow", (given) => {
+    filter = given.filter;
+    context.remember(given);
+    attempt(start);
+  }, { class: "bar" });
+  const stop = button("Stop", () => end("The tail is closed."), { disabled: true });
+  follow.append(stop);
+  let wanted = "#";
+  const retained = pages(context, (cursor, limit) => ask("GET", "/retained", { query: { filter: wanted, cursor, limit } }), (items) => {
+    for (const one of items) tree.add({ ...one, at: one.received_at });
+    return table("Retained messages", [
+      { title: "Topic", value: (one) => one.topic, show: (one) => button(cut(one.topic), () => choose({ topic: one.topic, last: { ...one, at: one.received_at } }), { class: "plain" }) },
+      { title: "Bytes", value: (one) => one.bytes, number: true }, { title: "Payload", show: (one) => cut(payload(one.payload)) },
+      { title: "At", value: (one) => one.received_at, show: (one) => time(one.received_at) },
+    ], items, { empty: "No retained message matches." });
+  }, { once: true });
+  main.append(node("h2", {}, "Topics"),
+    mayRead ? section("Live messages", follow, node("p", { class: "soft" }, "Each open tail is a subscriber. Access rules do not restrict it.")) : node("p", {}, "The role viewer may not read messages."),
+    node("div", { class: "explorer" }, node("div", { class: "card" }, tree.element), node("div", {}, detail, mayRead ? messages.element : null)),
+    section("Retained messages", form([field("Filter", "retained", { type: "search", value: "#" })], "Show", (given) => {
+      wanted = given.retained || "#";
+      retained.restart();
+    }, { class: "bar" }), retained.element, mayRead ? button("Clear those that match", clear, { class: "danger" }) : null),
+    mayRead ? section("Publish", publishForm((given) => attempt(async () => {
+      const { user_properties: pairs, ...rest } = given;
+      const done = await ask("POST", "/publish", { body: { ...rest, ...(pairs && { user_properties: Object.fromEntries(pairs) }) } });
+      say(`Published: ${number(done.matched)} subscriptions match.`);
+    }))) : "");
+  retained.show();
+  signal.addEventListener("abort", () => tail?.abort());
+
+  function choose(branch) {
+    const { topic } = branch;
+    detail.replaceChildren(node("h3", { class: "id" }, cut(topic, 300)), messageView(branch.last),
+      node("div", { class: "row" }, node("a", { class: "button", href: `#/subscriptions?${new URLSearchParams({ topic })}` }, "Who gets it, and why")));
+  }
+
+  async function clear() {
+    if (await confirmed("Clear retained messages", `All retained messages that match ${cut(wanted)} are deleted.`, { action: "Clear" }) === null) return;
+    await attempt(async () => {
+      const done = await ask("DELETE", "/retained", { query: { filter: wanted } });
+      say(`${number(done.cleared)} retained messages were cleared.`);
+      await retained.restart();
+    });
+  }
+
+  function end(text, bad = false) {
+    tail?.abort();
+    tail = null;
+    stop.disabled = true;
+    if (text) say(text, bad);
+  }
+
+  async function start() {
+    end("");
+    const mine = tail = new AbortController();
+    messages.clear();
+    tree.clear();
+    const response = await open("GET", "/tail", { query: { filter, rate: RATE, retained: true }, signal: mine.signal });
+    stop.disabled = false;
+    say(`Following ${cut(filter)}.`);
+    try {
+      for await (const [name, data] of events(response.body)) {
+        if (name === "message") {
+          const message = { ...data, at: data.received_at };
+          messages.add(message);
+          tree.add(message);
+        } else if (name === "skipped") messages.skip(data.messages);
+        else return end(`The tail has ended: ${data.reason}.`, true);
+      }
+    } catch (error) {
+      if (mine.signal.aborted) return undefined;
+      return end("The tail has ended: the connection was lost.", true);
+    }
+    return mine.signal.aborted ? undefined : end("The tail has ended: the broker closed it.", true);
+  }
+}

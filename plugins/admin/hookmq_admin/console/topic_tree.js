@@ -1,0 +1,101 @@
+// A tree of topics, made from live and retained messages. Its size is limited.
+import { button, node } from "./dom.js";
+import { cut, number, payload } from "./format.js";
+
+const MAX_NODES = 2000;
+const MAX_SHOWN = 100; // children that are shown at once
+const REDRAW = 500;
+
+export class TopicTree {
+  // `choose` is called with the branch that a person selects: its topic, last message and count.
+  constructor(signal, choose) {
+    this.signal = signal;
+    this.choose = choose;
+    this.size = 0;
+    this.lost = 0; // messages of topics that do not fit
+    this.root = this.branch("", "");
+    this.root.open = true;
+    this.chosen = null;
+    this.list = node("ul", { class: "tree" });
+    this.note = node("p", { class: "soft" });
+    this.element = node("nav", { "aria-label": "Topics" }, this.list, this.note);
+    this.draw();
+  }
+
+  branch(name, topic) {
+    return { name, topic, count: 0, last: null, open: false, limit: MAX_SHOWN, children: new Map() };
+  }
+
+  clear() {
+    this.size = this.lost = 0;
+    this.root.children.clear();
+    this.chosen = null;
+    this.draw();
+  }
+
+  add(message) {
+    let at = this.root, topic = "";
+    const levels = message.topic.split("/").slice(0, 64);
+    for (const [index, name] of levels.entries()) {
+      topic = index ? `${topic}/${name}` : name;
+      let next = at.children.get(name);
+      if (!next) {
+        if (this.size >= MAX_NODES) {
+          this.lost += 1;
+          return this.later();
+        }
+        next = this.branch(name, topic);
+        at.children.set(name, next);
+        this.size += 1;
+      }
+      next.count += 1;
+      at = next;
+    }
+    at.last = message;
+    if (at === this.chosen) this.changed = true;
+    return this.later();
+  }
+
+  later() {
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      if (!this.signal.aborted) this.draw();
+    }, REDRAW);
+  }
+
+  draw() {
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.topic : null;
+    this.list.replaceChildren(...this.items(this.root));
+    if (focused !== null) this.list.querySelector(`[data-topic="${CSS.escape(focused)}"]`)?.focus();
+    this.note.textContent = this.size === 0 ? "No topic yet: the tree grows with each message."
+      : this.lost ? `${number(this.size)} levels are shown; ${number(this.lost)} messages belong to topics that do not fit. Use a narrower filter.` : "";
+    if (this.changed) this.choose(this.chosen);
+    this.changed = false;
+  }
+
+  items(parent) {
+    const children = [...parent.children.values()].sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
+    const made = children.slice(0, parent.limit).map((one) => this.item(one));
+    if (children.length > parent.limit) {
+      made.push(node("li", {}, button(`${number(children.length - parent.limit)} more`, () => { parent.limit += MAX_SHOWN; this.draw(); }, { class: "plain soft" })));
+    }
+    return made;
+  }
+
+  item(one) {
+    const inner = one.children.size > 0;
+    const text = one.last ? cut(payload(one.last.payload).replaceAll("\n", " "), 40) : "";
+    const open = () => {
+      if (inner) one.open = !(one.open && this.chosen === one);
+      this.chosen = one;
+      this.draw();
+      this.choose(one);
+    };
+    const fields = { type: "button", class: "branch", "data-topic": one.topic, onclick: open };
+    if (inner) fields["aria-expanded"] = String(one.open);
+    if (one === this.chosen) fields["aria-current"] = "true";
+    return node("li", {}, node("button", fields, node("span", { class: "name" }, cut(one.name, 60) || "(empty)"),
+      node("span", { class: "soft" }, ` ${number(one.count)}${text && ` · ${text}`}`)),
+    inner && one.open ? node("ul", {}, this.items(one)) : null);
+  }
+}

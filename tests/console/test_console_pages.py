@@ -1,0 +1,171 @@
+"""Every page of the console in a real browser: it shows what the broker has, and has no accessibility violation."""
+
+from typing import Any
+
+import pytest
+from admin_browser import AXE, Open, Operated, View
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
+
+PAGES = {
+    "overview": "Overview",
+    "clients": "Clients",
+    "client/meter-0": "meter-0",
+    "subscriptions?topic=alarm%2F1": "Subscriptions",
+    "topics": "Topics",
+    "mqtt": "MQTT client",
+    "plugins": "Plugins",
+    "configuration": "Configuration",
+    "tokens": "Tokens",
+    "audit": "Audit log",
+}
+"""The pages by address, with their titles."""
+LOADED = (
+    "() => document.querySelectorAll('main td, main pre').length > 0 || location.hash === '#/mqtt'"
+)
+PHONE = {"width": 360, "height": 740}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"color_scheme": "light", "viewport": PHONE},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_page_has_a_serious_accessibility_violation(
+    tab: Open, site: Operated, look: str
+) -> None:
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed (npm ci --prefix tests/console/js)")
+    view = tab(**LOOKS[look])
+    view.page.goto(site.url)
+    found = {"sign in": view.violations()}
+    view.sign_in()
+    for name, title in PAGES.items():
+        view.go(name, title)
+        view.until(LOADED)
+        found[name] = view.violations()
+        wide = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert not view.page.evaluate(wide), f"{name} is wider than the window"
+    assert not {name: all for name, all in found.items() if all}
+
+
+def test_the_overview_shows_figures_and_draws_them(tab: Open, site: Operated) -> None:
+    view = tab().sign_in()
+    tiles = view.page.locator(".tile")
+    view.until("() => document.querySelectorAll('.tile').length === 8")
+    assert "130" in tiles.nth(0).inner_text()
+    assert view.page.locator("figure svg").count() == 6
+    view.until("() => document.querySelector('figure polyline')?.points.length > 2")
+    view.count("Listeners", 3)
+    site.burst("light/1/set", 50)  # the next samples contain them
+    view.until(
+        "() => /in: now .*highest [1-9]/.test(document.querySelector('figure svg').getAttribute('aria-label'))"
+    )
+    view.page.locator("figure svg").first.hover()
+    view.until("() => /:/.test(document.querySelector('.moment').textContent)")
+
+
+def test_clients_come_in_pages_and_can_be_searched_and_sorted(tab: Open) -> None:
+    view = tab().sign_in()
+    view.go("clients", "Clients")
+    view.count("Clients", 50)
+    first = view.rows("Clients").first.inner_text()
+    view.press("Next")
+    view.until("() => /Page 2/.test(document.querySelector('.pager').textContent)")
+    assert view.rows("Clients").first.inner_text() != first
+    view.press("Previous")
+    view.until("() => /Page 1/.test(document.querySelector('.pager').textContent)")
+    assert view.rows("Clients").first.inner_text() == first
+    view.page.keyboard.press("/")
+    view.page.keyboard.type("meter-")
+    view.page.keyboard.press("Enter")
+    view.count("Clients", 6)
+    view.press("Client id")
+    view.press("Client id")
+    assert view.rows("Clients").first.inner_text().startswith("meter-5")
+    assert (
+        view.page.get_by_role("columnheader", name="Client id").get_attribute("aria-sort")
+        == "descending"
+    )
+    view.page.reload()  # the address has the search
+    view.count("Clients", 6)
+    view.page.get_by_label("State").select_option("online")
+    view.sees(view.page.get_by_text("No client matches."))
+    view.go("clients?client_id=lamp-007", "Clients")
+    view.page.get_by_role("link", name="lamp-007").click()
+    view.count("Subscriptions", 2)
+
+
+def test_subscriptions_say_who_gets_a_topic_and_why(tab: Open) -> None:
+    view = tab().sign_in("viewer")
+    view.go("subscriptions", "Subscriptions")
+    view.submit("Who gets a topic?", "Find", Topic="light/3/set")
+    view.count("Who gets light/3/set", 1)
+    row = view.rows("Who gets light/3/set").inner_text()
+    assert "lamp-003" in row
+    assert "matches the topic" in row
+    view.submit("Who gets a topic?", "Find", Topic="work/1")
+    view.count("Who gets work/1", 5)
+    assert "one member gets the message" in view.rows("Who gets work/1").first.inner_text()
+    view.submit("Who gets a topic?", "Find", Topic="nowhere")
+    view.sees(view.page.get_by_text("Nobody"))
+    view.count("Shared subscriptions", 1)
+    view.submit("All subscriptions", "Search", Overlaps_the_filter="meter/#")
+    view.count("Subscriptions", 6)
+
+
+def test_a_client_shows_its_session_and_queue(tab: Open) -> None:
+    view = tab("status of 404").sign_in()
+    view.go("client/meter-1", "meter-1")
+    view.count("Queue", 25)
+    view.page.get_by_label("Queue", exact=True).first.get_by_role("button", name="Next").click()
+    view.count("Queue", 5)
+    view.sees(view.page.get_by_text("30 messages"))
+    view.sees(view.page.locator(".badge", has_text="offline"))
+    view.go("client/nobody", "nobody")
+    view.sees(view.page.get_by_text("no session"))
+
+
+def test_plugins_and_the_configuration(tab: Open) -> None:
+    view = tab().sign_in()
+    view.go("plugins", "Plugins")
+    for name in ("storage", "ratelimit", "admin"):
+        view.sees(view.page.get_by_role("heading", name=name, exact=True))
+    view.go("configuration", "Configuration")
+    view.until("() => document.querySelector('pre').textContent.startsWith('version: 1')")
+
+
+@pytest.mark.parametrize(("role", "hidden"), [("viewer", 3), ("operator", 3), ("admin", 0)])
+def test_a_role_sees_only_its_pages(tab: Open, role: str, hidden: int) -> None:
+    view = tab().sign_in(role)
+    assert view.page.locator("#nav a").count() == len(PAGES) - 1 - hidden
+    view.go("tokens", "Tokens" if role == "admin" else "Overview")
+    view.go("client/lamp-001", "lamp-001")
+    view.count("Subscriptions", 2)
+    assert view.page.get_by_role("button", name="Disconnect").count() == (
+        0 if role == "viewer" else 1
+    )
+
+
+def test_the_keyboard_is_enough(tab: Open) -> None:
+    view = tab()
+    view.page.goto(view.site.url)
+    view.page.get_by_label("Token").press_sequentially(view.site.tokens["admin"][:4])
+    view.page.get_by_label("Token").fill(view.site.tokens["admin"])
+    view.page.keyboard.press("Enter")
+    view.sees(view.page.locator("h2", has_text="Overview"))
+    view.page.keyboard.press("2")
+    view.sees(view.page.locator("h2", has_text="Clients"))
+    view.page.keyboard.press("/")
+    assert view.page.evaluate("() => document.activeElement.name") == "client_id"
+
+
+def test_the_theme_follows_the_system_or_a_choice(tab: Open) -> None:
+    view: View = tab(color_scheme="dark").sign_in()
+    color = "() => getComputedStyle(document.documentElement).backgroundColor"
+    dark = view.page.evaluate(color)
+    view.press("Theme: auto")
+    assert view.page.evaluate(color) != dark
+    view.press("Theme: light")
+    assert view.page.evaluate(color) == dark
