@@ -30,7 +30,7 @@ Loaded = tuple[InstalledPlugin, type[Plugin]]
 
 FIRST_PARTY: Final = {
     "acl_file": "acl_file", "admin": "admin", "auth_http": "auth_http", "auth_jwt": "auth_jwt",
-    "auth_password": "auth_password", "ratelimit": "ratelimit", "security_log": "security_log",
+    "auth_password": "auth_password", "otel": "otel", "ratelimit": "ratelimit", "security_log": "security_log",
     "spark_sink": "spark_sink", "storage": "storage", "webhook": "webhook", "webhook_filter": "webhook",
 }  # fmt: skip
 """This project's plugins and their folders below ``plugins/``. Messages suggest installing only these. Any other package

@@ -1,0 +1,334 @@
+"""Implement the `otel` plugin: traces and metrics by OTLP."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hookmq.plugin import (
+    Admission,
+    BrokerHandle,
+    ClientInfo,
+    Connect,
+    Context,
+    Direction,
+    Dropped,
+    Message,
+    MetricRegistry,
+    Plugin,
+    ReasonCode,
+    SessionEvent,
+    Timer,
+    hookimpl,
+)
+from opentelemetry.context import Context as TraceContext
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.trace import Span, SpanKind
+
+from hookmq_otel.metric_export import MetricExport
+from hookmq_otel.propagation import EMPTY, Pairs, extract, inject, span_context, traceparent
+from hookmq_otel.settings import OtelConfig
+from hookmq_otel.span_export import SpanExport
+
+PATIENCE: Final = 30.0
+"""Seconds after which a span ends whose end no hook reported."""
+HOOKS: Final = {
+    "connect": ("on_connect", "on_session", "on_auth_failed"),
+    "publish": ("on_publish", "on_published", "on_dropped"),
+    "deliver": ("on_delivered",),
+}
+"""The hooks that each kind of span needs. A delivery is only traced with its publish."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The span of a client that is connecting, or of a message that is being published. `began` is a monotonic time."""
+
+    span: Span
+    began: float
+    message: Message | None = None
+    """The message as the client sent it. `on_dropped` gets the same object if a plugin refuses it."""
+
+
+class OtelPlugin(Plugin):
+    """Traces a sample of connections and messages, and exports the broker's metrics.
+
+    Spans and metrics are exported in threads of the SDK. A collector that is slow or down costs spans, never time on the
+    event loop.
+    """
+
+    Config = OtelConfig
+    config: OtelConfig
+
+    def __init__(self, config: OtelConfig, context: Context) -> None:
+        super().__init__(config, context)
+        traced = config.traced
+        needed = {hook for kind in traced for hook in HOOKS[kind]}
+        if "publish" not in traced:
+            needed.discard("on_delivered")
+        self.idle_hooks = frozenset(hook for hooks in HOOKS.values() for hook in hooks) - needed
+        self._spans: SpanExport | None = None
+        self._metrics: MetricExport | None = None
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._originals: dict[int, str] = {}
+        """The keys in `_open`, by the identity of the message that the client sent."""
+        self._recent: OrderedDict[str, None] = OrderedDict()
+        """The `traceparent` of published messages whose deliveries are traced."""
+        self._tokens = float(config.max_rate)
+        self._filled = 0.0
+        self._timers: dict[str, Timer] = {}
+        self._broker: BrokerHandle | None = None
+
+    @property
+    def admission(self) -> Admission:
+        """Report that the plugin accepts and refuses no client."""
+        return Admission()
+
+    # lifecycle ----------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_startup(self, broker: BrokerHandle) -> None:
+        """Start the threads of the SDK."""
+        self._broker = broker
+        resource = Resource.create({"service.name": self.config.service})
+        if self.config.traced:
+            self._spans = SpanExport(self.config, resource)
+            self._expire()
+        if self.config.metrics_interval:
+            self._metrics = MetricExport(self.config, resource)
+            self._measure()
+
+    @hookimpl
+    async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
+        """Export what waits. A collector that does not answer is given at most `timeout`."""
+        for timer in self._timers.values():
+            timer.cancel()
+        spans, metrics = self._spans, self._metrics
+        self._spans = self._metrics = None
+        if spans is not None:
+            for one in self._open.values():
+                spans.end(one.span, broker.time(), "the broker stopped")
+            self._open.clear()
+            limit = broker.runtime.call_later(min(self.config.timeout, deadline), spans.interrupt)
+            await _in_thread(broker, spans.close)
+            limit.cancel()
+        if metrics is not None:
+            metrics.update(broker.counters())
+            await _in_thread(broker, metrics.close)
+
+    def _measure(self) -> None:
+        if self._metrics is not None and self._broker is not None:
+            self._metrics.update(self._broker.counters())
+            interval = self.config.metrics_interval
+            self._timers["measure"] = self._broker.runtime.call_later(interval, self._measure)
+
+    def _expire(self) -> None:
+        """End the spans of clients that gave up, of messages that a plugin took over, and of lost events."""
+        broker, spans = self._broker, self._spans
+        if broker is None or spans is None:
+            return
+        now = broker.now()
+        while self._open:
+            key, first = next(iter(self._open.items()))
+            if now - first.began < PATIENCE:
+                break
+            self._take(key)
+            first.span.set_attribute("hookmq.result", "unknown")
+            spans.end(first.span, broker.time())
+        self._timers["expire"] = broker.runtime.call_later(PATIENCE, self._expire)
+
+    # sampling -----------------------------------------------------------------------------------------------------
+
+    def _sample(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
+        """Return the context for a new span, or None if there should be none."""
+        context: TraceContext | None = None
+        if pairs and self.config.parent:
+            context = extract(pairs)
+        if context is not None:
+            wanted = span_context(context).trace_flags.sampled
+        else:
+            wanted = broker.runtime.random() < self.config.sampling
+        if not wanted:
+            return None
+        now = broker.now()
+        rate = self.config.max_rate
+        self._tokens = min(rate, self._tokens + (now - self._filled) * rate)
+        self._filled = now
+        if self._tokens < 1:
+            return None
+        self._tokens -= 1
+        return EMPTY if context is None else context
+
+    # connect ------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_connect(self, client: ClientInfo, connect: Connect, broker: BrokerHandle) -> None:
+        """Start the span of a sampled CONNECT."""
+        spans = self._spans
+        if spans is None:
+            return
+        context = self._sample(connect.properties.user_property or (), broker)
+        if context is None:
+            return
+        attributes: dict[str, str | int | float | bool] = {
+            "messaging.system": "mqtt",
+            "messaging.client.id": client.client_id,
+            "network.transport": client.peer.transport,
+            "client.address": client.peer.host,
+            "mqtt.version": client.version,
+            "hookmq.listener": client.listener,
+        }
+        span = spans.start("connect", context, SpanKind.SERVER, broker.time(), attributes)
+        if span is not None:
+            key = f"{span.get_span_context().span_id:016x}"
+            client.state[self.id] = key
+            self._open[key] = _Open(span, broker.now())
+
+    @hookimpl
+    async def on_session(
+        self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
+    ) -> None:
+        """End the span of a client that was accepted."""
+        if event in (SessionEvent.CREATED, SessionEvent.RESUMED):
+            self._connected(client, broker, event.value, "")
+
+    @hookimpl
+    async def on_auth_failed(
+        self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
+    ) -> None:
+        """End the span of a client that was refused."""
+        self._connected(client, broker, "refused", f"0x{code:02X} {reason}".strip())
+
+    def _connected(self, client: ClientInfo, broker: BrokerHandle, result: str, error: str) -> None:
+        found = self._open.pop(client.state.pop(self.id, ""), None)
+        if found is not None and self._spans is not None:
+            found.span.set_attribute("hookmq.result", result)
+            self._spans.end(found.span, broker.time(), error)
+
+    # publish ------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_publish(
+        self, client: ClientInfo | None, message: Message, broker: BrokerHandle
+    ) -> Message | None:
+        """Start the span of a sampled message, and pass its context on in the user properties."""
+        spans = self._spans
+        if client is None or spans is None:
+            return None
+        pairs = message.properties.user_property or ()
+        context = self._sample(pairs, broker)
+        if context is None:
+            return None
+        attributes = _attributes(client, message, "publish")
+        span = spans.start("publish", context, SpanKind.SERVER, broker.time(), attributes)
+        if span is None:
+            return None
+        pairs = inject(pairs, span)
+        key = traceparent(pairs)
+        self._open[key] = _Open(span, broker.now(), message)
+        self._originals[id(message)] = key
+        return message.replace(properties=message.properties.replace(user_property=pairs))
+
+    @hookimpl
+    async def on_published(self, message: Message, matched: int, broker: BrokerHandle) -> None:
+        """End the span of a message that was routed."""
+        self._published(message, broker, "matched", matched)
+
+    @hookimpl
+    async def on_dropped(self, message: Message, why: Dropped, broker: BrokerHandle) -> None:
+        """End the span of a message that was refused, or record a delivery that failed."""
+        if why.direction is Direction.IN:
+            self._published(
+                message, broker, "reason", why.reason.value, why.detail or why.reason.value
+            )
+        elif "deliver" in self.config.traced:
+            self._deliver(message, broker, why.client_id or "", why.reason.value)
+
+    def _published(
+        self, message: Message, broker: BrokerHandle, name: str, value: str | int, error: str = ""
+    ) -> None:
+        key = self._originals.get(id(message)) or traceparent(
+            message.properties.user_property or ()
+        )
+        found = self._take(key)
+        if found is None or self._spans is None:
+            return
+        found.span.set_attribute(f"hookmq.{name}", value)
+        self._spans.end(found.span, broker.time(), error)
+        self._recent[key] = None
+        if len(self._recent) > self.config.max_queue:
+            self._recent.popitem(last=False)
+
+    def _take(self, key: str) -> _Open | None:
+        """Remove an open span and return it, or return None if there is none."""
+        found = self._open.pop(key, None) if key else None
+        if found is not None and found.message is not None:
+            self._originals.pop(id(found.message), None)
+        return found
+
+    @hookimpl
+    async def on_delivered(
+        self, client: ClientInfo, message: Message, broker: BrokerHandle
+    ) -> None:
+        """Record the delivery of a traced message."""
+        self._deliver(message, broker, client.client_id)
+
+    def _deliver(
+        self, message: Message, broker: BrokerHandle, client_id: str, error: str = ""
+    ) -> None:
+        spans = self._spans
+        pairs = message.properties.user_property or ()
+        key = traceparent(pairs) if pairs else ""
+        if spans is None or not (key in self._recent or key in self._open):
+            return
+        context = extract(pairs)
+        if context is None:
+            return
+        attributes = _attributes(None, message, "deliver") | {"messaging.client.id": client_id}
+        span = spans.start("deliver", context, SpanKind.PRODUCER, message.received_at, attributes)
+        if span is not None:
+            spans.end(span, broker.time(), error)
+
+    # metrics ------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def register_metrics(self, registry: MetricRegistry) -> None:
+        """Add the counter of spans."""
+        registry.counter("otel_spans_total", "Spans by result.", self._results)
+
+    def _results(self) -> list[tuple[dict[str, str], float]]:
+        spans = self._spans
+        counts = (0, 0, 0)
+        if spans is not None:
+            counts = (spans.counts.exported, spans.counts.failed, spans.dropped)
+        names = ("exported", "failed", "dropped")
+        return [({"result": name}, count) for name, count in zip(names, counts, strict=True)]
+
+
+def _attributes(
+    client: ClientInfo | None, message: Message, operation: str
+) -> dict[str, str | int | float | bool]:
+    found: dict[str, str | int | float | bool] = {
+        "messaging.system": "mqtt",
+        "messaging.operation.name": operation,
+        "messaging.destination.name": message.topic,
+        "messaging.message.body.size": len(message.payload),
+        "mqtt.qos": message.qos,
+        "mqtt.retain": message.retain,
+    }
+    if client is not None:
+        found["messaging.client.id"] = client.client_id
+        found["hookmq.listener"] = client.listener
+    return found
+
+
+def _in_thread(broker: BrokerHandle, call: Callable[[], None]) -> Awaitable[Any]:
+    """Run a blocking call in a thread, and return an awaitable for its end."""
+    result = broker.runtime.promise()
+
+    def done(value: Any, error: BaseException | None) -> None:
+        if not result.done():
+            result.set_result(value) if error is None else result.set_exception(error)
+
+    broker.runtime.run_blocking(call, done)
+    return result

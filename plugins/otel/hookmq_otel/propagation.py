@@ -1,0 +1,45 @@
+"""Read W3C Trace Context from user properties, and write it there."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanContext, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+Pairs = Iterable[tuple[str, str]]
+NAMES: Final = ("traceparent", "tracestate")
+LONGEST: Final = 512
+"""Longest `tracestate` that is read, in characters. The standard requires at least this length."""
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+EMPTY: Final = Context()
+"""A context without a span: a span that is started in it begins a new trace."""
+
+
+def traceparent(pairs: Pairs) -> str:
+    """Return the first `traceparent`, or ''. It is not checked."""
+    return next((value for name, value in pairs if name == "traceparent"), "")
+
+
+def extract(pairs: Pairs) -> Context | None:
+    """Return the context that a client sent, or None if it sent none or an invalid one."""
+    carrier: dict[str, str] = {}
+    for name, value in pairs:
+        if name in NAMES and len(value) <= LONGEST:
+            carrier.setdefault(name, value)
+    if "traceparent" not in carrier:
+        return None
+    context = _PROPAGATOR.extract(carrier, EMPTY)
+    return context if span_context(context).is_valid else None
+
+
+def span_context(context: Context) -> SpanContext:
+    """Return the ids of the span in `context`."""
+    return get_current_span(context).get_span_context()
+
+
+def inject(pairs: Pairs, span: Span) -> tuple[tuple[str, str], ...]:
+    """Return `pairs` with the context of `span` in place of the client's."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, set_span_in_context(span, EMPTY))
+    return (*((n, v) for n, v in pairs if n not in NAMES), *carrier.items())

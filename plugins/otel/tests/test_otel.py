@@ -1,0 +1,271 @@
+"""Test the spans and metrics that a real OTLP receiver gets, and that a collector that is down costs no time."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hookmq.plugin import Context, Deny, Drop, Handled, Message, Peer, Plugin, ReasonCode, hookimpl
+from hookmq_otel.metric_export import by_family
+from hookmq_otel.plugin import OtelPlugin
+from hookmq_otel.propagation import extract, inject, span_context, traceparent
+from hookmq_testing import Harness, MemoryClient, make_plugin
+from hookmq_testing.contracts import PluginContract
+from opentelemetry.trace import NonRecordingSpan
+from otlp_collector import Collector, collecting, values
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED = f"00-{TRACE}-{SPAN}-01"
+NOT_SAMPLED = f"00-{TRACE}-{SPAN}-00"
+DEAD = {"endpoint": "http://127.0.0.1:1", "timeout": "100ms", "metrics_interval": "0s"}
+"""Nothing listens on port 1."""
+Make = Callable[..., Harness]
+
+
+class TestContract(PluginContract):
+    kind = OtelPlugin
+    use = "otel"
+    configs = (DEAD | {"sampling": 1.0}, DEAD | {"sampling": 0.0}, DEAD | {"spans": ["connect"]})
+    bad_configs = (
+        {"endpoint": "collector:4318"}, {"endpoint": "http://u:p@c"}, {"sampling": 1.5}, {"spans": []},
+        {"metrics_interval": "10ms"}, {"max_queue": 0}, {"x": 1},
+    )  # fmt: skip
+
+
+class Changer(Plugin):
+    """Refuses, drops or takes over messages, by their topic. Refuses the client `bad`."""
+
+    @hookimpl
+    def on_connect(self, client: Any) -> Deny | None:
+        return Deny(ReasonCode.BANNED, "go away") if client.client_id == "bad" else None
+
+    @hookimpl
+    def on_publish(self, message: Message) -> Deny | Drop | Handled | None:
+        verdicts: dict[str, Deny | Drop | Handled]
+        verdicts = {"deny": Deny(), "drop": Drop(), "handled": Handled()}
+        return verdicts.get(message.topic)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture
+def make(collector: Collector) -> Iterator[Make]:
+    opened: list[Harness] = []
+
+    def build(**config: Any) -> Harness:
+        given = {"endpoint": collector.url, "sampling": 1.0, "metrics_interval": "0s"} | config
+        changer = Changer(None, Context("changer"))
+        found = Harness([make_plugin(OtelPlugin, given, "otel"), changer])
+        opened.append(found)
+        return found
+
+    yield build
+    for harness in opened:
+        harness.close()
+
+
+def properties(client: MemoryClient) -> dict[str, str]:
+    """Return the user properties of the last message."""
+    return dict(client.messages[-1].properties.user_property or ())
+
+
+def test_a_message_from_connect_to_delivery(make: Make, collector: Collector) -> None:
+
+    harness = make(service="plant", headers={"authorization": "Bearer x"})
+    reader = harness.connect("reader")
+    reader.subscribe("a/#", qos=1)
+    client = harness.connect("sender", peer=Peer("192.0.2.7", 99))
+    client.publish("a/b", b"hello", qos=1, expect=0)
+    got = properties(reader)
+    harness.close()
+    connects, [publish], [deliver] = (
+        collector.named(name) for name in ("connect", "publish", "deliver")
+    )
+    assert [values(one.attributes)["hookmq.result"] for one in connects] == ["created", "created"]
+    assert values(connects[1].attributes)["client.address"] == "192.0.2.7"
+    found = values(publish.attributes)
+    assert found["messaging.destination.name"] == "a/b"
+    assert (found["messaging.client.id"], found["mqtt.qos"]) == ("sender", 1)
+    assert (found["messaging.message.body.size"], found["hookmq.matched"]) == (5, 1)
+    assert (deliver.trace_id, deliver.parent_span_id) == (publish.trace_id, publish.span_id)
+    assert values(deliver.attributes)["messaging.client.id"] == "reader"
+    # The SDK also sets the flag for random trace ids, 02.
+    assert got == {"traceparent": f"00-{publish.trace_id.hex()}-{publish.span_id.hex()}-03"}
+    for span in collector.spans:
+        assert 0 < span.start_time_unix_nano <= span.end_time_unix_nano
+        assert span.status.code == 0
+        assert b"hello" not in span.SerializeToString()
+    assert collector.services == {"plant"}
+    assert {one["authorization"] for one in collector.headers} == {"Bearer x"}
+
+
+def test_the_trace_of_the_client_continues(make: Make, collector: Collector) -> None:
+    harness = make(sampling=0.000001)
+    reader = harness.connect("reader")
+    reader.subscribe("a")
+    pairs = (("unit", "bar"), ("traceparent", SAMPLED), ("tracestate", "vendor=1"))
+    harness.connect("sender").publish("a", b"x", user_property=pairs)
+    got = reader.messages[-1].properties.user_property
+    harness.close()
+    [publish] = collector.named("publish")
+    assert publish.trace_id.hex() == TRACE
+    assert publish.parent_span_id.hex() == SPAN
+    assert got == (
+        ("unit", "bar"),
+        ("traceparent", f"00-{TRACE}-{publish.span_id.hex()}-01"),
+        ("tracestate", "vendor=1"),
+    )
+
+
+@pytest.mark.parametrize("sent", [NOT_SAMPLED, "rubbish", f"00-{'0' * 32}-{SPAN}-01", "x" * 5000])
+def test_messages_that_are_not_sampled_keep_their_properties(
+    make: Make, collector: Collector, sent: str
+) -> None:
+    harness = make(sampling=0.000001)
+    reader = harness.connect("reader")
+    reader.subscribe("a")
+    harness.connect("sender").publish("a", b"x", user_property=(("traceparent", sent),))
+    assert properties(reader) == {"traceparent": sent}
+    harness.close()
+    assert collector.spans == []
+
+
+def test_clients_cannot_force_a_trace_if_their_context_is_ignored(
+    make: Make, collector: Collector
+) -> None:
+    harness = make(sampling=0.000001, parent=False)
+    client = harness.connect("sender")
+    client.publish("a", b"x", user_property=(("traceparent", SAMPLED),))
+    harness.close()
+    assert collector.spans == []
+
+
+def test_clients_can_cause_max_rate_traces_a_second(make: Make, collector: Collector) -> None:
+    harness = make(max_rate=10)
+    client = harness.connect("sender")
+    harness.advance(2)
+    for _ in range(50):
+        client.publish("a", b"x", user_property=(("traceparent", SAMPLED),))
+    harness.close()
+    assert len(collector.named("publish")) == 10
+
+
+def test_a_share_of_the_messages_is_traced(make: Make, collector: Collector) -> None:
+    harness = make(sampling=0.2, max_rate=100_000, spans=["publish"])
+    client = harness.connect("sender")
+    for _ in range(500):
+        client.publish("a", b"x")
+    harness.close()
+    assert 50 < len(collector.named("publish")) < 160
+    assert len(collector.spans) == len(collector.named("publish"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "name", "value"),
+    [
+        ("deny", 2, "hookmq.reason", "denied"),
+        ("drop", 2, "hookmq.reason", "plugin"),
+        ("handled", 0, "hookmq.result", "unknown"),
+    ],
+)
+def test_messages_that_other_plugins_stop(
+    make: Make, collector: Collector, topic: str, code: int, name: str, value: str
+) -> None:
+
+    harness = make()
+    harness.connect("sender").publish(topic, b"x")
+    harness.advance(61)
+    harness.close()
+    [publish] = collector.named("publish")
+    assert publish.status.code == code
+    assert values(publish.attributes)[name] == value
+
+
+def test_a_refused_client(make: Make, collector: Collector) -> None:
+    harness = make()
+    harness.connect("bad", expect=0x8A)
+    harness.close()
+    [span] = collector.named("connect")
+    assert span.status.code == 2
+    assert span.status.message == "0x8A go away"
+
+
+def test_off_costs_nothing(make: Make, collector: Collector) -> None:
+    """Without sampling, no hook is registered, and no thread is started."""
+    harness = make(sampling=0.0)
+    registered = {name for name, found in harness.hooks.registry.items() for one in found
+                  if one.instance.id == "otel"}  # fmt: skip
+    assert registered == {"on_startup", "on_shutdown", "register_metrics"}
+    reader = harness.connect("reader")
+    reader.subscribe("a")
+    harness.connect("sender").publish("a", b"x", user_property=(("traceparent", SAMPLED),))
+    assert properties(reader) == {"traceparent": SAMPLED}
+    harness.close()
+    assert collector.headers == []
+
+
+def test_the_metrics_of_the_broker(make: Make, collector: Collector) -> None:
+
+    harness = make(sampling=0.0, metrics_interval="1h")
+    client = harness.connect("sender")
+    for _ in range(3):
+        client.publish("a", b"x")
+    client.publish("drop", b"x")
+    harness.close()
+    [received] = collector.metrics["hookmq.messages_received"]
+    assert received.as_double or received.as_int == 4
+    drops = {tuple(sorted(values(p.attributes).items())): p.as_int or p.as_double
+             for p in collector.metrics["hookmq.messages_dropped"]}  # fmt: skip
+    assert drops[("direction", "in"), ("reason", "plugin")] == 1
+
+
+@pytest.mark.parametrize("status", [503, 400, None])
+def test_a_collector_that_fails_costs_spans_that_are_counted(
+    make: Make, collector: Collector, status: int | None
+) -> None:
+    """At most `max_queue` spans wait; the others are dropped. Messages are delivered all the same."""
+    config = {"max_queue": 20, "max_rate": 100_000, "timeout": "200ms", "spans": ["publish"]}
+    if status is None:
+        config["endpoint"] = DEAD["endpoint"]
+    else:
+        collector.status = status
+    harness = make(**config)
+    plugin = next(one.plugin for one in harness.hooks.plugins if isinstance(one.plugin, OtelPlugin))
+    reader = harness.connect("reader")
+    reader.subscribe("a")
+    client = harness.connect("sender")
+    for _ in range(300):
+        client.publish("a", b"x")
+    assert len(reader.messages) == 300
+    spans = plugin._spans
+    assert spans is not None
+    harness.close()
+    assert spans.counts.exported == 0
+    assert spans.dropped > 0
+    assert spans.counts.failed + spans.dropped == 300
+
+
+# parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_user_properties_hold_one_context() -> None:
+    context = extract([("traceparent", SAMPLED), ("traceparent", NOT_SAMPLED)])
+    assert context is not None
+    span = span_context(context)
+    pairs = inject(
+        (("a", "1"), ("traceparent", "old"), ("tracestate", "old")), NonRecordingSpan(span)
+    )
+    assert pairs == (("a", "1"), ("traceparent", SAMPLED))
+    assert traceparent(pairs) == SAMPLED
+    assert extract([("other", "x")]) is None
+
+
+def test_counters_are_grouped_by_family() -> None:
+    counters = {'d_total{reason="a\\"b",way="in"}': 2.0, "d_total": 1.0, 's_bucket{le="1"}': 9.0}
+    assert by_family(counters) == {
+        "d_total": [({"reason": 'a"b', "way": "in"}, 2.0), ({}, 1.0)],
+    }
