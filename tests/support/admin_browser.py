@@ -31,7 +31,7 @@ plugins:
   - use: ratelimit
     config: {{limits: []}}
   - use: admin
-    config: {{first_token_file: {folder}/admin.token, history_interval: 1s, tail_rate: 1000}}
+    config: {{first_token_file: {folder}/admin.token, history_interval: 1s, tail_rate: 1000, failures: 1000}}
 """
 PORTS = {"tcp": 0, "ws": 0, "http": 0}
 
@@ -117,18 +117,18 @@ class Operated:
 
     def burst(self, topic: str, count: int) -> None:
         """Publish `count` messages at QoS 0 as fast as the broker reads them."""
-        publisher = self.client("")
+        self.thread.run(self.sending(topic, count), 120)
 
-        async def send() -> None:
-            for number in range(count):
-                publisher.send_publish(topic, b'{"number": %d}' % number)
-                if number % 100 == 99:
-                    await publisher.drain()
-            await publisher.ping()
-            publisher.disconnect()
-            await publisher.wait_closed()
-
-        self.thread.run(send(), 120)
+    async def sending(self, topic: str, count: int) -> None:
+        """Publish like `burst`, in the loop of `thread`."""
+        publisher = await AsyncioClient("").connect(self.served.ports["tcp"])
+        for number in range(count):
+            publisher.send_publish(topic, b'{"number": %d}' % number)
+            if number % 100 == 99:
+                await publisher.drain()
+        await publisher.ping()
+        publisher.disconnect()
+        await publisher.wait_closed()
 
 
 @contextmanager

@@ -33,8 +33,13 @@ export default function client(context, main) {
   main.append(node("p", {}, node("a", { href: "#/clients" }, "All clients")), node("div", { class: "head" }, title, status),
     mayChange ? actions() : "", figures, subscriptions(), section("Queue", queue.element), section("In flight", inflight.element));
   const lists = () => Promise.all([subs.show(), queue.show(), inflight.show()]);
-  context.repeat(update);
-  lists();
+  let loaded = false;
+  context.repeat(async () => {
+    if (await update() && !loaded) {
+      loaded = true;
+      await lists();
+    }
+  });
 
   async function update() {
     let one;
@@ -43,7 +48,8 @@ export default function client(context, main) {
     } catch (error) {
       if (error.status !== 404) throw error;
       status.replaceChildren(node("span", { class: "badge off" }, "no session"));
-      return;
+      loaded = false;
+      return false;
     }
     status.replaceChildren(state(one.connected));
     const facts = {
@@ -55,6 +61,11 @@ export default function client(context, main) {
       Certificate: one.certificate, ...Object.fromEntries(Object.entries(one.claims).slice(0, 50).map(([name, value]) => [`Claim ${cut(name, 40)}`, value])),
     };
     figures.replaceChildren(node("dl", {}, Object.entries(facts).map(([name, value]) => node("div", {}, node("dt", {}, name), node("dd", {}, short(value))))));
+    return true;
+  }
+
+  async function refresh() {
+    if (await update()) await lists();
   }
 
   async function act(what, text, work, options = {}) {
@@ -63,8 +74,7 @@ export default function client(context, main) {
     await attempt(async () => {
       await work(given);
       say(`Done: ${what}.`);
-      await update();
-      await lists();
+      await refresh();
     });
   }
 
@@ -79,7 +89,7 @@ export default function client(context, main) {
       button("Clear the queue", () => act("Clear the queue", "All messages that wait for this client are lost.", () => ask("DELETE", at`/clients/${id}/queue`)), { class: "danger" }),
       button("End the session", () => act("End the session", "Its subscriptions and all messages that wait for it are lost.", ({ reason }) =>
         ask("DELETE", at`/clients/${id}/session`, { query: { reason } }), { fields: [why()] }), { class: "danger" }),
-      button("Refresh", () => attempt(async () => { await update(); await lists(); })));
+      button("Refresh", () => attempt(refresh)));
   }
 
   function subscriptions() {
