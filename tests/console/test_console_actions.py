@@ -36,7 +36,7 @@ def test_banning_a_client_and_lifting_the_ban(tab: Open, site: Operated) -> None
     view.confirm("Ban the client id")
     view.says("Done: Ban the client id.")
     site.thread.run(client.wait_closed())
-    with pytest.raises(AssertionError, match="BANNED|0x8a|138"):
+    with pytest.raises(AssertionError, match=r"BANNED|0x8a|138"):
         site.client("banned")
     view.press("Lift the ban")
     view.confirm("Lift the ban")

@@ -136,7 +136,7 @@ def test_the_page_outlives_a_restart_of_the_broker(tab: Open, tmp_path: Path) ->
     client.says("Trying again in")
     tail.says("The tail has ended")
     figures.sees(figures.page.locator(".tile").first)  # the last figures stay
-    with operated(tmp_path, **ports) as again:
+    with operated(tmp_path, ports=ports) as again:
         figures.says("The broker answers again.")
         client.sees(client.page.locator(".badge.on"))
         client.says("Subscribed to back/#")

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ listeners:
   - {{name: http, type: http, bind: "127.0.0.1:{http}"}}
 auth: {{default: allow}}
 authz: {{default: allow}}
-log: {{level: {level}}}
+log: {{level: info}}
 plugins:
   - use: storage
     config: {{path: {folder}/data}}
@@ -132,10 +132,10 @@ class Operated:
 
 
 @contextmanager
-def operated(folder: Path, level: str = "info", **ports: int) -> Iterator[Operated]:
-    """Run a broker until the block ends."""
+def operated(folder: Path, ports: Mapping[str, int] = PORTS) -> Iterator[Operated]:
+    """Run a broker until the block ends. By default, the kernel chooses its ports."""
     file = folder / "hookmq.yaml"
-    file.write_text(CONFIG.format(folder=folder, level=level, **{**PORTS, **ports}))
+    file.write_text(CONFIG.format(folder=folder, **ports))
     with serving("-c", str(file)) as served:
         site = Operated(served, folder)
         try:
