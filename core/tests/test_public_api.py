@@ -48,6 +48,7 @@ MODULES = {
     ),
     "hookmq_toolkit.service_url": ("check_service_url", "clear_text_host"),
     "hookmq_toolkit.tls_client": ("TlsConfig", "check_tls", "client_context"),
+    "hookmq_toolkit.threads": ("in_thread",),
     "hookmq_toolkit.topic_template": ("TopicTemplate", "overlap"),
     "hookmq_toolkit.ttl_cache": ("KeyDigest", "TtlCache"),
     "hookmq_toolkit.yaml_places": ("MAX_DEPTH", "MAX_NODES", "Node", "parse"),

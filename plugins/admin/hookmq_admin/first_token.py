@@ -2,14 +2,13 @@
 
 import stat
 import sys
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from hookmq.plugin import BrokerHandle
 from hookmq_toolkit.durable_files import write_atomically
 from hookmq_toolkit.files import write_secret
+from hookmq_toolkit.threads import in_thread
 
 from hookmq_admin.services import Services
 from hookmq_admin.tokens import is_token
@@ -30,7 +29,7 @@ async def create_first(services: Services, file: str) -> None:
     token, text = tokens.draw(name, "admin", broker.time(), services.plugin_id, None, "")
     if file:
         try:
-            await _in_thread(broker, partial(write_first, Path(file), text))
+            await in_thread(broker.runtime, partial(write_first, Path(file), text))
         except OSError as error:
             broker.log("error", "admin.first_token_failed", file=file, error=str(error))
             return
@@ -59,15 +58,3 @@ def _contains_token(path: Path) -> bool:
         return is_token(path.read_text("ascii").removesuffix("\n"))
     except (OSError, UnicodeDecodeError):
         return False
-
-
-def _in_thread(broker: BrokerHandle, call: Callable[[], object]) -> Awaitable[Any]:
-    """Run a blocking call in a thread, and return an awaitable for its result."""
-    result = broker.runtime.promise()
-
-    def done(value: Any, error: BaseException | None) -> None:
-        if not result.done():
-            result.set_result(value) if error is None else result.set_exception(error)
-
-    broker.runtime.run_blocking(call, done)
-    return result

@@ -1,9 +1,8 @@
 """Implement the `otel` plugin: traces and metrics by OTLP."""
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from hookmq.plugin import (
     Admission,
@@ -21,6 +20,7 @@ from hookmq.plugin import (
     Timer,
     hookimpl,
 )
+from hookmq_toolkit.threads import in_thread
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import Span, SpanKind
@@ -110,11 +110,11 @@ class OtelPlugin(Plugin):
                 spans.end(one.span, broker.time(), "the broker stopped")
             self._open.clear()
             limit = broker.runtime.call_later(min(self.config.timeout, deadline), spans.interrupt)
-            await _in_thread(broker, spans.close)
+            await in_thread(broker.runtime, spans.close)
             limit.cancel()
         if metrics is not None:
             metrics.update(broker.counters())
-            await _in_thread(broker, metrics.close)
+            await in_thread(broker.runtime, metrics.close)
 
     def _measure(self) -> None:
         if self._metrics is not None and self._broker is not None:
@@ -320,15 +320,3 @@ def _attributes(
         found["messaging.client.id"] = client.client_id
         found["hookmq.listener"] = client.listener
     return found
-
-
-def _in_thread(broker: BrokerHandle, call: Callable[[], None]) -> Awaitable[Any]:
-    """Run a blocking call in a thread, and return an awaitable for its end."""
-    result = broker.runtime.promise()
-
-    def done(value: Any, error: BaseException | None) -> None:
-        if not result.done():
-            result.set_result(value) if error is None else result.set_exception(error)
-
-    broker.runtime.run_blocking(call, done)
-    return result
