@@ -60,7 +60,10 @@ def _observed(hooks: Hooks) -> frozenset[str]:
     return frozenset(
         name
         for name in OBSERVERS
-        if any(not one.instance.disabled for one in hooks.registry.get(name, ()))
+        if any(
+            not one.instance.disabled and name not in one.instance.kept.paused
+            for one in hooks.registry.get(name, ())
+        )
     )
 
 
@@ -218,6 +221,11 @@ class BrokerState:
         self.router.clear_cache()
         hooks.on_ready_ended = self.plugin_timers.wake
         self.plugin_timers.wake()
+
+    def switch_observer(self, plugin_id: str, hook: str, wanted: bool) -> None:
+        """Switch a plugin's observer on or off; see `BrokerHandle.observe`."""
+        if self.hooks.switch_observer(plugin_id, hook, wanted):
+            self.observed = _observed(self.hooks)
 
     # --- the store -------------------------------------------------------------------------------------------------
 

@@ -151,6 +151,15 @@ class BrokerHandle(Protocol):
     def invalidate_routes(self) -> None:
         """Ask every journal again which topics it wants. See `hookmq.storage.protocols.Journal.wants`."""
 
+    def observe(self, hook: str, wanted: bool) -> None:
+        """Switch this plugin's implementation of an observer hook on or off. While it is off, it is not called and
+        costs nothing.
+
+        A plugin that observes only now and then switches its hook off in `on_startup`. Events that already wait are
+        still passed to it. Raises PluginError in a thread, for a hook that the plugin does not implement, and for
+        `on_published` and `on_delivered`: the fast path remembers whether somebody observes these.
+        """
+
     def disconnect(
         self,
         client_id: str,

@@ -140,7 +140,8 @@ class KeptState:
     """
 
     __slots__ = (
-        "callbacks", "farewells", "hiding", "hooks", "left", "queue", "ready", "ready_ended", "started", "stats",
+        "callbacks", "farewells", "hiding", "hooks", "left", "paused", "queue", "ready", "ready_ended", "started",
+        "stats",
     )  # fmt: skip
 
     def __init__(self, plugin_id: str) -> None:
@@ -154,6 +155,8 @@ class KeptState:
         """Called once when the plugin is disabled or has been shut down."""
         self.queue: Any = None
         self.hooks: frozenset[str] = frozenset()
+        self.paused: set[str] = set()
+        """Observer hooks that the plugin has switched off."""
         self.started = False
         self.ready = False
         self.ready_ended = False

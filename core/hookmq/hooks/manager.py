@@ -143,6 +143,19 @@ class Hooks:
                 return call
         return None
 
+    def switch_observer(self, plugin_id: str, hook: str, wanted: bool) -> bool:
+        """Switch a plugin's observer on or off. Return whether this changed anything. Events that already wait are
+        still passed to the plugin."""
+        instance = self.instance(plugin_id)
+        if instance is None or (hook not in instance.kept.paused) == wanted:
+            return False
+        if wanted:
+            instance.kept.paused.discard(hook)
+        else:
+            instance.kept.paused.add(hook)
+        self._bind_observers()
+        return True
+
     def asks_anew(self) -> bool:
         """Reread every plugin's `authorize_actions`. Return whether they changed; if so, `chains` returns new
         objects."""
@@ -322,9 +335,14 @@ class Hooks:
             if name != "authorize":
                 self._calls[name, None] = tuple((o.instance, _call(o)) for o in working)
         self._compile_authorize()
+        self._bind_observers()
+
+    def _bind_observers(self) -> None:
         watches = []
         for name in sorted(OBSERVERS):
             for instance, call in self._calls[name, None]:
+                if name in instance.kept.paused:
+                    continue
                 limit = instance.entry.options(name).queue or SPECS[name].queue
                 watches.append(ObservedHook(instance, call, limit))
         if self.runtime is not None:

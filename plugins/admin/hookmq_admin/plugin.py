@@ -2,9 +2,12 @@
 
 from hookmq.plugin import (
     BrokerHandle,
+    ClientInfo,
     CommandGroup,
     Context,
+    Dropped,
     HttpRouter,
+    Message,
     MetricRegistry,
     Plugin,
     hookimpl,
@@ -51,6 +54,7 @@ class AdminPlugin(Plugin):
             History(broker, config.history_interval, config.history_samples),
             broker.time(),
         )
+        broker.observe("on_dropped", False)
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
@@ -61,10 +65,17 @@ class AdminPlugin(Plugin):
             await create_first(services, self.config.first_token_file)
 
     @hookimpl
+    async def on_dropped(self, client: ClientInfo | None, message: Message, why: Dropped) -> None:
+        """Record a dropped message. The hook is on only during a recording."""
+        self.services.drops.record(client, message, why)
+
+    @hookimpl
     async def on_shutdown(self) -> None:
-        """Stop the history."""
+        """Stop the history and the measurements."""
         if self._services is not None:
             self._services.history.stop()
+            self._services.hot.stop()
+            self._services.drops.stop()
 
     @hookimpl
     def register_http(self, router: HttpRouter) -> None:

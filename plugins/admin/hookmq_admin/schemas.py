@@ -67,6 +67,11 @@ _SUBSCRIPTION: Final[Schema] = {
     "retain_as_published": FLAG, "retain_handling": WHOLE, "identifier": maybe(WHOLE),
 }  # fmt: skip
 
+_COUNTED: Final[Schema] = {
+    "messages": WHOLE, "bytes": WHOLE,
+    "error": {"type": "integer", "description": "by how many messages the count may be too high"},
+}  # fmt: skip
+
 COMPONENTS: Final[dict[str, Schema]] = {
     "Problem": record(
         ("field",), type=TEXT, title=TEXT, status=WHOLE, detail=TEXT,
@@ -109,6 +114,28 @@ COMPONENTS: Final[dict[str, Schema]] = {
         version=TEXT, time=TIME, started_at=TIME, uptime=NUMBER, connections=WHOLE, sessions=WHOLE,
         subscriptions=WHOLE, retained_messages=WHOLE, queue_bytes=WHOLE, rates=mapped(NUMBER), dropped=mapped(NUMBER),
         loop_lag=NUMBER,
+    ),
+    "SlowClients": record(
+        items=listed(record(
+            client_id=TEXT, connected=FLAG, listener=TEXT, address=TEXT, queued=WHOLE, queued_bytes=WHOLE,
+            inflight=WHOLE, receive_maximum=WHOLE,
+            oldest={"type": ["number", "null"], "description": "age in seconds of the oldest message that waits"},
+        )),
+        cursor={"type": "string", "description": "for the next sessions; empty after the last ones"},
+        examined=WHOLE,
+    ),
+    "HotTopics": record(
+        running=FLAG, filter=TEXT, levels=WHOLE, started_at=TIME, seconds=NUMBER, messages=WHOLE,
+        sampled={"type": "integer", "description": "one message in this many is counted"},
+        topics=listed(record(topic=TEXT, **_COUNTED, rate=NUMBER)),
+    ),
+    "Drops": record(
+        running=FLAG, started_at=TIME, reasons=mapped(WHOLE), recorded=WHOLE,
+        clients=listed(record(client_id=TEXT, **_COUNTED)), topics=listed(record(topic=TEXT, **_COUNTED)),
+        samples=listed(record(
+            time=TIME, reason=TEXT, direction=TEXT, client_id=maybe(TEXT), listener=TEXT, topic=TEXT, qos=WHOLE,
+            bytes=WHOLE, sender=maybe(TEXT), detail=TEXT,
+        )),
     ),
     "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),

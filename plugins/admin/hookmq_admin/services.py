@@ -9,10 +9,12 @@ from aiohttp import web
 from hookmq.plugin import BrokerHandle, ClientInfo, Log, Peer, Scope, SessionSnapshot
 
 from hookmq_admin.audit import AuditLog
+from hookmq_admin.drops import DropLog
 from hookmq_admin.errors import ApiError
 from hookmq_admin.failures import FailureLimit
 from hookmq_admin.fields import Fields
 from hookmq_admin.history import History
+from hookmq_admin.hot_topics import HotTopics
 from hookmq_admin.schemas import Schema
 from hookmq_admin.settings import AdminConfig
 from hookmq_admin.tokens import Role, Token, Tokens
@@ -35,6 +37,12 @@ class Services:
     started_at: float
     tails: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    hot: HotTopics = field(init=False)
+    drops: DropLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hot = HotTopics(self.broker)
+        self.drops = DropLog(self.broker)
 
 
 @dataclass(slots=True)

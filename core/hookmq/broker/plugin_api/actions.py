@@ -5,6 +5,7 @@ Each call is logged, and reported to `on_event`, with the plugin's id.
 
 from collections.abc import Awaitable
 from functools import partial
+from typing import Final
 
 from hookmq.broker.delivery.purge import Purge
 from hookmq.broker.plugin_api.base import HandleBase
@@ -13,10 +14,14 @@ from hookmq.broker.sessions.lifecycle import terminate
 from hookmq.broker.sessions.subscriptions import remove
 from hookmq.broker.sessions.wills import cancel_will
 from hookmq.hooks.recursion import DEPTH, at_depth
+from hookmq.hooks.specs import OBSERVERS
 from hookmq.model.reload_report import ReloadReport
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import Session
+
+_REMEMBERED: Final = ("on_published", "on_delivered")
+"""Observer hooks that connections remember, so that they cannot be switched at run time."""
 
 
 class Actions(HandleBase):
@@ -157,6 +162,16 @@ class Actions(HandleBase):
             return
         self._tell("warning", "broker.reload_refused", None, error=str(error))
         self._fail(result, self._refusal("reload", str(error)))
+
+    def observe(self, hook: str, wanted: bool) -> None:
+        """Switch this plugin's implementation of an observer hook on or off."""
+        self._only_on_loop("observe()")
+        self._check_types("observe", ("hook", hook, str), ("wanted", wanted, bool))
+        if hook not in OBSERVERS or hook in _REMEMBERED:
+            raise self._refusal("observe", f"{hook!r} cannot be switched on and off")
+        if hook not in self._instance.kept.hooks:
+            raise self._refusal("observe", f"the plugin does not implement {hook}")
+        self._state.switch_observer(self._plugin, hook, wanted)
 
     def invalidate_routes(self) -> None:
         """Ask every journal again which topics it wants."""

@@ -326,3 +326,54 @@ def test_reload_raises_why_it_was_refused(harness: Harness, reports: Reports) ->
     assert isinstance(told.error, PluginError)
     assert "cannot reload: max_qos is 7" in str(told.error)
     reports.expect("broker.reload_refused", None, error="max_qos is 7")
+
+
+def test_an_observer_is_switched_off_and_on(
+    harness: Harness, other: HookRecorder, mine: HookRecorder
+) -> None:
+    """While no plugin observes a hook, the broker does not even collect its events. Another plugin's observer is not
+    affected."""
+    broker = harness.handle("other")
+    state = harness.broker.state
+    away = harness.connect("away", session_expiry_interval=60)
+    away.subscribe("t")
+    away.disconnect()
+    pub = harness.connect("pub")
+
+    def drops() -> int:
+        other.clear()
+        pub.publish("t", b"", 0)
+        harness.settle()
+        return len(other.calls("on_dropped"))
+
+    assert drops() == 1
+    broker.observe("on_dropped", False)
+    assert "on_dropped" not in state.observed
+    assert "on_retained" in state.observed
+    assert drops() == 0
+    broker.observe("on_dropped", False)
+    broker.observe("on_dropped", True)
+    assert drops() == 1
+
+
+def test_an_observer_that_is_off_stays_off_after_a_reload(
+    harness: Harness, other: HookRecorder
+) -> None:
+    harness.handle("other").observe("on_dropped", False)
+    harness.reload()
+    assert "on_dropped" not in harness.broker.state.observed
+    harness.handle("other").observe("on_dropped", True)
+    assert "on_dropped" in harness.broker.state.observed
+
+
+@pytest.mark.parametrize(
+    ("plugin", "hook", "why"),
+    [
+        ("other", "on_published", "'on_published' cannot be switched on and off"),
+        ("other", "on_publish", "'on_publish' cannot be switched on and off"),
+        ("mine", "on_dropped", "the plugin does not implement on_dropped"),
+    ],
+)
+def test_other_hooks_cannot_be_switched(harness: Harness, plugin: str, hook: str, why: str) -> None:
+    with pytest.raises(PluginError, match=why):
+        harness.handle(plugin).observe(hook, False)

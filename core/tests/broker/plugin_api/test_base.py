@@ -39,6 +39,7 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("subscribe()", lambda broker: broker.subscribe("c", "t")),
     ("unsubscribe()", lambda broker: broker.unsubscribe("c", "answer")),
     ("purge_queue()", lambda broker: broker.purge_queue("c")),
+    ("observe()", lambda broker: broker.observe("on_dropped", True)),
     ("reload()", lambda broker: broker.reload()),
     ("clear_retained()", lambda broker: broker.clear_retained("#")),
     ("client()", lambda broker: broker.client("c")),
