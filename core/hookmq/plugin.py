@@ -30,6 +30,7 @@ from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, hookimpl
+from hookmq.hooks.traces import Trace, TraceEvent, TraceKind, TraceRequest
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
 from hookmq.model.errors import (
@@ -299,6 +300,10 @@ __all__ = [
     "Subscription",
     "SubscriptionSnapshot",
     "Timer",
+    "Trace",
+    "TraceEvent",
+    "TraceKind",
+    "TraceRequest",
     "Will",
     "WillFields",
     "hookimpl",

@@ -16,7 +16,7 @@ import hookmq
 import pytest
 from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.mqtt.packets import Puback
-from hookmq.plugin import Context, Message, Plugin, hookimpl
+from hookmq.plugin import Context, Message, Plugin, TraceRequest, hookimpl
 from hookmq_testing import DurableStore, Harness, MemoryClient
 
 ROOT: Final = f"{Path(hookmq.__file__).parent}/"
@@ -233,3 +233,22 @@ def test_an_observer_adds_no_calls_for_each_message_at_qos_0(
         assert plugin.seen == 1 + number
         counts.append(sum(name != "fast_constructor.<locals>.construct" for _, name in trace.calls))
     assert counts[0] == counts[1]
+
+
+def test_a_trace_changes_only_the_path_of_the_client_that_it_follows(
+    harnesses: Callable[..., Harness],
+) -> None:
+    harness = harnesses(plugins=[Watching(None, Context("p"))])
+    harness.connect("subscriber").subscribe("a/b", qos=1)
+    one, two = harness.connect("one"), harness.connect("two")
+    for number in range(1, 6):
+        publish(harness, one, number)
+        publish(harness, two, number)
+    before = publish(harness, one, 6).calls
+    followed = harness.handle("p").trace(TraceRequest(client_id="two"))
+    assert publish(harness, one, 7).calls == before
+    assert any("tracing/" in file for file, _ in publish(harness, two, 7).calls)
+    followed.stop()
+    publish(harness, two, 8)  # the end of the trace cleared the cached publishes
+    assert publish(harness, two, 9).calls == before
+    assert publish(harness, one, 8).calls == before

@@ -18,6 +18,7 @@ from hookmq.broker.retained_expiry import Expiries
 from hookmq.broker.sessions.lifecycle import detach
 from hookmq.broker.sessions.revocation import revoke
 from hookmq.broker.state import BrokerState
+from hookmq.broker.tracing.traces import Traces
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.instance import KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
@@ -84,6 +85,7 @@ class Broker:
         """One bound method shared by all connections, to save memory."""
         self._core_metrics: MetricRegistry | None = None
         state.counters = self.counters
+        state.start_trace = Traces(state, self.connections).start
 
     @property
     def settings(self) -> Settings:
@@ -151,7 +153,8 @@ class Broker:
         """Return a new connection for a client of `plugin`. The connection ends with the plugin, as if its network had
         failed."""
         kept = plugin.kept
-        if not kept.farewells:
+        if not kept.ends_clients:
+            kept.ends_clients = True
             kept.farewells.append(partial(self._end_clients, kept))
         connection = PluginConnection(
             self.state, plugin.id, kept, peer, scope, DISPATCH, self._on_end
@@ -175,6 +178,8 @@ class Broker:
             connection.end(DisconnectReason(ReasonCode.SERVER_BUSY, EndedBy.SERVER))
         else:
             self.connections[connection] = connection
+            if state.on_accept is not None:
+                state.on_accept(connection)
 
     def _report_full(self, peer: Peer, scope: Scope) -> None:
         """Log and report a refused connection, at most once a second, because an attacker could

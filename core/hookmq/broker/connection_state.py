@@ -46,12 +46,12 @@ class ConnectionState(ConnectionView):
     """
 
     __slots__ = (
-        "answers", "assigned_id", "authentication_data", "bridge", "carried", "chains", "client", "connect",
+        "answers", "assigned_id", "authentication_data", "bridge", "carried", "client", "connect",
         "credential_due", "decision", "decisions", "delivery_wait", "due", "excess", "generation", "gone", "goodbye",
         "held", "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry", "memo",
         "offered", "opening", "parked", "partial", "peer", "phase", "rate_limiter", "re_authenticating",
         "re_authentication", "reading", "receive_maximum", "rest", "rest_at", "scope", "sections", "seen", "session",
-        "size", "state", "unacknowledged", "version", "waiting", "wanted",
+        "shortcuts", "size", "state", "unacknowledged", "version", "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(self, state: BrokerState, wire: Wire, peer: Peer, scope: Scope) -> None:
@@ -61,6 +61,8 @@ class ConnectionState(ConnectionView):
         self.traffic = state.metrics.other_traffic
         self.peer = peer
         self.scope = scope
+        self.shortcuts = state.shortcuts
+        """Whether packets may take the fast path. False if the connection is traced."""
         self.use_chains(state.chains(scope.name))
         self.phase = Phase.NEW
         self.version = 0
@@ -146,6 +148,8 @@ class ConnectionState(ConnectionView):
 
     def use_chains(self, chains: Chains) -> None:
         """Replace the connection's hook chains with `chains`."""
+        if not self.shortcuts and self.state.wrap_chains is not None:
+            chains = self.state.wrap_chains(self, chains)
         self.chains = chains
         self.delivers = bool(chains.on_deliver or chains.authorize[Action.DELIVER])
         """Whether a plugin decides on each delivery to this client."""

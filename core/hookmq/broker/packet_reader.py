@@ -142,7 +142,7 @@ class PacketReader(ClientConnection):
         packets = messages = delivered = 0
         # Packets by type and QoS are derived from these in the `finally` block: most packets are counted only once.
         handled = releases = received = completes = levels = 0
-        ways = state.shortcuts
+        ways = self.shortcuts
         hot = ways and self.phase is Phase.OPEN and not self.waiting and self.held is None
         five = self.version == 5
         memo = self.memo

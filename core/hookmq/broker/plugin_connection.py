@@ -314,7 +314,7 @@ class PluginConnection(PluginMailbox):
             or qos == 2
             or retain
             or properties is not _EMPTY
-            or not self.state.shortcuts
+            or not self.shortcuts
         ):
             return False
         state = self.state

@@ -26,6 +26,7 @@ from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.recursion import at_depth
 from hookmq.hooks.specs import OBSERVERS
+from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.cursors import Cursors
 from hookmq.model.events import Action, Direction, Dropped, DropReason
@@ -65,6 +66,18 @@ def _observed(hooks: Hooks) -> frozenset[str]:
             for one in hooks.registry.get(name, ())
         )
     )
+
+
+def _watched(
+    call: Callable[[str, ClientInfo | None, tuple[Any, ...]], None],
+    notify: Callable[..., None],
+    hook: str,
+    listener: str,
+    client: ClientInfo | None,
+    *args: object,
+) -> None:
+    call(hook, client, args)
+    notify(hook, listener, client, *args)
 
 
 class UndecidedWill(Protocol):
@@ -138,6 +151,15 @@ class BrokerState:
         self.expiries: Expiries  # set by `Broker`, which can clear a message
         self.open_client: Callable[[PluginInstance, Peer, Scope], Any]
         """Opens a connection for a plugin client; set by `Broker`."""
+        self.start_trace: Callable[[PluginInstance, TraceRequest], Trace]
+        """Starts a trace for a plugin; set by `Broker`."""
+        self.on_accept: Callable[[Any], None] | None = None
+        """Called with each new connection while traces run."""
+        self.wrap_chains: Callable[[Any, Chains], Chains] | None = None
+        """Returns the chains of a traced connection."""
+        self.notify: Callable[..., None] = hooks.observers.notify
+        """Notifies observers, and traces while they run; see `watch`."""
+        self._watch_again: Callable[[], None] | None = None
         if store is None:
             store = hooks.provide_store(settings) or MemoryStore(runtime.token(8))
         self.store = store
@@ -206,9 +228,13 @@ class BrokerState:
         discarded."""
         if self.writes.later:
             self.tell()
+        hooks.wrap(self.hooks.wrapping)
         self.settings = settings
         self.hooks = hooks
         self.observed = _observed(hooks)
+        self.notify = hooks.observers.notify
+        if self._watch_again is not None:
+            self._watch_again()
         self.limits = PacketLimits(
             settings.broker.max_packet_size,
             settings.broker.max_user_properties,
@@ -226,6 +252,27 @@ class BrokerState:
         """Switch a plugin's observer on or off; see `BrokerHandle.observe`."""
         if self.hooks.switch_observer(plugin_id, hook, wanted):
             self.observed = _observed(self.hooks)
+            if self._watch_again is not None:
+                self._watch_again()
+
+    def watch(
+        self,
+        call: Callable[[str, ClientInfo | None, tuple[Any, ...]], None] | None,
+        names: frozenset[str],
+        again: Callable[[], None],
+    ) -> None:
+        """Call `call` with the events of the observer hooks `names`, before their observers; None stops this. `again` is
+        called after a reload, to call this method again.
+        """
+        notify = self.hooks.observers.notify
+        self.observed = _observed(self.hooks)
+        self.notify = notify
+        self._watch_again = None
+        if call is None:
+            return
+        self.observed |= names
+        self.notify = partial(_watched, call, notify)
+        self._watch_again = again
 
     # --- the store -------------------------------------------------------------------------------------------------
 
@@ -292,7 +339,7 @@ class BrokerState:
             self.tell()
         if hook in self.observed:
             listener = client.listener if client is not None else ""
-            self.hooks.observers.notify(hook, listener, client, *args)
+            self.notify(hook, listener, client, *args)
 
     def report(
         self, event: str, listener: str, client: ClientInfo | None, fields: dict[str, object]
@@ -368,7 +415,8 @@ class BrokerState:
     def _decides(self, session: Session, topic: str) -> Calls | None:
         """Return the calls of `on_deliver` that decide on deliveries of `topic` to `session`, or None if `authorize`
         decides too."""
-        chains = self.chains(session.client.listener)
+        connection = session.connection
+        chains = self.chains(session.client.listener) if connection is None else connection.chains
         deciding = chains.authorize[Action.DELIVER]
         if deciding and narrow(deciding, topic):
             return None

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from hookmq.hooks.clients import ClientHandle, ClientRequest
 from hookmq.hooks.plugin_state import PluginState
+from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action
@@ -359,6 +360,19 @@ class BrokerHandle(Protocol):
         reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`, `on_reload` or
         `on_shutdown`: the reload waits for these hooks. The call is reported as ``broker.reload_applied`` or
         ``broker.reload_refused``. Raises PluginError in a thread.
+        """
+
+    def trace(self, request: TraceRequest) -> Trace:
+        """Start a trace: report what the broker does with some clients or messages, and which plugin decided what.
+
+        If the request names a client id, user name or address, their packets are reported in both directions, with all
+        calls of hooks about them. If it names only a topic filter or a plugin, calls of hooks and routes are reported
+        for all clients, but no packets. Clients that connect later are traced too. Verdicts that are still cached are
+        forgotten at the start, so that the trace shows each decision once.
+
+        A trace costs nothing while none is running. A traced client does not use the fast path. At most 8 traces run at
+        the same time; one follows at most 100 connections. Packets and deliveries of plugin clients are not reported.
+        The trace ends with the plugin. Raises PluginError for an invalid filter, above this limit, and in a thread.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

@@ -140,8 +140,8 @@ class KeptState:
     """
 
     __slots__ = (
-        "callbacks", "farewells", "hiding", "hooks", "left", "paused", "queue", "ready", "ready_ended", "started",
-        "stats",
+        "callbacks", "ends_clients", "farewells", "hiding", "hooks", "left", "paused", "queue", "ready", "ready_ended",
+        "started", "stats",
     )  # fmt: skip
 
     def __init__(self, plugin_id: str) -> None:
@@ -153,6 +153,8 @@ class KeptState:
         """Whether the plugin is disabled or has been shut down."""
         self.farewells: list[Callable[[], None]] = []
         """Called once when the plugin is disabled or has been shut down."""
+        self.ends_clients = False
+        """Whether one of the `farewells` ends the plugin's clients."""
         self.queue: Any = None
         self.hooks: frozenset[str] = frozenset()
         self.paused: set[str] = set()

@@ -73,6 +73,8 @@ class Hooks:
         """Whether any plugin decides on deliveries."""
         self.on_ready_ended: Callable[[], None] = _nothing
         """Called whenever a plugin's `on_ready` has returned. The broker sets it, to call the plugin's timers."""
+        self.wrapping: Callable[[Chains], Chains] | None = None
+        """The function that replaces each listener's chains while traces run; see `wrap`."""
         self._chains: dict[str | None, Chains] = {}
         self._named: frozenset[str] = frozenset()
         self._calls: dict[
@@ -97,6 +99,7 @@ class Hooks:
         for instance in self.plugins:
             if handle is not None and instance.broker is None:
                 instance.kept.farewells.clear()  # of another broker, if there was one
+                instance.kept.ends_clients = False
                 instance.broker = handle(instance)
             instance.kept.hiding.bind(runtime.now, runtime.log, runtime.logs)
             instance.kept.callbacks.bind(runtime.now, runtime.log, runtime.logs)
@@ -108,7 +111,7 @@ class Hooks:
 
     def chains(self, listener: str) -> Chains:
         """Return the chains for a listener's clients. Returns the same object until the chains change."""
-        if not self.plugins:
+        if not self.plugins and self.wrapping is None:
             return EMPTY_CHAINS
         if self.runtime is None:
             raise RuntimeError("bind() the hooks to a runtime first")
@@ -116,8 +119,17 @@ class Hooks:
         key = listener if listener in self._named else None
         chains = self._chains.get(key)
         if chains is None:
-            chains = self._chains[key] = self._fold(key)
+            chains = self._fold(key)
+            if self.wrapping is not None:
+                chains = self.wrapping(chains)
+            self._chains[key] = chains
         return chains
+
+    def wrap(self, wrapping: Callable[[Chains], Chains] | None) -> None:
+        """Pass all chains through `wrapping` from now on, or through nothing if it is None. `chains` then returns new
+        objects."""
+        self.wrapping = wrapping
+        self._chains = {}
 
     def disable(self, plugin_id: str, why: str) -> None:
         """Remove a plugin from every chain. Does not change chains that were already returned."""

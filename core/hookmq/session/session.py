@@ -21,6 +21,7 @@ from hookmq.session.topic_aliases import TopicAliases
 from hookmq.storage.records import session_owner
 
 if TYPE_CHECKING:
+    from hookmq.hooks.chain import Chains
     from hookmq.hooks.rate_limit import DeliveryLimit
 
 
@@ -31,13 +32,15 @@ class ConnectionView:
     """
 
     __slots__ = (
-        "alias_maximum", "aliases", "delivers", "delivery_limit", "in_process", "max_packet_size",
+        "alias_maximum", "aliases", "chains", "delivers", "delivery_limit", "in_process", "max_packet_size",
         "problem_information", "traffic", "wire", "writable",
     )  # fmt: skip
 
     wire: Wire
     traffic: ListenerTraffic
     """The traffic of the connection's listener."""
+    chains: "Chains"
+    """The hook chains that decide about the client."""
     in_process: bool
     """Whether the client is a plugin's, in this process: it gets deliveries (`arrive`) instead of bytes."""
     max_packet_size: int

@@ -10,7 +10,7 @@ from typing import Final
 from hookmq.broker.retained_expiry import FORMS, Kept
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.call import run_authorize, run_deliver
-from hookmq.hooks.chain import narrow
+from hookmq.hooks.chain import Chains, narrow
 from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.model.events import Action, Direction, DropReason
 from hookmq.model.message import Message
@@ -201,9 +201,11 @@ def _send_after_commit(
 def _ask_plugins(state: BrokerState, session: Session, delivery: Delivery) -> DropReason | None:
     """Ask the plugins about a delivery. Return why it is dropped, or None to send it, possibly changed."""
     message = delivery.outgoing.message
-    chains = state.chains(session.client.listener)
+    connection = session.connection
+    assert connection is not None
+    chains = connection.chains
     if chains.authorize[Action.DELIVER]:
-        reason = _may_deliver(state, session, delivery)
+        reason = _may_deliver(state, session, chains, delivery)
         if reason is not None:
             return reason
     if not chains.on_deliver:
@@ -218,7 +220,9 @@ def _ask_plugins(state: BrokerState, session: Session, delivery: Delivery) -> Dr
     return None
 
 
-def _may_deliver(state: BrokerState, session: Session, delivery: Delivery) -> DropReason | None:
+def _may_deliver(
+    state: BrokerState, session: Session, chains: Chains, delivery: Delivery
+) -> DropReason | None:
     """Return why the message may not be delivered, or None if it may."""
     message = delivery.outgoing.message
     reason: DropReason | None = DropReason.UNDECIDED
@@ -232,7 +236,7 @@ def _may_deliver(state: BrokerState, session: Session, delivery: Delivery) -> Dr
 
     run_authorize(
         state.runtime,
-        narrow(state.chains(session.client.listener).authorize[Action.DELIVER], message.topic),
+        narrow(chains.authorize[Action.DELIVER], message.topic),
         (session.client, Action.DELIVER, message.topic, message, delivery.subscription),
         True,
         decided,

@@ -10,11 +10,12 @@ from hookmq.broker.plugin_api.keeping import Keeping
 from hookmq.broker.plugin_api.messages import Messages
 from hookmq.broker.plugin_api.publishing import Publishing
 from hookmq.broker.plugin_api.subscribing import Subscribing
+from hookmq.broker.plugin_api.tracing import Tracing
 from hookmq.model.runtime import Runtime
 
 
 class PluginBroker(
-    Publishing, Authorization, Inspection, Messages, Subscribing, Actions, Clients, Keeping
+    Publishing, Authorization, Inspection, Messages, Subscribing, Actions, Clients, Keeping, Tracing
 ):
     """One plugin's handle; see `hookmq.hooks.broker_handle.BrokerHandle`. Each group of members is in its own module."""
 

@@ -12,6 +12,7 @@ import pytest
 from hookmq.broker import Broker
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.manager import Hooks
+from hookmq.hooks.traces import TraceRequest
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Action
 from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
@@ -54,6 +55,7 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("counters()", lambda broker: broker.counters()),
     ("plugins()", lambda broker: broker.plugins()),
     ("configuration()", lambda broker: broker.configuration()),
+    ("trace()", lambda broker: broker.trace(TraceRequest(client_id="c"))),
     ("runtime", lambda broker: broker.runtime),
     ("state", lambda broker: broker.state),
     ("set_timer()", lambda broker: broker.set_timer("k", 0.0)),

@@ -1,0 +1,1 @@
+"""Traces of clients and messages. A client or chain that is not traced does not use this package."""

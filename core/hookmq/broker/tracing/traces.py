@@ -1,0 +1,295 @@
+"""All running traces of a broker. While none is running, the broker does exactly what it does without this module."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from hookmq.broker.connection import ClientConnection, Table
+from hookmq.broker.connection_state import Phase
+from hookmq.broker.state import BrokerState
+from hookmq.broker.tracing.connection_tap import ConnectionTap
+from hookmq.broker.tracing.running_trace import RunningTrace
+from hookmq.broker.tracing.timed_calls import timed_chains, topic_of
+from hookmq.hooks.chain import Chains, HookImplementation, any_matches
+from hookmq.hooks.instance import KeptState, PluginInstance
+from hookmq.hooks.stats import HookStats
+from hookmq.hooks.traces import TraceKind, TraceRequest
+from hookmq.model.client import ClientInfo
+from hookmq.model.errors import PluginError
+from hookmq.model.events import Direction, DropReason
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.packets import Connect, Packet
+from hookmq.mqtt.reason_codes import PacketType, ReasonCode
+from hookmq.mqtt.topics import validate_filter
+
+MAX_TRACES: Final = 8
+"""Most traces at the same time."""
+MAX_CONNECTIONS: Final = 100
+"""Most connections that one trace follows."""
+_CONNECT: Final = (Phase.NEW, PacketType.CONNECT)
+_SHOWN: Final = 20
+"""Most recipients in an event."""
+_WATCHED: Final = frozenset(
+    {"on_published", "on_denied", "on_auth_failed", "on_subscribed", "on_unsubscribed", "on_session", "on_disconnect"}
+)  # fmt: skip
+"""Observers that are also reported to traces."""
+
+
+class Traces:
+    """The traces of one broker. `connections` holds every open connection."""
+
+    def __init__(
+        self, state: BrokerState, connections: Mapping[ClientConnection, ClientConnection]
+    ) -> None:
+        self._state = state
+        self._connections = connections
+        self._running: list[RunningTrace] = []
+        self._taps: dict[ClientConnection, ConnectionTap] = {}
+        self._next_on_drop = state.on_drop
+
+    def start(self, instance: PluginInstance, request: TraceRequest) -> RunningTrace:
+        """Start a trace for a plugin. It ends with the plugin. Raises PluginError."""
+        if len(self._running) >= MAX_TRACES:
+            raise PluginError(instance.id, f"{MAX_TRACES} traces are running, which is the limit")
+        if request.filter:
+            try:
+                validate_filter(request.filter, self._state.settings.broker.max_topic_levels)
+            except ProtocolError as error:
+                raise PluginError(instance.id, f"cannot trace: {error.detail}") from error
+        kept = instance.kept
+        trace = RunningTrace(self._state.runtime, request, partial(self._ending, kept))
+        kept.farewells.append(partial(trace.stop, "the plugin has ended"))
+        first = not self._running
+        self._running.append(trace)
+        if first:
+            self._next_on_drop = self._state.on_drop
+            self._state.on_drop = self._dropped
+            self._state.on_accept = self._accepted
+            self._state.wrap_chains = self._wrapped
+        self._watch()
+        if request.selects_clients:
+            for connection in tuple(self._connections):
+                self._consider(connection, trace)
+        else:
+            self._refold()
+        return trace
+
+    def _ending(self, kept: KeptState, trace: RunningTrace) -> None:
+        self._running.remove(trace)
+        kept.farewells = [
+            one for one in kept.farewells
+            if not (isinstance(one, partial) and one.func == trace.stop)
+        ]  # fmt: skip
+        for connection, tap in tuple(self._taps.items()):
+            if trace in tap.traces:
+                tap.traces.remove(trace)
+            if not tap.traces:
+                del self._taps[connection]
+                tap.remove()
+        if not trace.request.selects_clients:
+            self._refold()
+        if not self._running:
+            state = self._state
+            state.on_drop = self._next_on_drop
+            state.on_accept = None
+            state.wrap_chains = None
+        self._watch()
+
+    # connections -------------------------------------------------------------------------------------------------
+
+    def _consider(self, connection: ClientConnection, trace: RunningTrace) -> None:
+        """Trace an open connection if the trace selects it, or watch for its CONNECT."""
+        if connection.in_process or connection.phase is Phase.CLOSED:
+            return
+        client = connection.client
+        if client is None:
+            self._accepted(connection)
+        elif trace.selects(client.client_id, client.username, connection.peer):
+            self._tap(connection, trace)
+
+    def _accepted(self, connection: ClientConnection) -> None:
+        """Watch for the CONNECT of a connection, which names the client."""
+        original = connection.table
+        if connection.in_process or isinstance(original[_CONNECT], _Watch):
+            return
+        connection.table = {**original, _CONNECT: _Watch(self, original)}
+
+    def connecting(self, connection: ClientConnection, packet: Connect) -> None:
+        """Trace a connection whose CONNECT has arrived, if a trace selects it."""
+        for trace in tuple(self._running):
+            if trace.selects(packet.client_id, packet.username, connection.peer):
+                self._tap(connection, trace)
+
+    def _tap(self, connection: ClientConnection, trace: RunningTrace) -> None:
+        if sum(trace in tap.traces for tap in self._taps.values()) >= MAX_CONNECTIONS:
+            return
+        tap = self._taps.get(connection)
+        if tap is not None:
+            tap.traces.append(trace)
+            return
+        tap = self._taps[connection] = ConnectionTap(self._state, connection, self._gone)
+        tap.traces.append(trace)
+        tap.insert()
+
+    def _gone(self, connection: ClientConnection) -> None:
+        self._taps.pop(connection, None)
+
+    def _wrapped(self, connection: Any, chains: Chains) -> Chains:
+        tap = self._taps.get(connection)
+        return chains if tap is None else tap.wrapped(chains)
+
+    # the whole broker --------------------------------------------------------------------------------------------
+
+    def _wide(self) -> list[RunningTrace]:
+        return [trace for trace in self._running if not trace.request.selects_clients]
+
+    def _refold(self) -> None:
+        """Rebuild the chains of all clients, with or without recorded calls."""
+        state = self._state
+        state.hooks.wrap(self._recorded_chains if self._wide() else None)
+        for connection in tuple(self._connections):
+            connection.rechain()
+            connection.forget_decisions()
+        state.router.clear_cache()
+
+    def _recorded_chains(self, chains: Chains) -> Chains:
+        found = timed_chains(self._state.runtime, chains, self._called)
+        slow = tuple(
+            _slow_call(trace.request.filter) for trace in self._wide() if trace.request.filter
+        )
+        found.on_publish = slow + found.on_publish
+        return found
+
+    def _called(
+        self, call: HookImplementation, args: tuple[Any, ...], fields: dict[str, object]
+    ) -> None:
+        if call.hook == "authorize":
+            fields["action"] = str(args[1])
+        fields["plugin"] = call.plugin_id
+        client: ClientInfo | None = args[0]
+        client_id = client.client_id if client is not None else None
+        topic = topic_of(call, args)
+        for trace in self._wide():
+            if trace.wants(TraceKind.HOOK, topic, call.plugin_id) and trace.take():
+                trace.add(TraceKind.HOOK, call.hook, client_id, topic, fields)
+
+    # what is observed --------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Report observers' events to the traces, if there are any. Also called after a reload."""
+        state = self._state
+        state.watch(self._observed if self._running else None, _WATCHED, self._watch)
+
+    def _concerned(self, *client_ids: str | None) -> list[RunningTrace]:
+        """Return the traces of the whole broker, and those of the connections of these clients."""
+        found = self._wide()
+        for client_id in client_ids:
+            session = self._state.sessions.get(client_id) if client_id is not None else None
+            connection: Any = session.connection if session is not None else None
+            tap = self._taps.get(connection)
+            if tap is not None:
+                found += [trace for trace in tap.traces if trace not in found]
+        return found
+
+    def _observed(self, hook: str, client: ClientInfo | None, args: tuple[Any, ...]) -> None:
+        client_id = client.client_id if client is not None else None
+        traces = self._concerned(client_id)
+        if not traces:
+            return
+        kind, topic, fields = TraceKind.EVENT, None, {}
+        if hook == "on_published":
+            message, matched = args
+            kind, topic = TraceKind.ROUTE, message.topic
+            fields = self._route_fields(message, matched)
+            hook = "published"
+        elif hook == "on_denied":
+            action, topic, code, rule = args
+            fields = {"action": str(action), "code": int(code), "rule": rule}
+        elif hook == "on_auth_failed":
+            fields = {"code": int(args[0]), "reason": args[1]}
+        else:
+            for one in args:
+                if isinstance(one, Subscription):
+                    topic = one.topic_filter
+                    fields = {"filter": one.filter, "qos": one.qos}
+                elif hook == "on_session":
+                    fields = {"event": str(one)}
+                elif isinstance(one, ReasonCode):
+                    fields["code"] = int(one)
+        for trace in traces:
+            if trace.wants(kind, topic, "") and trace.take():
+                trace.add(kind, hook, client_id, topic, fields)
+
+    def _route_fields(self, message: Message, matched: int) -> dict[str, Any]:
+        route = self._state.router.lookup(message.topic)
+        recipients = [
+            {
+                "client_id": one.session.client_id,
+                "filter": one.subscription.filter,
+                "qos": min(one.qos, message.qos),
+                "online": one.session.connection is not None,
+            }
+            for one in route.recipients[:_SHOWN]
+        ]
+        groups = [f"$share/{one.share}/{one.topic_filter}" for one in route.groups[:_SHOWN]]
+        return {
+            "matched": matched,
+            "qos": message.qos,
+            "retain": message.retain,
+            "origin": message.origin,
+            "payload_bytes": len(message.payload),
+            "recipients": recipients,
+            "groups": groups,
+            "journals": [one.name for one in route.journals],
+        }
+
+    def _dropped(
+        self,
+        message: Message | None,
+        client: ClientInfo | None,
+        reason: DropReason,
+        direction: Direction,
+        detail: str,
+    ) -> None:
+        if self._next_on_drop is not None:
+            self._next_on_drop(message, client, reason, direction, detail)
+        client_id = client.client_id if client is not None else None
+        sender = message.sender if message is not None else None
+        topic = message.topic if message is not None else None
+        fields = {"direction": str(direction), "detail": detail, "sender": sender}
+        for trace in self._concerned(client_id, sender):
+            if trace.wants(TraceKind.DROP, topic, "") and trace.take():
+                trace.add(TraceKind.DROP, str(reason), client_id, topic, fields)
+
+
+class _Watch:
+    """Handles the CONNECT of a connection while traces are running."""
+
+    def __init__(self, traces: Traces, table: Table) -> None:
+        self._traces = traces
+        self._table = table
+
+    def __call__(self, connection: ClientConnection, packet: Packet) -> None:
+        connection.table = self._table
+        assert isinstance(packet, Connect)
+        self._traces.connecting(connection, packet)
+        connection.table[_CONNECT](connection, packet)
+
+
+def _slow_call(filter: str) -> HookImplementation:
+    """Return a call that does nothing, but keeps the topics of `filter` off the fast path, where routes are not
+    reported."""
+    return HookImplementation(
+        "broker",
+        "on_publish",
+        _abstain,
+        stats=HookStats("broker", "on_publish"),
+        is_async=True,
+        topic=any_matches((filter,)),
+    )
+
+
+def _abstain(client: object, message: object) -> None:
+    pass
