@@ -1,4 +1,4 @@
-"""Every payload yields its values or a reason: strict JSON, types, devices and times."""
+"""Test that every payload yields its values or a reason: strict JSON, types, devices and times."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Sparkplug B: births describe the data that follows, and messages that cannot be decoded become dead letters."""
+"""Test that Sparkplug births describe the data that follows, and that undecodable messages become dead letters."""
 
 import json
 import struct

@@ -343,7 +343,7 @@ class AsyncioClient:
         await self.expect(Pingresp)
 
     def ack(self, message: Publish, code: int = 0, **properties: Any) -> None:
-        """Acknowledge a message with PUBACK or PUBREC. Only needed without `auto_ack`."""
+        """Acknowledge a message with PUBACK or PUBREC. This is only needed without `auto_ack`."""
         given = Properties(**properties)
         if message.qos == 1:
             self.send(Puback(message.packet_id, code, given))

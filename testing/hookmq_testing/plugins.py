@@ -28,8 +28,9 @@ def make_plugin(
 
     `config` is the mapping below ``config:``, or None. It is bound and checked as in `hookmq serve`: ``"64KiB"``
     becomes a number, and a nested mapping becomes a dataclass. You may also pass paths as `pathlib.Path` and nested
-    parts as dataclasses. An instance of the plugin's `Config` is used unchanged. `entry` are the other keys of the entry,
-    such as ``filters=("a/#",)`` or ``hooks={"on_publish": {"timeout": "5s"}}``, checked in the same way.
+    parts as dataclasses. An instance of the plugin's `Config` is used unchanged. `entry` contains the other keys of
+    the entry, such as ``filters=("a/#",)`` or ``hooks={"on_publish": {"timeout": "5s"}}``. They are checked in the
+    same way.
 
     Raises ConfigError for an invalid configuration, and PluginError if the plugin cannot be created.
     """

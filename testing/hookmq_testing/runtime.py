@@ -1,4 +1,4 @@
-"""A runtime with a virtual clock: deterministic, single-threaded and fast. For tests and simulations.
+"""A runtime with a virtual clock: deterministic, single-threaded and fast. It is meant for tests and simulations.
 
 Time passes only in `advance`, and in `run_until_idle` as far as blocking calls need it. Coroutines may await each
 other, `sleep`, an `Event`, and anything that yields None for "next turn", but nothing from asyncio.

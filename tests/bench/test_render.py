@@ -1,4 +1,4 @@
-"""docs/explanation/performance.md matches the results, and its plots are charts."""
+"""Test that docs/explanation/performance.md matches the results, and that its plots are valid charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One broker with clients and one browser, shared by all tests of a worker."""
+"""One broker with clients, and one browser, shared by all tests of a worker."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +57,7 @@ def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def tab(browser: Browser, site: Operated) -> Iterator[Callable[..., View]]:
-    """Open tabs. When the test ends, no page may have reported an error or a violation of its policy."""
+    """Yield a function that opens tabs. When the test ends, no page may have reported an error or a policy violation."""
     views: list[View] = []
     allowed: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Every page of the console in a real browser: it shows what the broker has, and has no accessibility violation."""
+"""Test every page of the console in a real browser: it shows the broker's state and has no accessibility violation."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a loaded broker, and runs every query of the Grafana board and of the alerts."""
+"""Test that a real Prometheus scrapes a loaded broker, and runs every query of the Grafana board and the alerts."""
 
 import json
 import re
@@ -80,7 +80,7 @@ plugins:
 
 
 class Prometheus:
-    """A running Prometheus."""
+    """A running Prometheus server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -101,7 +101,7 @@ class Prometheus:
 
 
 def load(port: int) -> Generator[None, None, None]:
-    """Publish some messages with each step: some are delivered, some overflow a queue, and some make a plugin fail."""
+    """At each step, publish messages that are delivered, overflow a queue, or make a plugin fail."""
     version = CallbackAPIVersion.VERSION2
 
     def client(client_id: str, clean: bool) -> mqtt.Client:
@@ -171,7 +171,7 @@ def running(folder: Path, target: str) -> Iterator[Prometheus]:
 
 
 def board() -> dict[str, list[str]]:
-    """Return the queries of each panel, with the variables replaced as Grafana would for all brokers."""
+    """Return the queries of each panel, with the variables replaced as Grafana does for all brokers."""
     found: dict[str, list[str]] = {}
     for panel in json.loads(BOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
@@ -190,7 +190,7 @@ def alerts() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that has scraped a loaded broker until every panel of the board has data, or the time is up."""
+    """Yield a Prometheus that has scraped a loaded broker until every panel has data or the time is up."""
     folder = tmp_path_factory.mktemp("monitored")
     info = folder / "hookmq_probe-1.dist-info"
     info.mkdir()

@@ -1,4 +1,4 @@
-"""No module of any package is in a circle of imports: modules that import each other belong together."""
+"""No package contains an import cycle: modules that import each other belong together."""
 
 import ast
 from collections.abc import Iterator

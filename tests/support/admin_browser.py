@@ -1,4 +1,4 @@
-"""The console of the plugin `admin` in a real browser: a broker with clients, tokens, and pages of Chromium."""
+"""The console of the plugin `admin` in a real browser: a broker with clients, tokens, and Chromium tabs."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def chromium() -> str | None:
 
 
 class Operated:
-    """A running broker with tokens for each role, and methods by which tests reach it without a browser."""
+    """A running broker with tokens for each role. Its methods let tests reach it without a browser."""
 
     def __init__(self, served: Served, folder: Path) -> None:
         self.served = served
@@ -145,7 +145,7 @@ def operated(folder: Path, ports: Mapping[str, int] = PORTS) -> Iterator[Operate
 
 
 class View:
-    """One tab of the browser. It collects all messages of the page's console."""
+    """One browser tab. It collects all messages of the page's console."""
 
     def __init__(self, browser: Browser, site: Operated, **options: Any) -> None:
         self.site = site
@@ -175,12 +175,12 @@ class View:
         return self
 
     def go(self, name: str, title: str) -> None:
-        """Show a page by its name in the address, and wait until its title is in the document."""
+        """Open the page `name`, and wait until `title` appears."""
         self.page.goto(f"{self.site.url}#/{name}")
         self.sees(self.page.locator("h2", has_text=title))
 
     def press(self, name: str) -> None:
-        """Press a button by its whole name."""
+        """Press the button with exactly this name."""
         self.page.get_by_role("button", name=name, exact=True).click()
 
     def confirm(self, name: str, **fields: str) -> None:
@@ -192,7 +192,9 @@ class View:
         expect(dialog).to_have_count(0, timeout=WAIT)
 
     def submit(self, form: str, button: str, **fields: str) -> None:
-        """Fill the fields of the form that has `button`, inside the section or form with the label `form`."""
+        """Fill the fields of the form that contains `button`. `form` is the label of its section or of the form
+        itself.
+        """
         part = self.page.get_by_label(form, exact=True).first
         for label, value in fields.items():
             part.get_by_label(label.replace("_", " "), exact=True).fill(value)

@@ -45,7 +45,7 @@ class Collector:
         self.services.add(values(resource.resource.attributes)["service.name"])
 
     def named(self, name: str) -> list[Any]:
-        """Return the spans with a name."""
+        """Return the spans with this name."""
         return [span for span in self.spans if span.name == name]
 
 
@@ -56,7 +56,7 @@ def values(attributes: Any) -> dict[str, Any]:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Run a collector on a free port."""
+    """Run a collector on a free port until the block ends."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):

@@ -50,7 +50,7 @@ MOSQUITTO = (
 
 
 class Verified:
-    """Records every password verification: its scheme and whether it succeeded."""
+    """A record of every password verification: its scheme and whether it succeeded."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Hash, bytes]] = []

@@ -41,7 +41,7 @@ class Threads(VirtualRuntime):
 
 
 class Caller:
-    """Submits named work and keeps the results."""
+    """A caller that submits named work and keeps the results."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool

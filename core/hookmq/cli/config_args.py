@@ -89,7 +89,8 @@ def chosen(arguments: argparse.Namespace, kind: type[Kind]) -> ChosenConfig[Kind
 def plugin_of(arguments: argparse.Namespace, kind: type[Kind], use: str) -> Kind:
     """Return the plugin with class `kind` and entry point `use` from the configuration that the options choose.
 
-    If the configuration has several, ``arguments.plugin`` is the id of the one to return. Otherwise like `chosen`.
+    If the configuration has several, ``arguments.plugin`` is the id of the one to return. In other respects, it works
+    like `chosen`.
     """
     found = list(chosen(arguments, kind).plugins)
     if arguments.plugin is not None:

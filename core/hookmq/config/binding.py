@@ -121,7 +121,7 @@ def describe(kind: Any) -> str:
 
 
 def found(node: YamlNode) -> str:
-    """Describe the value of `node` for a message, after the word "found". Never shows a secret."""
+    """Describe the value of `node` for a message, after the word "found". The description never contains a secret."""
     value = node.value
     if node.secret:
         return f"the value of {node.origin}" if node.origin else "a secret"

@@ -99,9 +99,10 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[Message | Deny | Drop | Handled]:
         """Ask the other plugins what becomes of `message` if `client` publishes it. Nothing is published.
 
-        For a plugin that accepts a message now and publishes it later. The result is the message as `on_publish`
-        changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Any other result is the
-        reason why the message would not be published. The plugin can still send this reason to the client.
+        This call is for plugins that accept a message now and publish it later. The result is the message as
+        `on_publish` changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Any other
+        result is the reason why the message would not be published. The plugin can still send this reason to the
+        client.
 
         `authorize` is called for the topic of the message, and again if a plugin changes the topic. For the action
         WILL, `on_will` is called as well. Without a client, there is no authorization. Plugins may count or store what

@@ -211,8 +211,8 @@ class Hooks:
     ) -> None:
         """Stop the started plugins, except those that continue in `successor`, within `deadline` seconds.
 
-        First waits for unfinished calls and lets observers finish. When the time is up, remaining events are dropped.
-        Then runs `on_shutdown` in reverse order.
+        The shutdown first waits for unfinished calls and lets observers finish. When the time is up, remaining events
+        are dropped. `on_shutdown` then runs in reverse order.
         """
         lifecycle.shutdown(self, deadline, done, successor)
 

@@ -90,17 +90,19 @@ class MetricRegistry:
         self._add(name.removesuffix("_total"), "counter", help, lambda: _rows(read(), "_total"))
 
     def gauge(self, name: str, help: str, read: Read) -> None:
-        """Add a gauge, which can increase and decrease. Otherwise like `counter`."""
+        """Add a gauge, which can increase and decrease. In other respects, it works like `counter`."""
         self._add(name, "gauge", help, lambda: _rows(read(), ""))
 
     def summary(self, name: str, help: str, read: ReadTimings) -> None:
-        """Add a summary, such as durations in seconds, exported as ``_count`` and ``_sum``. Otherwise like
-        `counter`."""
+        """Add a summary, such as durations in seconds, exported as ``_count`` and ``_sum``. In other respects, it
+        works like `counter`.
+        """
         self._add(name, "summary", help, lambda: _timings(read()))
 
     def histogram(self, name: str, help: str, read: ReadHistograms) -> None:
-        """Add a histogram, such as durations in seconds, exported as ``_bucket``, ``_count`` and ``_sum``. Otherwise
-        like `counter`."""
+        """Add a histogram, for example of durations in seconds, exported as ``_bucket``, ``_count`` and ``_sum``. In
+        other respects, it works like `counter`.
+        """
         self._add(name, "histogram", help, lambda: _buckets(read()))
 
     def _add(self, name: str, kind: MetricKind, help: str, read: Callable[[], list[_Row]]) -> None:

@@ -12,10 +12,10 @@ CALL_SECONDS: Final = (0.00001, 0.0001, 0.0005, 0.0025, 0.01, 0.05, 0.25, 1.0, 5
 
 
 class Histogram:
-    """The values added so far, counted by range. Adding one neither blocks nor allocates more than a number.
+    """The values added so far, counted by range. Adding a value does not block, and allocates no more than a number.
 
-    `counts` has one count for each bound, of values up to this bound and above the one before, and a last count for
-    larger values. `sum` is the sum of all values.
+    `counts` has one count for each bound: the number of values up to this bound and above the previous one. Its last
+    item counts larger values. `sum` is the sum of all values.
     """
 
     __slots__ = ("bounds", "counts", "sum")

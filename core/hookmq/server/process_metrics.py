@@ -1,4 +1,4 @@
-"""The metrics of the process, as the kernel counts them. Their names are those that Prometheus's own clients use."""
+"""The metrics of the process, as counted by the kernel. Their names are those that Prometheus's own clients use."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ def register_process(registry: MetricRegistry, proc: Path = PROC) -> None:
     """Register ``process_cpu_seconds_total``, ``process_resident_memory_bytes``, ``process_open_fds``,
     ``process_max_fds`` and ``process_start_time_seconds``.
 
-    `proc` is the folder of the kernel's process files. An export reads three of them, whatever their number of sockets.
+    `proc` is the folder of the kernel's process files. An export reads three files, however many sockets are open.
     """
     own = proc / "self"
     started = _start_time(proc)
@@ -37,7 +37,7 @@ def _constant(value: float) -> Callable[[], float]:
 
 
 def _start_time(proc: Path) -> float:
-    """Return when this process started, in epoch seconds."""
+    """Return the time at which this process started, in epoch seconds."""
     fields = (proc / "self" / "stat").read_text().rpartition(")")[2].split()
     ticks = float(fields[_START_TIME])
     [booted] = [
@@ -54,8 +54,9 @@ def _resident(own: Path) -> int:
 
 
 def _open_files(own: Path) -> int:
-    """Return the number of open files. From Linux 6.2 on, it is the size of the folder. Older kernels must list it,
-    which takes a moment with many connections."""
+    """Return the number of open files. From Linux 6.2 on, this is the size of the folder. On older kernels, the folder
+    must be listed, which takes a moment with many connections.
+    """
     folder = own / "fd"
     return folder.stat().st_size or len(os.listdir(folder))
 

@@ -39,7 +39,7 @@ Told = list[tuple[Any, str]]
 
 
 class Bench:
-    """Runs chains of hooks and records the arguments of `done`."""
+    """A test bench that runs chains of hooks and records the arguments of `done`."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self.runtime = runtime

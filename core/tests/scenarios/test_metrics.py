@@ -1,4 +1,4 @@
-"""Every metric of the core moves: the table names what makes each of them change. The documentation lists them all."""
+"""Test that every metric of the core changes, and that the documentation lists them all."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ LIMITS: Final = {
 
 
 def read(harness: Harness) -> dict[str, float]:
-    """Return the sum of each family's samples, and the samples of the new families one by one."""
+    """Return the sum of each family's samples, and each sample under its own name."""
     found: dict[str, float] = {}
     for name, value in harness.handle("seen").counters().items():
         family = re.sub(r"(_bucket)?\{.*", "", name)

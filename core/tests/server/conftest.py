@@ -135,7 +135,7 @@ class FakeBroker:
 
 @dataclass
 class Log:
-    """Collects the entries of a log."""
+    """A log function that collects its entries."""
 
     records: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     on_record: Callable[[], None] = lambda: None

@@ -20,7 +20,7 @@ async def runtime() -> AsyncIterator[AsyncioRuntime]:
 
 
 class Outcome:
-    """Records the arguments with which `done` is called."""
+    """A `done` callback that records its arguments."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, BaseException | None]] = []

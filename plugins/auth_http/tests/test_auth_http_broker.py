@@ -53,7 +53,7 @@ def code_of(code: Any) -> int:
 
 
 class Running:
-    """Runs `serving` in a thread, so that the event loop can answer its requests."""
+    """An asynchronous context that runs `serving` in a thread, so that the event loop can answer its requests."""
 
     def __init__(self, *arguments: str) -> None:
         self._stack = contextlib.ExitStack()

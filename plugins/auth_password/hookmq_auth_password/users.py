@@ -1,4 +1,4 @@
-"""Users, and a table of users."""
+"""The user and the table of users."""
 
 import hashlib
 from collections import Counter

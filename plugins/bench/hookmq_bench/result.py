@@ -21,9 +21,9 @@ PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
 class Result:
     """A run's result.
 
-    `verdict` is "valid", "lossy" or "void". In a lossy run, messages are missing for a known reason, or in connect and
-    churn, connections failed or were lost. In a void run, something happened that must not happen; `faults` gives the
-    reasons, and the figures mean nothing. `failures` lists the limits that were exceeded.
+    `verdict` is "valid", "lossy" or "void". In a lossy run, messages are missing for a known reason. `connect` and
+    `churn` runs are also lossy if connections failed or were lost. In a void run, something happened that must never
+    happen. `faults` gives the reasons, and the figures mean nothing. `failures` lists the limits that were exceeded.
     """
 
     plan: Plan

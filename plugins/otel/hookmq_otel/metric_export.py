@@ -19,7 +19,7 @@ Points = list[tuple[dict[str, str], float]]
 
 
 def by_family(counters: Mapping[str, float]) -> dict[str, Points]:
-    """Group ``name{label="value"}`` by name, with the labels of each value. Buckets of histograms are left out."""
+    """Group ``name{label="value"}`` by name, with the labels of each value. Histogram buckets are left out."""
     found: dict[str, Points] = {}
     for text, value in counters.items():
         name, _, labels = text.partition("{")
@@ -35,10 +35,9 @@ def _plain(match: "re.Match[str]") -> str:
 
 
 class MetricExport:
-    """Exports the last counters that `update` was given, every `metrics_interval`.
+    """Exports the counters last passed to `update`, every `metrics_interval`.
 
-    `update` must be called on the event loop, because only there the broker can be read. The SDK's thread reads the
-    copy.
+    Call `update` on the event loop, because the broker can only be read there. The SDK's thread reads the copy.
     """
 
     def __init__(self, config: OtelConfig, resource: Resource) -> None:
@@ -54,7 +53,7 @@ class MetricExport:
         self._known: set[str] = set()
 
     def update(self, counters: Mapping[str, float]) -> None:
-        """Replace the values to export. Does not block."""
+        """Replace the values to export. This call does not block."""
         self._families = by_family(counters)
         for family in self._families.keys() - self._known:
             self._known.add(family)
@@ -69,5 +68,5 @@ class MetricExport:
         return [Observation(value, labels) for labels, value in self._families.get(family, ())]
 
     def close(self) -> None:
-        """Export the last values, and end the thread. Blocks."""
+        """Export the last values and end the thread. This call blocks."""
         self._provider.shutdown()

@@ -42,7 +42,7 @@ HOOKS: Final = {
 
 @dataclass(slots=True)
 class _Open:
-    """The span of a client that is connecting, or of a message that is being published. `began` is a monotonic time."""
+    """The span of a client that is connecting or of a message that is being published. `began` is a monotonic time."""
 
     span: Span
     began: float
@@ -53,8 +53,8 @@ class _Open:
 class OtelPlugin(Plugin):
     """Traces a sample of connections and messages, and exports the broker's metrics.
 
-    Spans and metrics are exported in threads of the SDK. A collector that is slow or down costs spans, never time on the
-    event loop.
+    The SDK's threads export spans and metrics. If the collector is slow or down, spans are lost, but the event loop is
+    never delayed.
     """
 
     Config = OtelConfig
@@ -81,14 +81,14 @@ class OtelPlugin(Plugin):
 
     @property
     def admission(self) -> Admission:
-        """Report that the plugin accepts and refuses no client."""
+        """Report that the plugin neither accepts nor refuses clients."""
         return Admission()
 
     # lifecycle ----------------------------------------------------------------------------------------------------
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Start the threads of the SDK."""
+        """Start the SDK's threads."""
         self._broker = broker
         resource = Resource.create({"service.name": self.config.service})
         if self.config.traced:
@@ -100,7 +100,7 @@ class OtelPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Export what waits. A collector that does not answer is given at most `timeout`."""
+        """Export the remaining spans and metrics. A collector that does not answer gets at most `timeout`."""
         for timer in self._timers.values():
             timer.cancel()
         spans, metrics = self._spans, self._metrics
@@ -140,7 +140,7 @@ class OtelPlugin(Plugin):
     # sampling -----------------------------------------------------------------------------------------------------
 
     def _sample(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
-        """Return the context for a new span, or None if there should be none."""
+        """Return the context for a new span, or None if no span should be started."""
         context: TraceContext | None = None
         if pairs and self.config.parent:
             context = extract(pairs)
@@ -211,7 +211,7 @@ class OtelPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Message | None:
-        """Start the span of a sampled message, and pass its context on in the user properties."""
+        """Start the span of a sampled message and add its context to the user properties."""
         spans = self._spans
         if client is None or spans is None:
             return None
@@ -293,7 +293,7 @@ class OtelPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the counter of spans."""
+        """Register the counter of spans."""
         registry.counter("otel_spans_total", "Spans by result.", self._results)
 
     def _results(self) -> list[tuple[dict[str, str], float]]:

@@ -1,4 +1,4 @@
-"""Read W3C Trace Context from user properties, and write it there."""
+"""Read and write W3C Trace Context in user properties."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -17,12 +17,12 @@ EMPTY: Final = Context()
 
 
 def traceparent(pairs: Pairs) -> str:
-    """Return the first `traceparent`, or ''. It is not checked."""
+    """Return the first `traceparent`, or ''. The value is not checked."""
     return next((value for name, value in pairs if name == "traceparent"), "")
 
 
 def extract(pairs: Pairs) -> Context | None:
-    """Return the context that a client sent, or None if it sent none or an invalid one."""
+    """Return the context that a client sent, or None if it is missing or invalid."""
     carrier: dict[str, str] = {}
     for name, value in pairs:
         if name in NAMES and len(value) <= LONGEST:
@@ -39,7 +39,7 @@ def span_context(context: Context) -> SpanContext:
 
 
 def inject(pairs: Pairs, span: Span) -> tuple[tuple[str, str], ...]:
-    """Return `pairs` with the context of `span` in place of the client's."""
+    """Return `pairs` with the context of `span` in place of the client's context."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(span, EMPTY))
     return (*((n, v) for n, v in pairs if n not in NAMES), *carrier.items())

@@ -17,7 +17,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class CountedExporter(SpanExporter):
-    """Counts the spans that `exporter` exported and those that it could not."""
+    """Counts the spans that `exporter` exported and the spans that it failed to export."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -26,7 +26,7 @@ class CountedExporter(SpanExporter):
         self.failed = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export a batch. Blocks: the SDK calls this in its thread."""
+        """Export a batch. The SDK calls this blocking method in its thread."""
         result = SpanExportResult.FAILURE
         try:
             result = self._exporter.export(spans)
@@ -40,21 +40,22 @@ class CountedExporter(SpanExporter):
 
     @property
     def done(self) -> int:
-        """Number of spans that no longer wait."""
+        """The number of spans that no longer wait."""
         with self._lock:
             return self.exported + self.failed
 
     def shutdown(self) -> None:
-        """End retries, and export nothing more."""
+        """Stop retrying and export nothing more."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Do nothing: an exporter keeps no spans."""
+        """Do nothing, because this exporter keeps no spans."""
         return True
 
 
 class SpanExport:
-    """Starts and ends spans. At most `max_queue` spans are open or wait for export; others are dropped and counted.
+    """Starts and ends spans. At most `max_queue` spans may be open or wait for export; further ones are dropped and
+    counted.
 
     No method except `close` blocks. Times are in epoch seconds.
     """
@@ -84,7 +85,7 @@ class SpanExport:
     def start(
         self, name: str, context: Context, kind: SpanKind, time: float, attributes: Attributes
     ) -> Span | None:
-        """Start a span, or return None if too many wait. `end` must be called for it."""
+        """Start a span, or return None if too many are waiting. The caller must pass the span to `end`."""
         if self._started - self.counts.done >= self._most:
             self.dropped += 1
             return None
@@ -94,20 +95,20 @@ class SpanExport:
         )
 
     def end(self, span: Span, time: float, error: str = "") -> None:
-        """End a span, and queue it for export. `error` says why the operation failed."""
+        """End a span and queue it for export. `error` says why the operation failed."""
         if error:
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(nanoseconds(time))
 
     def close(self) -> None:
-        """Export what waits, and end the thread. Blocks."""
+        """Export the remaining spans and end the thread. This call blocks."""
         self._provider.shutdown()
 
     def interrupt(self) -> None:
-        """End retries, so that `close` returns sooner."""
+        """Stop retrying, so that `close` returns sooner."""
         self.counts.shutdown()
 
 
 def nanoseconds(time: float) -> int:
-    """Convert seconds."""
+    """Convert seconds to nanoseconds."""
     return int(time * 1e9)

@@ -1,4 +1,6 @@
-"""Test the spans and metrics that a real OTLP receiver gets, and that a collector that is down costs no time."""
+"""Test the spans and metrics that a real OTLP receiver gets, and that an unreachable collector does not slow the
+broker down.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,7 +34,7 @@ class TestContract(PluginContract):
 
 
 class Changer(Plugin):
-    """Refuses, drops or takes over messages, by their topic. Refuses the client `bad`."""
+    """A plugin that refuses, drops or takes over messages, depending on their topic. It refuses the client `bad`."""
 
     @hookimpl
     def on_connect(self, client: Any) -> Deny | None:
@@ -195,7 +197,7 @@ def test_a_refused_client(make: Make, collector: Collector) -> None:
 
 
 def test_off_costs_nothing(make: Make, collector: Collector) -> None:
-    """Without sampling, no hook is registered, and no thread is started."""
+    """Without sampling, no hook is registered and no thread is started."""
     harness = make(sampling=0.0)
     registered = {name for name, found in harness.hooks.registry.items() for one in found
                   if one.instance.id == "otel"}  # fmt: skip
@@ -227,7 +229,7 @@ def test_the_metrics_of_the_broker(make: Make, collector: Collector) -> None:
 def test_a_collector_that_fails_costs_spans_that_are_counted(
     make: Make, collector: Collector, status: int | None
 ) -> None:
-    """At most `max_queue` spans wait; the others are dropped. Messages are delivered all the same."""
+    """At most `max_queue` spans wait; the others are dropped. Messages are still delivered."""
     config = {"max_queue": 20, "max_rate": 100_000, "timeout": "200ms", "spans": ["publish"]}
     if status is None:
         config["endpoint"] = DEAD["endpoint"]

@@ -1,4 +1,4 @@
-"""Write the first events of an address, and count the others: an attacker must not fill the disk."""
+"""Write the first events of an address and count the others, because an attacker must not fill the disk."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hookmq_security_log.record import Record, SecurityEvent, record_of
 
 @dataclass(slots=True)
 class _Repeats:
-    """The events of one name from one source in the current period."""
+    """The events with one name from one source in the current period."""
 
     began: float
     written: int = 0
@@ -65,8 +65,9 @@ class Aggregator:
         return found
 
     def due(self, now: float, time: float, end: bool = False) -> list[Record]:
-        """Return the records of periods that are over, and one that counts suppressed records. With `end`, end all
-        periods. `time` is the current time in epoch seconds."""
+        """Return the records of periods that have ended, and a record that counts suppressed records. With `end`, end
+        all periods. `time` is the current time in epoch seconds.
+        """
         found: list[Record] = []
         while self._repeats:
             entry = next(
@@ -114,7 +115,7 @@ class Alerts:
         return len(self._counts)
 
     def add(self, event: SecurityEvent, now: float) -> SecurityEvent | None:
-        """Count an event. Return an alert if it is the last one needed."""
+        """Count an event. Return an alert if the event reaches the limit."""
         if not KINDS[event.action].hostile or not event.host:
             return None
         began, count = self._counts.get(event.source, (now, 0))

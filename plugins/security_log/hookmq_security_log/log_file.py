@@ -1,4 +1,4 @@
-"""A file of lines with a bounded size, written in a thread."""
+"""Write lines to a file of bounded size, in a thread."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class RotatedFile:
         self._files = files
 
     def write(self, lines: list[bytes]) -> None:
-        """Append lines, which include their line ends. Blocks. Raises OSError."""
+        """Append lines, which include their line ends. This call blocks. Raises OSError."""
         file = self._open()
         try:
             size = os.fstat(file.fileno()).st_size
@@ -70,7 +70,7 @@ class LogFile:
         self.dropped = 0
 
     def add(self, line: str, broker: BrokerHandle) -> None:
-        """Write a line soon."""
+        """Queue a line for writing, or drop it if too many lines are waiting."""
         if len(self._lines) >= WAITING:
             self.dropped += 1
             return

@@ -74,7 +74,7 @@ class SecurityLogPlugin(Plugin):
 
     @hookimpl
     def on_startup(self, broker: BrokerHandle) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._broker = broker
         config = self.config
         if config.file:
@@ -115,7 +115,7 @@ class SecurityLogPlugin(Plugin):
     async def on_denied(
         self, client: ClientInfo | None, action: Action, topic: str, code: ReasonCode, rule: str
     ) -> None:
-        """Report an action that was refused. Deliveries are left out: a publisher causes them, not the client."""
+        """Report an action that was refused. Deliveries are left out, because a publisher causes them, not the client."""
         if client is None or action is Action.DELIVER:
             return
         fields = {"rule.name": rule, "hookmq.action": action.value, "hookmq.topic": topic}
@@ -149,7 +149,7 @@ class SecurityLogPlugin(Plugin):
 
     @hookimpl
     async def on_published(self, client: ClientInfo | None, message: Message) -> None:
-        """Report a message to a watched topic. Plugins and the broker are not watched."""
+        """Report a message to a watched topic. Messages from plugins and the broker are not watched."""
         if client is not None and any(
             self.matches(filter, message.topic) for filter in self.config.watch.publish
         ):

@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SecurityEvent:
-    """One event. `host` and `port` are the client's; `fields` has further ECS fields without values None."""
+    """One event. `host` and `port` are the client's; `fields` contains further ECS fields, none of which is None."""
 
     action: str
     time: float
@@ -33,7 +33,7 @@ class SecurityEvent:
 
 
 def source_of(host: str) -> str:
-    """Return the key of a host. One attacker usually has a whole IPv6 network of 64 bits."""
+    """Return the key of a host. An attacker usually controls a whole IPv6 network of 64 bits."""
     address = parse_address(host)
     if address is None:
         return host

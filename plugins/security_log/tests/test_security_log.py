@@ -39,7 +39,7 @@ class TestContract(PluginContract):
 
 
 class Guard(Plugin):
-    """Accepts the password `right`, and allows nothing but the topic `open`."""
+    """A plugin that accepts the password `right` and allows nothing but the topic `open`."""
 
     @hookimpl
     def on_connect(self, connect: Any) -> Deny | None:
@@ -381,14 +381,14 @@ def test_peers_are_split(peer: str, host: str, port: int) -> None:
 
 
 def test_fields_of_clients_come_after_the_address() -> None:
-    """A pattern that starts at the beginning of the line meets the address before anything that a client chose."""
+    """A pattern that starts at the beginning of the line matches the address before any text chosen by a client."""
     fields = {"user.name": '"source.ip":"203.0.113.5"'}
     line = line_of(record_of(SecurityEvent("protocol_error", 0.0, "m", "192.0.2.1", 1, fields)))
     assert line.index('"source.ip":"192.0.2.1"') < line.index("user.name") < line.index("message")
 
 
 def test_control_characters_are_escaped() -> None:
-    """The broker refuses most of them, but a configuration can allow them."""
+    """The broker refuses most control characters, but a configuration can allow them."""
     line = line_of(
         record_of(SecurityEvent("protocol_error", 0.0, "a\nb\x1b[2J\x85\u2028\ud800", "h"))
     )
@@ -406,7 +406,7 @@ def test_the_readme_lists_every_event() -> None:
 
 
 def test_codes_of_other_refusals_are_not_hostile(make: Make, tmp_path: Path) -> None:
-    """A plugin that fails refuses clients with 0x88. That is not the clients' fault."""
+    """If a plugin fails, the broker refuses clients with 0x88. The clients did nothing hostile."""
     harness = make(alert={"events": 1})
     harness.fail("guard", "on_connect", RuntimeError("broken"))
     harness.connect("c", peer=HOST, expect=0x88)

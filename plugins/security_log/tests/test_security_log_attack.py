@@ -35,7 +35,7 @@ MORE = """
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Keeps the bodies of POST requests."""
+    """An HTTP handler that keeps the bodies of POST requests."""
 
     bodies: "SimpleQueue[bytes]" = SimpleQueue()
 
@@ -60,7 +60,7 @@ def receiver() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory, receiver: int) -> dict[str, Any]:
-    """Follow the how-to. Return the folder, the alert that the subscriber got, and the body of the webhook."""
+    """Follow the how-to. Return the folder, the alert that the subscriber got, and the body of the webhook request."""
     folder = tmp_path_factory.mktemp("attack")
     for block in blocks(PAGE):
         if block.file:

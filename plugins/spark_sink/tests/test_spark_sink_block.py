@@ -1,4 +1,4 @@
-"""Blocks: published messages can be read row by row and as bytes. Damaged blocks are refused."""
+"""Test that published messages can be read row by row and as bytes, and that damaged blocks are refused."""
 
 import struct
 from typing import Any

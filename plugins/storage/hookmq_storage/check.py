@@ -84,7 +84,9 @@ def _whole(sent: int, crc: int, body: bytes, rest: Sequence[Any]) -> bool:
 def problems(
     db: sqlite3.Connection, thorough: bool = False, progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield a description of each problem as it is found. `thorough` also compares every index with its table."""
+    """Yield a description of each problem as it is found. With `thorough`, every index is also compared with its
+    table.
+    """
     try:
         pragma = "integrity_check" if thorough else "quick_check"
         for (text,) in db.execute(f"PRAGMA {pragma}(20)"):

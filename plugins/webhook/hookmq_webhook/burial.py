@@ -1,4 +1,4 @@
-"""Turn events that are given up into dead letters, in a file or on a topic."""
+"""Turn events that the plugin has given up into dead letters, in a file or on a topic."""
 
 import json
 from collections.abc import Callable

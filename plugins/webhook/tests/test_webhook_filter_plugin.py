@@ -264,7 +264,7 @@ def config(tmp_path: Path, entry: dict[str, Any], **settings: Any) -> Path:
 
 
 class Running:
-    """Runs `serving` in a thread. The broker may log errors."""
+    """An asynchronous context that runs `serving` in a thread. The broker may log errors."""
 
     def __init__(self, path: Path, fails: bool = False) -> None:
         self._stack = contextlib.ExitStack()

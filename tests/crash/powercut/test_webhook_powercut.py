@@ -61,7 +61,7 @@ class Receiver(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handles one request to the receiver."""
+    """The handler of one request to the receiver."""
 
     protocol_version = "HTTP/1.1"
     server: Receiver

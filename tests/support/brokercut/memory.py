@@ -46,7 +46,7 @@ def number_of(payload: bytes) -> int:
 
 
 class Reader:
-    """The knowledge of one subscriber: the messages it received and the acknowledgements it still owes."""
+    """What one subscriber knows: the messages it received and the acknowledgements it has yet to send."""
 
     def __init__(self) -> None:
         self.clean = False

@@ -158,7 +158,7 @@ class Acl(Part):
 
 
 class Shaper(Part):
-    """Refuses, drops, redirects and answers messages."""
+    """A plugin that refuses, drops, redirects and answers messages."""
 
     @hookimpl
     def on_publish(self, client: ClientInfo | None, message: Message, broker: Any) -> Any:

@@ -233,7 +233,7 @@ def _along(tail: list[str], levels: list[str], depth: int, values: Mapping[str, 
 
 
 def value_of(values: Mapping[str, str], name: str, depth: int) -> str | None:
-    """Return a variable's value, or None if it has no value usable as a level at `depth`."""
+    """Return a variable's value, or None if it has no value that can be a level at `depth`."""
     value = values.get(name)
     if value is None or _usable(value) is None or (not depth and value.startswith("$")):
         return None
