@@ -21,6 +21,13 @@ ServerPhase = Literal["starting", "ready", "stopping", "failed"]
 RouteHandler = Callable[..., Awaitable[web.StreamResponse]]
 HEALTH: Final = ("/healthz", "/readyz")
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq"'}
+SAFE: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Headers of the listener's own error responses: a browser neither stores them nor shows them as part of a page."""
 
 
 class PluginRoute(NamedTuple):
@@ -166,7 +173,7 @@ class HttpServer(WebServer):
             if (response is not None and response.prepared) or request.transport is None:
                 cast("HttpConnection", request.protocol).abort()
                 return response or web.Response(status=503)
-            late = web.Response(status=503, text="timed out\n")
+            late = web.Response(status=503, headers=SAFE, text="timed out\n")
             late.force_close()
             return late
 
@@ -177,13 +184,13 @@ class HttpServer(WebServer):
                 refusal.force_close()  # the rest of the body is not read
                 return refusal
             if request.path not in HEALTH and self._site.state() == "starting":
-                return web.Response(status=503, text="starting\n")
+                return web.Response(status=503, headers=SAFE, text="starting\n")
             if request.path in ("/metrics", *HEALTH):
                 return self._own(request)
             return await self._plugin(request, limit)
         except web.HTTPException as error:
             headers = {n: v for n, v in error.headers.items() if not n.startswith("Content-")}
-            answer = web.Response(status=error.status, text=error.text, headers=headers)
+            answer = web.Response(status=error.status, text=error.text, headers={**SAFE, **headers})
             if error.status == 413:
                 answer.force_close()  # the rest of the body is not read
             return answer
@@ -202,14 +209,16 @@ class HttpServer(WebServer):
                 return None
             if await self._site.router.authenticates(request):
                 return None
-            return web.Response(status=401, headers=CHALLENGE, text="a token is required\n")
+            return web.Response(
+                status=401, headers={**SAFE, **CHALLENGE}, text="a token is required\n"
+            )
         # Without a token, refuse web pages in a browser on this machine: pages whose own domain name resolves to this
         # address (Host), and pages that submit a form to it (Origin).
         if self._local and not options.insecure:
             hosts = request.headers.getall("Host", [])
             hosts += [o.partition("://")[2] for o in request.headers.getall("Origin", [])]
             if not all(is_loopback(host_of(host.lower())) for host in hosts):
-                return web.Response(status=403, text="not from this machine\n")
+                return web.Response(status=403, headers=SAFE, text="not from this machine\n")
         return None
 
     def _own(self, request: web.BaseRequest) -> web.Response:
@@ -250,7 +259,7 @@ class HttpServer(WebServer):
                 "error", "http.plugin_failed", listener=self._name, plugin=route.plugin,
                 method=request.method, path=request.path, error=repr(error), traceback=error,
             )  # fmt: skip
-            return web.Response(status=500, text="the plugin failed\n")
+            return web.Response(status=500, headers=SAFE, text="the plugin failed\n")
         finally:
             if route.streams:
                 connection.stream = None

@@ -241,6 +241,24 @@ async def test_with_a_token_nothing_is_told_without_it(path: str, begin: Begin, 
     assert answer.status == (404 if path == "/nope" else 200)
 
 
+async def test_errors_of_the_listener_have_safe_headers(begin: Begin, ask: Ask) -> None:
+    """A browser neither stores such a response nor shows it inside a page."""
+    closed = await begin((Pages(None, Context("web")),), http(http={"token": "s3cret"}))
+    open_ = await begin((Pages(None, Context("web")),), http(http={"max_body": 1}))
+    answers = [
+        await ask(closed, "/plugins/web/any"),
+        await ask(open_, "/plugins/web/any", headers={"Origin": "https://evil.example"}),
+        await ask(open_, "/plugins/web/echo", "POST", data=b"xx"),
+        await ask(open_, "/plugins/web/nope"),
+    ]
+    assert [answer.status for answer in answers] == [401, 403, 413, 404]
+    for answer in answers:
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
 async def test_health_may_be_public(begin: Begin, ask: Ask) -> None:
     node = await begin((), http(http={"token": "s3cret", "public_health": True}))
     assert (await ask(node, "/healthz")).status == 200

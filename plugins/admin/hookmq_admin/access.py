@@ -5,6 +5,7 @@ from typing import Any, Final
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
 from hookmq_admin.fields import Field
+from hookmq_admin.preconditions import tag_of
 from hookmq_admin.schemas import FLAG, listed, paged, record, ref
 from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import MAX_TOKENS, ROLES, Role
@@ -25,6 +26,11 @@ def _check_cursor(text: str) -> None:
 async def me(call: Call) -> Any:
     """Return the token of the request."""
     return shown.token(call.token)
+
+
+def tag(call: Call) -> str:
+    """Return the entity tag of the tokens."""
+    return tag_of(token.id for token in call.services.tokens)
 
 
 async def tokens(call: Call) -> Any:
@@ -76,15 +82,17 @@ _V, _A = Role.VIEWER, Role.ADMIN
 # fmt: off
 ROUTES: Final = (
     Route("GET", "/me", "getMe", _V, "Get the token of this request", me, ref("Token")),
-    Route("GET", "/tokens", "listTokens", _A, "List the tokens", tokens, record(items=listed(ref("Token")))),
-    Route("POST", "/tokens", "createToken", _A, "Create a token", create, ref("NewToken"), change=True, errors=(409,),
+    Route("GET", "/tokens", "listTokens", _A, "List the tokens", tokens, record(items=listed(ref("Token"))),
+          tag=tag),
+    Route("POST", "/tokens", "createToken", _A, "Create a token", create, ref("NewToken"), change=True, tag=tag,
+          errors=(409,),
           body={"name": Field("string", "a name for people", required=True, minimum=1, maximum=64, check=_check_name),
                 "role": Field("string", "what it may do", required=True, choices=ROLES),
                 "expires_in": Field("number", "seconds; by default it never expires", minimum=1, maximum=10 * YEAR),
                 "identity": Field("string", "publish under this name; `admin:NAME` by default", default="",
                                   maximum=256, check=_check_name)}),
     Route("DELETE", "/tokens/{token_id}", "revokeToken", _A, "Revoke a token", revoke, record(revoked=FLAG),
-          change=True, errors=(404, 409)),
+          change=True, errors=(404, 409), tag=tag),
     Route("GET", "/audit", "listAudit", _A, "List changes, the newest first", audit, paged("AuditEntry"),
           query={"cursor": Field("string", "the cursor of the previous page", default="", check=_check_cursor),
                  "limit": Field("integer", "most entries", default=100, minimum=1, maximum=500)}),

@@ -10,8 +10,10 @@ from typing import Any, Final, NoReturn, Protocol
 from aiohttp import web
 from hookmq.plugin import HttpRouter, PluginError, StaleCursor, StoreError
 
+from hookmq_admin.encoding import send
 from hookmq_admin.errors import ApiError
 from hookmq_admin.fields import parse_body, parse_query
+from hookmq_admin.preconditions import check
 from hookmq_admin.services import Call, Route, Services
 from hookmq_admin.tokens import Token
 
@@ -82,7 +84,7 @@ class _Served:
                 raise ApiError(403, f"this needs a token with the role {route.role.label}")
             arguments = await self._arguments(request, parts)
             call = Call(services, request, token, address, parts, arguments)
-            answer = await _guarded(route, call)
+            answer = await _answered(services, route, call)
         except ApiError as error:
             await _committed(record(arguments, error))
             raise
@@ -95,7 +97,8 @@ class _Served:
         await _committed(record(arguments, None))
         if isinstance(answer, web.StreamResponse):
             return answer
-        return web.json_response(answer, headers=HEADERS)
+        tagged = {} if route.tag is None or route.change else {"ETag": route.tag(call)}
+        return await send(request, answer, {**HEADERS, **tagged})
 
     async def _arguments(
         self, request: web.BaseRequest, parts: Mapping[str, str]
@@ -164,6 +167,14 @@ class _Served:
 async def _committed(entry: Awaitable[None] | None) -> None:
     if entry is not None:
         await entry
+
+
+async def _answered(services: Services, route: Route, call: Call) -> Any:
+    if route.tag is None or not route.change:
+        return await _guarded(route, call)
+    async with services.changing:
+        check(call.request.headers.getall("If-Match", ()), route.tag(call))
+        return await _guarded(route, call)
 
 
 async def _guarded(route: Route, call: Call) -> Any:

@@ -1,63 +1,89 @@
 """The audit log: every change that was made or refused. It is kept in the plugin state."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Awaitable
+from heapq import merge
+from itertools import repeat
 from typing import Any, Final
 
 from hookmq.plugin import PluginState
 
-KEYS: Final = "audit/"
+MADE: Final = "audit/"
+REFUSED: Final = "audit-refused/"
 MAX_TEXT: Final = 512
 """Maximum length of a string in an entry. Longer strings are truncated."""
 
 
 class AuditLog:
-    """A log to which entries are only added. Once it has `most` entries, each new entry deletes the oldest."""
+    """A log to which entries are only added. It remembers `most` changes that were made, and `most` that were refused,
+    so that refused requests do not displace changes. Each new entry above that deletes the oldest of its kind."""
 
     def __init__(self, state: PluginState, most: int) -> None:
         self._state = state
         self._most = most
-        self._first = self._next = 0
-        cursor, more = "", True
-        numbers: list[int] = []
-        while more:
-            page = state.items(KEYS, cursor, 1000)
-            numbers += [int(key.removeprefix(KEYS), 16) for key, _ in page.items]
-            cursor, more = page.cursor, bool(page.cursor)
-        if numbers:
-            self._first, self._next = numbers[0], numbers[-1] + 1
+        self._numbers: dict[str, list[int]] = {}
+        for keys in (MADE, REFUSED):
+            cursor, more = "", True
+            numbers = self._numbers[keys] = []
+            while more:
+                page = state.items(keys, cursor, 1000)
+                numbers += [int(key.removeprefix(keys), 16) for key, _ in page.items]
+                cursor, more = page.cursor, bool(page.cursor)
+        self._next = max(
+            (numbers[-1] + 1 for numbers in self._numbers.values() if numbers), default=0
+        )
 
     def add(self, entry: dict[str, Any]) -> Awaitable[None]:
         """Add an entry. The awaitable completes after the commit; you need not await it."""
         self._catch_up()
-        kept = self._state.put(_key(self._next), json.dumps(_cut(entry)).encode())
+        keys = REFUSED if 400 <= entry.get("status", 200) < 500 else MADE
+        kept = self._state.put(_key(keys, self._next), json.dumps(_cut(entry)).encode())
+        numbers = self._numbers[keys]
+        numbers.append(self._next)
         self._next += 1
-        while self._next - self._first > self._most:
-            self._state.delete(_key(self._first))
-            self._first += 1
+        while len(numbers) > self._most:
+            self._state.delete(_key(keys, numbers.pop(0)))
         return kept
 
     def entries(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
         """Return the newest entries with a number below `before`, newest first, and the `before` of the next page.
         That is None after the oldest entry."""
         self._catch_up()
+        kinds = [(_before(numbers, before), keys) for keys, numbers in self._numbers.items()]
+        newest = merge(
+            *(zip(reversed(numbers), repeat(keys)) for numbers, keys in kinds), reverse=True
+        )
         found: list[dict[str, Any]] = []
-        number = self._next if before is None else min(before, self._next)
-        while number > self._first and len(found) < limit:
-            number -= 1
-            value = self._state.get(_key(number))
+        for number, keys in newest:
+            if len(found) == limit:
+                return found, found[-1]["number"]
+            value = self._state.get(_key(keys, number))
             if value is not None:
                 found.append({"number": number, **json.loads(value)})
-        return found, number if number > self._first else None
+        return found, None
 
     def _catch_up(self) -> None:
-        """Skip the entries of another instance of the plugin, which finishes its requests after a reload."""
-        while self._state.get(_key(self._next)) is not None:
+        """Find the entries of another instance of the plugin, which finishes its requests after a reload."""
+        while True:
+            known = [
+                keys
+                for keys in self._numbers
+                if self._state.get(_key(keys, self._next)) is not None
+            ]
+            if not known:
+                return
+            self._numbers[known[0]].append(self._next)
             self._next += 1
 
 
-def _key(number: int) -> str:
-    return f"{KEYS}{number:016x}"
+def _before(numbers: list[int], before: int | None) -> list[int]:
+    """Return the sorted `numbers` below `before`."""
+    return numbers if before is None else numbers[: bisect_left(numbers, before)]
+
+
+def _key(keys: str, number: int) -> str:
+    return f"{keys}{number:016x}"
 
 
 def _cut(value: Any) -> Any:

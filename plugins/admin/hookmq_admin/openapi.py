@@ -71,13 +71,23 @@ def _operation(route: Route) -> dict[str, Any]:
         parameters.append(
             {"name": name, "in": "query", **required, "description": text, "schema": schema}
         )
+    if route.tag is not None and route.change:
+        text = "the entity tag of the state that the change was made for; 412 if it is another now"
+        schema = {"type": "string"}
+        parameters.append(
+            {"name": "If-Match", "in": "header", "description": text, "schema": schema}
+        )
     kind = "text/event-stream" if route.streams else JSON
     found: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
         "description": f"Needs the role {route.role.label}.",
         "responses": {
-            "200": {"description": "Done", "content": {kind: {"schema": route.answer}}},
+            "200": {
+                "description": "Done",
+                "content": {kind: {"schema": route.answer}},
+                **_headers(route),
+            },
             **{str(status): _problem(status) for status in _statuses(route)},
         },
     }
@@ -98,9 +108,17 @@ def _operation(route: Route) -> dict[str, Any]:
     return found
 
 
+def _headers(route: Route) -> dict[str, Any]:
+    if route.tag is None or route.change:
+        return {}
+    text = "the entity tag of the state, for If-Match"
+    return {"headers": {"ETag": {"description": text, "schema": {"type": "string"}}}}
+
+
 def _statuses(route: Route) -> list[int]:
     more = (413, 415) if route.body is not None else ()
-    return sorted({*ALWAYS, *route.errors, *more})
+    conflict = (412,) if route.tag is not None and route.change else ()
+    return sorted({*ALWAYS, *route.errors, *more, *conflict})
 
 
 def _problem(status: int) -> dict[str, Any]:

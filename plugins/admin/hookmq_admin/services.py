@@ -1,5 +1,6 @@
 """What the routes of the API use: the broker, the tokens, the audit log, the history and the live tails."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,9 @@ NO_FIELDS: Final[Fields] = {}
 
 @dataclass(slots=True)
 class Services:
-    """The state of a running plugin. `plugin_id` is the plugin id, and `counts` holds the values of its metrics."""
+    """The state of a running plugin. `plugin_id` is the plugin id, and `counts` holds the values of its metrics.
+    Changes with an entity tag hold `changing`, so that no other change comes between the check and the change.
+    """
 
     plugin_id: str
     config: AdminConfig
@@ -35,6 +38,7 @@ class Services:
     failures: FailureLimit
     history: History
     started_at: float
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     tails: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     hot: HotTopics = field(init=False)
@@ -101,6 +105,7 @@ class Route:
     - `change`: whether the route changes something, so that its calls are in the audit log.
     - `hidden`: fields whose values are not in the audit log.
     - `errors`: possible statuses in addition to 400, 401, 403 and 429.
+    - `tag`: returns the entity tag of the state that the route reads or changes. Changes then accept ``If-Match``.
     - `streams`: whether the handler sends the response itself, as server-sent events.
     """
 
@@ -116,4 +121,5 @@ class Route:
     change: bool = False
     hidden: tuple[str, ...] = ()
     errors: tuple[int, ...] = ()
+    tag: Callable[[Call], str] | None = None
     streams: bool = False

@@ -21,7 +21,8 @@ class AdminConfig:
         10, "wrong tokens from one address after which it is refused; one more is allowed every 6 seconds",
         minimum=1, maximum=10_000)
     audit_entries: int = setting(
-        1000, "changes to remember; the oldest is deleted when a new one is added", minimum=10, maximum=50_000)
+        1000, "changes to remember, and refused changes to remember; each new one deletes the oldest of its kind",
+        minimum=10, maximum=50_000)
     history_interval: Seconds = setting(10.0, "time between two samples of the history", minimum=1, maximum=3600)
     history_samples: int = setting(2160, "samples in the history, which is in memory", minimum=2, maximum=20_000)
     max_tails: int = setting(8, "live tails at the same time", minimum=0, maximum=100)

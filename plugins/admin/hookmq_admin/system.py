@@ -10,6 +10,7 @@ from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
 from hookmq_admin.fields import Field
 from hookmq_admin.history import SERIES, dropped
+from hookmq_admin.preconditions import tag_of
 from hookmq_admin.schemas import NUMBER, TEXT, listed, mapped, record, ref
 from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
@@ -76,6 +77,11 @@ async def plugins(call: Call) -> Any:
     return {"items": [shown.plugin(one) for one in call.broker.plugins()]}
 
 
+def tag(call: Call) -> str:
+    """Return the entity tag of the configuration. Secrets do not change it."""
+    return tag_of([call.broker.configuration()])
+
+
 async def configuration(call: Call) -> Any:
     """Return the configuration without secrets."""
     return {"yaml": call.broker.configuration()}
@@ -114,8 +120,8 @@ ROUTES: Final = (
     Route("GET", "/plugins", "listPlugins", _V, "List the plugins with the counters of their hooks", plugins,
           record(items=listed(ref("Plugin")))),
     Route("GET", "/configuration", "getConfiguration", _A, "Get the configuration without secrets", configuration,
-          record(yaml=TEXT)),
+          record(yaml=TEXT), tag=tag),
     Route("POST", "/configuration/reload", "reloadConfiguration", _A, "Reload the configuration", reload,
-          ref("Reload"), change=True, errors=(409,)),
+          ref("Reload"), change=True, errors=(409,), tag=tag),
 )
 # fmt: on

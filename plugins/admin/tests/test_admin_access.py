@@ -354,6 +354,22 @@ def test_reading_is_not_in_the_audit_log(site: Site) -> None:
     assert site.audit()[0]["number"] == before
 
 
+def test_refused_changes_do_not_displace_those_that_were_made() -> None:
+    with Harness([make_plugin(AdminPlugin, id="admin")]) as harness:
+        state = harness.handle("admin").state
+        log = AuditLog(state, 20)
+        log.add({"n": "made", "status": 200})
+        log.add({"n": "failed", "status": 500})  # it may have changed something
+        for number in range(50):
+            log.add({"n": number, "status": 403})
+        harness.settle()
+        for found in (log, AuditLog(state, 20)):
+            first, cursor = found.entries(None, 10)
+            rest, end = found.entries(cursor, 50)
+            assert [one["n"] for one in first + rest] == [*range(49, 29, -1), "failed", "made"]
+            assert end is None
+
+
 def test_the_audit_log_is_paged_bounded_and_durable() -> None:
     store = DurableStore()
     for begin in (0, 30):

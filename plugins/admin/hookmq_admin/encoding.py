@@ -1,0 +1,70 @@
+"""Encode responses in parts. A page with long client ids or a long history must not occupy the event loop at once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+PART: Final = 1 << 16
+"""Number of bytes after which other work of the event loop gets a turn. Encoding them takes less than a millisecond."""
+SLICE: Final = 512
+"""Number of values of a list that are encoded in one call, if they are numbers."""
+
+
+async def send(
+    request: web.BaseRequest, value: Any, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Return the response with a JSON value. A large one is sent in parts, each after the client has read the last."""
+    response: web.StreamResponse | None = None
+    waiting: list[bytes] = []
+    async for part in encoded(value):
+        if waiting:
+            if response is None:
+                kind = {"Content-Type": "application/json; charset=utf-8"}
+                response = web.StreamResponse(headers={**headers, **kind})
+                await response.prepare(request)
+            await response.write(waiting.pop())
+        waiting.append(part)
+    if response is None:
+        body = b"".join(waiting)
+        return web.Response(
+            body=body, headers=headers, content_type="application/json", charset="utf-8"
+        )
+    await response.write(waiting.pop())
+    return response
+
+
+async def encoded(value: Any) -> AsyncIterator[bytes]:
+    """Yield the parts of a JSON text. After each part except the last, the event loop has had a turn."""
+    texts: list[str] = []
+    size = 0
+    for text in _texts(value):
+        if size >= PART:
+            yield "".join(texts).encode()
+            texts, size = [], 0
+            await asyncio.sleep(0)
+        texts.append(text)
+        size += len(text)
+    yield "".join(texts).encode()
+
+
+def _texts(value: Any, depth: int = 3) -> Iterator[str]:
+    """Yield texts that make a JSON text. Objects and lists are divided to `depth` levels."""
+    if depth and isinstance(value, dict) and value:
+        start = "{"
+        for name, one in value.items():
+            yield f"{start}{json.dumps(name)}: "
+            yield from _texts(one, depth - 1)
+            start = ", "
+        yield "}"
+    elif depth and isinstance(value, list) and len(value) > 1:
+        step = SLICE if isinstance(value[0], int | float) else 1
+        start = "["
+        for first in range(0, len(value), step):
+            yield start + json.dumps(value[first : first + step])[1:-1]
+            start = ", "
+        yield "]"
+    else:
+        yield json.dumps(value)

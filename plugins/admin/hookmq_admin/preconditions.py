@@ -1,0 +1,42 @@
+"""Entity tags and ``If-Match``: an administrator does not overwrite a change that another one made meanwhile."""
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final
+
+from hookmq_admin.errors import ApiError
+
+_TAG: Final = re.compile(r'\s*(W/)?("[\x21\x23-\x7e]*")\s*(?:,|$)')
+
+
+def tag_of(parts: Iterable[str]) -> str:
+    """Return the entity tag of a state that consists of `parts`."""
+    digest = sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(data)}:".encode() + data)
+    return f'"{digest.hexdigest()[:24]}"'
+
+
+def check(given: Iterable[str], tag: str) -> None:
+    """Check the ``If-Match`` headers of a request. Raises ApiError 412 unless one of them names `tag`, and 400 if one
+    of them is malformed. Without such a header, every state matches."""
+    headers = list(given)
+    if not headers:
+        return
+    text = ",".join(headers).strip()
+    if text == "*":
+        return
+    place = 0
+    found = False
+    while place < len(text):
+        part = _TAG.match(text, place)
+        if part is None:
+            raise ApiError(400, 'expected entity tags such as "0123" in If-Match, or *')
+        found = found or (part[1] is None and part[2] == tag)
+        place = part.end()
+    if not found:
+        raise ApiError(
+            412, "the state has changed since this entity tag: get it again, then repeat the change"
+        )
