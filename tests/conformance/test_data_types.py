@@ -41,7 +41,7 @@ def texts(level: int, bad: bytes) -> list[tuple[str, bytes]]:
 
 
 def connects(level: int, bad: bytes) -> list[tuple[str, bytes]]:
-    """Return a CONNECT for each of its strings, with `bad` as the string."""
+    """Return CONNECT packets, one for each string that CONNECT can contain. Each has `bad` in place of this string."""
     sent = [
         ("client id", m.connect(bad, level=level)),
         ("will topic", m.connect("c", level=level, will=(bad, b"x"))),

@@ -1,4 +1,4 @@
-"""Every action of the console in a real browser: the broker does what the page says it has done."""
+"""Test every action of the console in a real browser: the broker does what the page reports."""
 
 from urllib.error import HTTPError
 

@@ -1,4 +1,4 @@
-"""Live messages and lost connections in a real browser: many messages, the MQTT client, and restarts of the broker."""
+"""Test live messages and lost connections in a real browser: many messages, the MQTT client, and broker restarts."""
 
 from pathlib import Path
 

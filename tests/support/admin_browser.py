@@ -120,7 +120,7 @@ class Operated:
         self.thread.run(self.sending(topic, count), 120)
 
     async def sending(self, topic: str, count: int) -> None:
-        """Publish like `burst`, in the loop of `thread`."""
+        """Publish as `burst` does, in the loop of `thread`."""
         publisher = await AsyncioClient("").connect(self.served.ports["tcp"])
         for number in range(count):
             publisher.send_publish(topic, b'{"number": %d}' % number)

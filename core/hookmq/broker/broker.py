@@ -129,7 +129,7 @@ class Broker:
         self.state.configuration = call
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
-        """Notify the observers of `on_event` of an event on a listener, before a client is known."""
+        """Report an event on a listener to the observers of `on_event`, before a client is known."""
         self.state.report(event, listener, None, fields)
 
     def counters(self) -> dict[str, float]:

@@ -261,8 +261,8 @@ class BrokerState:
         names: frozenset[str],
         again: Callable[[], None],
     ) -> None:
-        """Call `call` with the events of the observer hooks `names`, before their observers; None stops this. `again` is
-        called after a reload, to call this method again.
+        """Call `call` with the events of the observer hooks `names`, before their observers are called. None stops
+        this. After a reload, `again` is called, which must call this method again.
         """
         notify = self.hooks.observers.notify
         self.observed = _observed(self.hooks)
@@ -344,8 +344,9 @@ class BrokerState:
     def report(
         self, event: str, listener: str, client: ClientInfo | None, fields: dict[str, object]
     ) -> None:
-        """Notify the observers of `on_event` of an event of the broker itself: `plugin` is empty. `listener` is added
-        to `fields`."""
+        """Report an event of the broker itself to the observers of `on_event`, with an empty `plugin`. `listener` is
+        added to `fields`.
+        """
         if self.writes.later:
             self.tell()
         if "on_event" in self.observed:

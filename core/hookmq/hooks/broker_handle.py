@@ -154,12 +154,13 @@ class BrokerHandle(Protocol):
         """Ask every journal again which topics it wants. See `hookmq.storage.protocols.Journal.wants`."""
 
     def observe(self, hook: str, wanted: bool) -> None:
-        """Switch this plugin's implementation of an observer hook on or off. While it is off, it is not called and
-        costs nothing.
+        """Switch this plugin's implementation of an observer hook on or off. While the hook is off, it is not called
+        and costs nothing.
 
-        A plugin that observes only now and then switches its hook off in `on_startup`. Events that already wait are
-        still passed to it. Raises PluginError in a thread, for a hook that the plugin does not implement, and for
-        `on_published` and `on_delivered`: the fast path remembers whether somebody observes these.
+        If a plugin observes events only occasionally, it should switch its hook off in `on_startup`. Events that are
+        already waiting are still passed to the plugin. Raises PluginError in a thread or for a hook that the plugin
+        does not implement. Also raises it for `on_published` and `on_delivered`, because the fast path remembers
+        whether a plugin observes these.
         """
 
     def disconnect(
@@ -366,14 +367,16 @@ class BrokerHandle(Protocol):
     def trace(self, request: TraceRequest) -> Trace:
         """Start a trace: report what the broker does with some clients or messages, and which plugin decided what.
 
-        If the request names a client id, user name or address, their packets are reported in both directions, with all
-        calls of hooks about them. If it names only a topic filter or a plugin, calls of hooks and routes are reported
-        for all clients, but no packets. Clients that connect later are traced too. Verdicts that are still cached are
-        forgotten at the start, so that the trace shows each decision once.
+        If the request names a client id, user name or address, the trace reports the packets of matching clients in
+        both directions. It also reports all hook calls about these clients. If the request names only a topic filter
+        or a plugin, the trace reports hook calls and routes for all clients, but no packets. Clients that connect
+        later are traced too. Verdicts that are still cached are forgotten at the start, so that the trace shows each
+        decision once.
 
-        A trace costs nothing while none is running. A traced client does not use the fast path. At most 8 traces run at
+        Traces cost nothing while none is running. A traced client does not use the fast path. At most 8 traces run at
         the same time; one follows at most 100 connections. Packets and deliveries of plugin clients are not reported.
-        The trace ends with the plugin. Raises PluginError for an invalid filter, above this limit, and in a thread.
+        The trace ends when the plugin stops. Raises PluginError for an invalid filter, if 8 traces are running, or in
+        a thread.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

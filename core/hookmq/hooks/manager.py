@@ -126,8 +126,9 @@ class Hooks:
         return chains
 
     def wrap(self, wrapping: Callable[[Chains], Chains] | None) -> None:
-        """Pass all chains through `wrapping` from now on, or through nothing if it is None. `chains` then returns new
-        objects."""
+        """Pass all chains through `wrapping` from now on. If `wrapping` is None, chains are unchanged. `chains` then
+        returns new objects.
+        """
         self.wrapping = wrapping
         self._chains = {}
 
@@ -156,8 +157,9 @@ class Hooks:
         return None
 
     def switch_observer(self, plugin_id: str, hook: str, wanted: bool) -> bool:
-        """Switch a plugin's observer on or off. Return whether this changed anything. Events that already wait are
-        still passed to the plugin."""
+        """Switch a plugin's observer on or off. Return whether this changed anything. Events that are already waiting
+        are still passed to the plugin.
+        """
         instance = self.instance(plugin_id)
         if instance is None or (hook not in instance.kept.paused) == wanted:
             return False

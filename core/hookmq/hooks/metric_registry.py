@@ -217,7 +217,7 @@ def _escape(text: str, quotes: bool) -> str:
 
 
 def _checked(value: Value) -> Value:
-    """Return `value`. Raises TypeError if it is not a number, because plugins return anything."""
+    """Return `value`. Raises TypeError if it is not a number, because a plugin may return anything."""
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     return value

@@ -1,4 +1,4 @@
-"""Traces: what the broker does with some clients or messages, event by event. See `BrokerHandle.trace`."""
+"""Traces of what the broker does with some clients or messages, event by event. See `BrokerHandle.trace`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ class TraceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """Which clients and messages to trace, and for how long. An empty text selects everything; one must not be empty.
+    """Which clients and messages to trace, and for how long. An empty text selects everything, but at least one of the
+    texts must not be empty.
 
-    - `client_id`, `username`: of the clients to trace.
+    - `client_id`, `username`: the client id or user name of the clients to trace.
     - `address`: the beginning of the addresses of the clients to trace.
     - `filter`: only events about topics that this topic filter matches.
     - `plugin`: only calls of the plugin with this plugin id.
@@ -57,7 +58,7 @@ class TraceRequest:
 
     @property
     def selects_clients(self) -> bool:
-        """Whether only some clients are traced, with their packets."""
+        """Whether the trace selects clients and reports their packets."""
         return bool(self.client_id or self.username or self.address)
 
 
@@ -82,7 +83,7 @@ class TraceEvent:
     SKIPPED     ``rate``                       ``events``: how many events were skipped
     =========== ============================== ===================================================================
 
-    Passwords, authentication data, claims and the values of user properties are in no event.
+    Events never contain passwords, authentication data, claims or the values of user properties.
     """
 
     time: float
@@ -94,7 +95,7 @@ class TraceEvent:
 
 
 class Trace(Protocol):
-    """A running trace. Iterate over its events with ``async for``; the iteration ends with the trace.
+    """A running trace. Iterate over its events with ``async for``; the iteration ends when the trace does.
 
     At most 10,000 events wait to be read. Further events are skipped.
     """
@@ -112,7 +113,7 @@ class Trace(Protocol):
         """The number of events that were skipped."""
 
     def stop(self, reason: str = "stopped") -> None:
-        """End the trace. Events that wait can still be read."""
+        """End the trace. Waiting events can still be read."""
 
     def __aiter__(self) -> "Trace": ...
 

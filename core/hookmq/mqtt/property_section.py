@@ -180,8 +180,9 @@ def _encode_number(spec: PropertySpec, value: int) -> bytes:
 
 
 def encode_section(p: Properties, where: In) -> bytes:
-    """Encode like `encode_properties`, but also raise ValueError if the packet `where` cannot have one of the
-    properties."""
+    """Encode properties as `encode_properties` does, or raise ValueError if the packet `where` cannot have one of
+    them.
+    """
     values = p.values
     if not values:
         return _EMPTY_SECTION

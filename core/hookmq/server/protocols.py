@@ -62,7 +62,7 @@ class Broker(Protocol):
         """Return the handler for a new transport; see `AcceptConnection`."""
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
-        """Notify the observers of `on_event` of an event on a listener, before a client is known."""
+        """Report an event on a listener to the observers of `on_event`, before a client is known."""
 
     def load(self, done: Callable[[BaseException | None], None]) -> None:
         """Load the stored state, then call `done`. No hook is called."""

@@ -175,8 +175,9 @@ class Messages:
         return begin, end
 
     async def _or_all_sent(self, at: int) -> Mark | None:
-        """Sleep until `at`, or until everything is sent. In the latter case return the counts at that moment, otherwise
-        None."""
+        """Sleep until `at`, or until everything is sent. If everything was sent, return the counts at that moment.
+        Otherwise, return None.
+        """
         if not self.publishers:
             # Only the publishers' processes know when everything is sent, so wait for the parent to end the run.
             waiting = asyncio.create_task(self.process.told.get())

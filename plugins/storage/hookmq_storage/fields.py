@@ -189,7 +189,7 @@ def check(line: Mapping[str, Any], rules: Mapping[str, _Rule]) -> None:
 
 
 class References:
-    """The objects that the lines so far have defined. Detects duplicates and references to missing objects."""
+    """The objects defined by the lines read so far. It detects duplicates and references to missing objects."""
 
     __slots__ = ("_clients", "_count", "_messages", "_publishers")
 

@@ -6,7 +6,7 @@ from hookmq.model.errors import PluginError
 
 
 class Tracing(HandleBase):
-    """The method of the handle that starts a trace."""
+    """The method of a plugin's handle that starts a trace."""
 
     __slots__ = ()
 

@@ -1,1 +1,1 @@
-"""Traces of clients and messages. A client or chain that is not traced does not use this package."""
+"""Traces of clients and messages. Clients and chains that are not traced do not use this package."""

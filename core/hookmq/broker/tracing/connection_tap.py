@@ -1,4 +1,4 @@
-"""A traced connection: its packets in both directions, and the calls of hooks about it.
+"""Trace a connection: its packets in both directions, and hook calls about it.
 
 A tap replaces the connection's handlers, transport and chains, and turns the fast path off for this connection. Other
 connections are not affected. `remove` restores everything.
@@ -44,7 +44,7 @@ class ConnectionTap:
         self._on_end = connection.on_end
 
     def insert(self) -> None:
-        """Begin to record."""
+        """Start recording."""
         connection = self.connection
         connection.shortcuts = False
         connection.forget_decisions()
@@ -77,7 +77,7 @@ class ConnectionTap:
         fields: Callable[[bool], dict[str, object]],
         plugin: str = "",
     ) -> None:
-        """Add an event to the traces that want it. `fields` takes whether payloads are wanted."""
+        """Add an event to the traces that want it. `fields` is called with True if payloads are wanted."""
         client = self.connection.client
         client_id = client.client_id if client is not None else self._named
         for trace in tuple(self.traces):
@@ -91,7 +91,7 @@ class ConnectionTap:
         self._reroute()
 
     def _reroute(self) -> None:
-        """Compile the routes to the client again, because they contain its calls of `on_deliver`."""
+        """Compile the routes to the client again, because they contain the client's calls of `on_deliver`."""
         session = self.connection.session
         if session is not None and self.connection.delivers:
             self._state.reroute(session)
@@ -180,7 +180,7 @@ class ConnectionTap:
 
 
 class TapWire:
-    """A transport that records what is written, and passes it on."""
+    """A transport that records the data written to it, and passes it on."""
 
     def __init__(self, wire: Wire, tap: ConnectionTap) -> None:
         self._wire = wire

@@ -36,7 +36,9 @@ _PLAIN: Final = (
 
 
 def packet_fields(packet: Packet, payloads: bool) -> dict[str, object]:
-    """Return what may be shown of a packet. With `payloads`, this includes the beginning of a PUBLISH's payload."""
+    """Return the fields of a packet that may be shown. With `payloads`, this includes the beginning of a PUBLISH's
+    payload.
+    """
     fields: dict[str, object] = {}
     match packet:
         case Connect():
@@ -79,7 +81,7 @@ def packet_fields(packet: Packet, payloads: bool) -> dict[str, object]:
 
 
 def property_fields(properties: Properties) -> dict[str, object]:
-    """Return the properties that may be shown. Of user properties, only the names are."""
+    """Return the properties that may be shown. Only the names of user properties are included."""
     found: dict[str, object] = {}
     for name in _PLAIN:
         value = getattr(properties, name)

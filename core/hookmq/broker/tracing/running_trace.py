@@ -76,7 +76,7 @@ class RunningTrace:
         topic: str | None,
         fields: Mapping[str, object],
     ) -> None:
-        """Add an event. The caller has asked `wants` and `take`."""
+        """Add an event. The caller must call `wants` and `take` first."""
         self._events.append(TraceEvent(self._runtime.time(), kind, name, client_id, topic, fields))
         self._wake()
 

@@ -1,4 +1,4 @@
-"""Chains whose calls are recorded: which plugin returned what, and how long it took."""
+"""Chains that record each call: which plugin returned what, and how long the call took."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ Record = Callable[[HookImplementation, tuple[Any, ...], dict[str, object]], None
 
 
 def timed_chains(runtime: Runtime, chains: Chains, record: Record) -> Chains:
-    """Return `chains` with calls that behave the same and are recorded."""
+    """Return `chains` with calls that behave the same but are recorded."""
 
     def timed(calls: Calls) -> Calls:
         return tuple(
@@ -60,7 +60,7 @@ class _TimedFunction:
         return answer
 
     async def _awaited(self, held: HeldAwaitable, args: tuple[Any, ...], began: float) -> Any:
-        """Await the result. If this coroutine is closed before it starts, `held` closes the plugin's."""
+        """Await the result. If this coroutine is closed before it starts, `held` closes the plugin's coroutine."""
         try:
             answer = await held.take()
         except BaseException as error:  # also if the call is cancelled, after a timeout

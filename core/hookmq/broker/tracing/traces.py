@@ -1,4 +1,4 @@
-"""All running traces of a broker. While none is running, the broker does exactly what it does without this module."""
+"""All running traces of a broker. While no trace is running, this module does not change what the broker does."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -38,7 +38,7 @@ _WATCHED: Final = frozenset(
 
 
 class Traces:
-    """The traces of one broker. `connections` holds every open connection."""
+    """The traces of one broker. `connections` contains all open connections."""
 
     def __init__(
         self, state: BrokerState, connections: Mapping[ClientConnection, ClientConnection]
@@ -50,7 +50,7 @@ class Traces:
         self._next_on_drop = state.on_drop
 
     def start(self, instance: PluginInstance, request: TraceRequest) -> RunningTrace:
-        """Start a trace for a plugin. It ends with the plugin. Raises PluginError."""
+        """Start a trace for a plugin. The trace ends when the plugin stops. Raises PluginError."""
         if len(self._running) >= MAX_TRACES:
             raise PluginError(instance.id, f"{MAX_TRACES} traces are running, which is the limit")
         if request.filter:
@@ -178,12 +178,12 @@ class Traces:
     # what is observed --------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Report observers' events to the traces, if there are any. Also called after a reload."""
+        """Report observers' events to the traces, if there are any. This is also called after a reload."""
         state = self._state
         state.watch(self._observed if self._running else None, _WATCHED, self._watch)
 
     def _concerned(self, *client_ids: str | None) -> list[RunningTrace]:
-        """Return the traces of the whole broker, and those of the connections of these clients."""
+        """Return the traces of the whole broker and the traces of these clients' connections."""
         found = self._wide()
         for client_id in client_ids:
             session = self._state.sessions.get(client_id) if client_id is not None else None
@@ -279,8 +279,9 @@ class _Watch:
 
 
 def _slow_call(filter: str) -> HookImplementation:
-    """Return a call that does nothing, but keeps the topics of `filter` off the fast path, where routes are not
-    reported."""
+    """Return a call that does nothing. It keeps the topics of `filter` off the fast path, which does not report
+    routes.
+    """
     return HookImplementation(
         "broker",
         "on_publish",

@@ -1,4 +1,4 @@
-"""Test that recorded calls behave as the original ones: results, exceptions, coroutines and cancellation."""
+"""Test that recorded calls behave like the original ones: results, exceptions, coroutines and cancellation."""
 
 import gc
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test which clients and messages a trace follows, and that the broker is as before when it ends."""
+"""Test which clients and messages a trace follows, and that nothing of a trace remains in the broker when it ends."""
 
 from collections.abc import Callable
 from typing import Any
