@@ -12,6 +12,7 @@ from admin_browser import Operated, operated
 from hookmq_admin.openapi import document
 from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -27,11 +28,20 @@ CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
 ]  # fmt: skip
-OPERATIONS = {
-    found.ok().definition.raw["operationId"]: found.ok()
-    for found in schemathesis.openapi.from_dict(document()).get_all_operations()
-    if found.ok().path != "/tail"  # it does not end
-}
+
+
+def operations() -> dict[str, Any]:
+    """Return all operations by name, except the live tail, which does not end."""
+    found: dict[str, Any] = {}
+    for one in schemathesis.openapi.from_dict(document()).get_all_operations():
+        assert isinstance(one, Ok), one
+        operation = one.ok()
+        if operation.path != "/tail":
+            found[operation.definition.raw["operationId"]] = operation
+    return found
+
+
+OPERATIONS = operations()
 
 
 @pytest.fixture(scope="module")
