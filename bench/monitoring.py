@@ -1,11 +1,12 @@
-"""`python -m bench.monitoring`: measure what it costs to look at a broker.
+"""`python -m bench.monitoring`: measure the cost of monitoring a broker.
 
-- scrape: how long `/metrics` takes with many sessions, and for how long the event loop is blocked meanwhile; the same
-  for `/slow-clients` of the admin API
+- scrape: how long `/metrics` and `/slow-clients` of the admin API take with many sessions, and how long they block the
+  event loop
 - idle: CPU time of a broker with many idle clients, without and with the plugin admin
 - tail: CPU time of a broker that forwards many messages, without and with a live tail of all of them
 
-The sessions of scrape and idle have no sockets: they belong to a broker in this process. The tail's broker is a process.
+For scrape and idle, the broker runs in this process and its sessions have no sockets. For tail, the broker is a
+separate process.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Quiet(AsyncioRuntime):
 
 
 class Stalls:
-    """Beats a thousand times a second, and remembers how late the latest beat was."""
+    """Measures how late the event loop is. It wakes a thousand times a second and keeps the longest delay."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -88,13 +89,13 @@ class Stalls:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin anew."""
+        """Start measuring again from zero."""
         self.stop()
         self.longest = 0.0
         self._next()
 
     def stop(self) -> None:
-        """End."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -109,7 +110,7 @@ class Stalls:
 
 @contextlib.asynccontextmanager
 async def held(sessions: int, admin: bool) -> AsyncIterator[tuple[str, str]]:
-    """Run a broker with this many clients in this process. Yield its URL and the first admin token."""
+    """Run a broker with `count` clients in this process. Yield its URL and the first admin token."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "token"
         from hookmq_admin.plugin import AdminPlugin
@@ -149,7 +150,7 @@ async def held(sessions: int, admin: bool) -> AsyncIterator[tuple[str, str]]:
 
 
 class Asker:
-    """A process that sends requests: starting a process for each request would block the event loop."""
+    """A separate process that sends requests. Starting a process for each request would block the event loop."""
 
     async def __aenter__(self) -> Asker:
         pipe = asyncio.subprocess.PIPE
@@ -163,7 +164,7 @@ class Asker:
         await self._process.wait()
 
     async def ask(self, url: str, token: str) -> tuple[float, str]:
-        """Fetch `url`. Return the seconds and the answer."""
+        """Fetch `url`. Return the duration in seconds and the response."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{url} {token}\n".encode())

@@ -1,4 +1,4 @@
-"""Render the Helm chart, and write deploy/kubernetes with it: python tools/chart.py
+"""Render the Helm chart, and write the result to deploy/kubernetes: python tools/chart.py
 
 The renderer in tests/deploy/render uses the template engine and the functions of Helm. It needs Go and sprig (Debian:
 golang-go, golang-github-masterminds-sprig-dev).
@@ -30,7 +30,7 @@ def available() -> bool:
 
 @cache
 def renderer() -> Path:
-    """Compile the renderer, once, and return the program. Raises CalledProcessError."""
+    """Compile the renderer once, and return the path of the program. Raises CalledProcessError."""
     folder = Path(mkdtemp(prefix="render-chart-"))
     environ = {"GO111MODULE": "off", "GOPATH": str(LIBRARIES), "GOCACHE": str(folder / "cache")}
     program = folder / "render"
@@ -41,7 +41,7 @@ def renderer() -> Path:
 
 
 def render(*values: Path) -> tuple[str, str]:
-    """Return the manifests of the release `hookmq` in the namespace `mqtt`, and its notes."""
+    """Return the manifests of the release `hookmq` in the namespace `mqtt`, and the chart's notes."""
     words = [str(renderer()), str(CHART), "hookmq", "mqtt", *map(str, values)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:

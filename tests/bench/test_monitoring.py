@@ -1,4 +1,4 @@
-"""bench.monitoring runs: its figures depend on the machine, but its broker answers and forwards."""
+"""Test that bench.monitoring runs, and that its broker responds and forwards. Its figures depend on the machine."""
 
 import pytest
 

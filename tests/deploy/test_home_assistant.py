@@ -1,4 +1,6 @@
-"""The package for Home Assistant has valid keys, and its script writes a configuration with which a client can log in."""
+"""Test that the package for Home Assistant has valid keys, and that its script writes a configuration with which a
+client can log in.
+"""
 
 import importlib.util
 import json

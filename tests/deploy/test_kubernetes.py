@@ -1,7 +1,7 @@
-"""The manifests for Kubernetes and the Helm chart are valid and agree with the broker's configuration.
+"""Test that the manifests for Kubernetes and the Helm chart are valid and agree with the broker's configuration.
 
-Kubernetes' own schemas check every manifest, strictly. They do not include ServiceMonitor, which belongs to the
-Prometheus operator; its references are checked here.
+Every manifest is checked strictly with Kubernetes' own schemas. The schemas do not include ServiceMonitor, which
+belongs to the Prometheus operator. These tests check the references in it.
 """
 
 import json
@@ -47,7 +47,7 @@ def manifests(text: str) -> Manifests:
 
 
 def check(found: Manifests) -> None:
-    """Check manifests with the schemas, and everything that refers to something else."""
+    """Check manifests with the schemas, and check everything that refers to another object."""
     for (kind, _), one in found.items():
         for version in VERSIONS if kind != "ServiceMonitor" else ():
             kubernetes_validate.validate(one, version, strict=True)
@@ -81,7 +81,7 @@ def check(found: Manifests) -> None:
 
 
 def configuration(found: Manifests) -> Config:
-    """Return the broker's configuration, with the files of the Secrets that the pod mounts."""
+    """Return the broker's configuration and the files of the Secrets that the pod mounts."""
     pod = found["StatefulSet", "hookmq"]["spec"]["template"]["spec"]
     mounts = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
     text = found["ConfigMap", "hookmq"]["data"]["hookmq.yaml"]

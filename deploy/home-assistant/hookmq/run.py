@@ -11,8 +11,9 @@ HOOKMQ: Final = (sys.executable, "-m", "hookmq.cli")
 
 
 def configuration(options: dict[str, Any], data: Path, ssl: Path, shared: Path) -> dict[str, Any]:
-    """Return the configuration. `data` is the folder of the broker's state; `ssl` and `shared` are those that Home
-    Assistant mounts. Raises ValueError if the options contradict each other."""
+    """Return the configuration. `data` is the folder of the broker's state; `ssl` and `shared` are the folders that
+    Home Assistant mounts. Raises ValueError if the options contradict each other.
+    """
     listeners: list[dict[str, Any]] = [
         {"name": "tcp", "type": "tcp", "bind": "*:1883"},
         {"name": "ws", "type": "ws", "bind": "*:8083", "websocket": {"path": "/mqtt"}},
@@ -39,7 +40,9 @@ def configuration(options: dict[str, Any], data: Path, ssl: Path, shared: Path) 
 
 
 def write_users(logins: list[dict[str, str]], path: Path) -> None:
-    """Write the user file anew, with hashed passwords. Raises CalledProcessError for an invalid name."""
+    """Replace the user file with one that contains the hashed passwords. Raises CalledProcessError for an invalid
+    name.
+    """
     path.write_text("version: 1\nusers: {}\n")
     path.chmod(0o600)
     for login in logins:
