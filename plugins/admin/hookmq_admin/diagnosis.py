@@ -92,17 +92,16 @@ async def _oldest(call: Call, found: SessionSnapshot) -> float | None:
 async def hot(call: Call) -> Any:
     """Return the topics with the most messages."""
     found = call.services.hot
-    seconds = found.seconds
     return {
         "running": found.running,
         "filter": found.filter,
         "levels": found.levels,
         "started_at": found.started_at,
-        "seconds": seconds,
-        "messages": found.messages,
-        "sampled": found.every,
+        "seconds": found.seconds,
+        "listened": found.listened,
+        "messages": found.counts.total,
         "topics": [
-            {**_counted(one, "topic"), "rate": one.count / max(seconds, 1e-3)}
+            {**_counted(one, "topic"), "rate": one.count / max(found.listened, 1e-3)}
             for one in found.counts.top(call.arguments["limit"])
         ],
     }

@@ -16,12 +16,13 @@ from hookmq.plugin import (
 )
 
 from hookmq_admin.errors import ApiError
+from hookmq_admin.sampling import SampledSubscription
 from hookmq_admin.top_counts import TopCounts
 
 CAPACITY: Final = 1000
 """Number of topics that are counted at the same time."""
-MOST: Final = 5000
-"""Messages to count per second. Above that, only one message in 2, 3, ... is counted, for all of these."""
+MOST: Final = 2000
+"""Messages to count per second. After that, the client is not subscribed for the rest of the second."""
 
 
 class HotTopics:
@@ -32,14 +33,10 @@ class HotTopics:
         self._client: ClientHandle | None = None
         self._timer: Timer | None = None
         self._starting = False
-        self._second = 0
-        self._arrived = 0
+        self._sampled: SampledSubscription | None = None
         self.counts = TopCounts(CAPACITY)
         self.filter = ""
         self.levels = 0
-        self.every = 1
-        """One message in this many is counted now."""
-        self.messages = 0
         self.started_at = 0.0
         self.ended_at = 0.0
 
@@ -54,6 +51,11 @@ class HotTopics:
         end = self._broker.time() if self.running else self.ended_at
         return max(0.0, end - self.started_at)
 
+    @property
+    def listened(self) -> float:
+        """Seconds during which messages were counted. Less than `seconds` if there were too many messages."""
+        return 0.0 if self._sampled is None else min(self._sampled.listened, self.seconds)
+
     async def start(
         self, filter: str, seconds: float, levels: int, identity: str, address: str
     ) -> None:
@@ -62,17 +64,13 @@ class HotTopics:
         if self.running or self._starting:
             raise ApiError(409, "another measurement is running")
         self._starting = True
+        self.counts = TopCounts(CAPACITY)
+        self.filter, self.levels = filter, levels
+        self.started_at = self.ended_at = self._broker.time()
         try:
             await self._open(filter, identity, address)
         finally:
             self._starting = False
-        self.counts = TopCounts(CAPACITY)
-        self.filter, self.levels = filter, levels
-        self.messages = 0
-        self.every = 1
-        self._arrived = 0
-        self._second = int(self._broker.now())
-        self.started_at = self._broker.time()
         self._timer = self._broker.runtime.call_later(seconds, self._due)
 
     async def _open(self, filter: str, identity: str, address: str) -> None:
@@ -84,7 +82,8 @@ class HotTopics:
             raise ApiError(503, error.message) from None
         client.on_message = self._hear
         client.on_end = self._over
-        code = await self._broker.subscribe(client_id, filter, retain_handling=2)
+        self._sampled = SampledSubscription(self._broker, client_id, filter, MOST)
+        code = await self._sampled.open()
         if code >= 0x80:
             client.disconnect()
             raise ApiError(403, f"the subscription was refused: {code.text}")
@@ -99,6 +98,8 @@ class HotTopics:
         if client is None:
             return False
         self.ended_at = self._broker.time()
+        if self._sampled is not None:
+            self._sampled.close()
         if client.connected:
             client.disconnect()
         return True
@@ -110,20 +111,10 @@ class HotTopics:
         self.stop()
 
     def _hear(self, delivery: Delivery) -> None:
-        delivery.acknowledge()
-        self.messages += 1
-        self._arrived += 1
-        if self.messages % self.every:
-            return
-        second = int(self._broker.now())
-        if second != self._second:
-            # As many as in the last second are expected in this one.
-            self.every = 1 + self._arrived // MOST
-            self._second, self._arrived = second, 0
-        elif self._arrived > MOST * self.every:
-            self.every += 1
         message = delivery.message
+        if self._sampled is None or not self._sampled.take(message.received_at):
+            return
         topic = message.topic
         if self.levels:
             topic = "/".join(topic.split("/", self.levels)[: self.levels])
-        self.counts.add(topic, self.every, len(message.payload) * self.every)
+        self.counts.add(topic, 1, len(message.payload))

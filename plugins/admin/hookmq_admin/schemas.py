@@ -125,8 +125,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
         examined=WHOLE,
     ),
     "HotTopics": record(
-        running=FLAG, filter=TEXT, levels=WHOLE, started_at=TIME, seconds=NUMBER, messages=WHOLE,
-        sampled={"type": "integer", "description": "one message in this many is counted"},
+        running=FLAG, filter=TEXT, levels=WHOLE, started_at=TIME, seconds=NUMBER,
+        listened={"type": "number", "description": "seconds during which messages were counted"}, messages=WHOLE,
         topics=listed(record(topic=TEXT, **_COUNTED, rate=NUMBER)),
     ),
     "Drops": record(

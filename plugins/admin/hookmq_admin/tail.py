@@ -20,12 +20,15 @@ from hookmq.plugin import (
 
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
+from hookmq_admin.sampling import SampledSubscription
 from hookmq_admin.services import Call
 
 TICK: Final = 1.0
 """Seconds between two checks of the token, and between two reports of skipped messages."""
 SILENCE: Final = 15
 """Ticks without an event after which a comment is sent, so that proxies keep the connection open."""
+MOST: Final = 1000
+"""Messages per second after which a tail is not subscribed for the rest of the second, or four times its rate."""
 MAX_BUFFER: Final = 1 << 20
 """Maximum number of bytes of events that may wait to be sent. Further messages are skipped."""
 HEADERS: Final = {
@@ -67,6 +70,8 @@ class Follower:
         self._ended = ""
         self._wake = asyncio.Event()
         self._client: ClientHandle | None = None
+        self._sampled: SampledSubscription | None = None
+        self._missed = 0
 
     async def open(self) -> None:
         """Connect and subscribe. Raises ApiError."""
@@ -83,15 +88,16 @@ class Follower:
             raise ApiError(503, error.message) from None
         self._client.on_message = self._hear
         self._client.on_end = self._over
-        handling = 0 if call.arguments["retained"] else 2
-        code = await call.broker.subscribe(
-            client_id, call.arguments["filter"], retain_handling=handling, retain_as_published=True
-        )
+        most = max(MOST, 4 * self._rate)
+        self._sampled = SampledSubscription(call.broker, client_id, call.arguments["filter"], most)
+        code = await self._sampled.open(call.arguments["retained"])
         if code >= 0x80:
             raise ApiError(403, f"the subscription was refused: {code.text}")
 
     def close(self) -> None:
         """Disconnect the plugin client."""
+        if self._sampled is not None:
+            self._sampled.close()
         if self._client is not None and self._client.connected:
             self._client.disconnect()
 
@@ -138,6 +144,10 @@ class Follower:
     def _tick(self) -> None:
         """Report skipped messages, and end the tail if its token is no longer valid."""
         services, token = self._call.services, self._call.token
+        if self._sampled is not None:
+            missed, self._missed = self._sampled.missed - self._missed, self._sampled.missed
+            self._skipped += missed
+            services.counts["tail_skipped"] += missed
         if self._skipped:
             self._add(_event("skipped", {"messages": self._skipped}))
             self._skipped = 0
@@ -146,7 +156,14 @@ class Follower:
             self._ended = "the token is not valid any more"
 
     def _hear(self, delivery: Delivery) -> None:
-        delivery.acknowledge()
+        received_at = delivery.message.received_at
+        # A retained message is as old as it is, and does not come again.
+        if (
+            not delivery.retain
+            and self._sampled is not None
+            and not self._sampled.take(received_at)
+        ):
+            return
         services = self._call.services
         second = int(services.broker.now())
         if second != self._second:

@@ -175,24 +175,36 @@ def test_a_measurement_ends_by_itself(harness: Harness) -> None:
     assert {one.key: one.count for one in hot.counts.top(9)} == {"a/b": 2, "a/e": 1, "f": 1}
     pub.publish("f", b"", 0)
     harness.settle()
-    assert hot.messages == 4
+    assert hot.counts.total == 4
     assert len(harness.broker.sessions) == 1
 
 
 def test_many_messages_are_sampled(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit, one message in several is counted, for as many."""
+    """After a number of messages, the client is not subscribed for the rest of the second. The rate is right anyway."""
     monkeypatch.setattr("hookmq_admin.hot_topics.MOST", 10)
     hot = HotTopics(harness.handle("mine"))
     start(harness, hot, "#")
-    pub = harness.connect("pub")
-    for _ in range(3):
-        for _ in range(100):
-            pub.publish("t", b"", 0)
-        harness.advance(1.1)
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("#")
+    subscribed = []
+    for _ in range(300):
+        pub.publish("t", b"", 0)
+        harness.advance(0.01)
+        subscribed.append(len(harness.broker.state.router))
     [one] = hot.counts.top(5)
-    assert hot.every > 1
-    assert hot.messages == 300
-    assert one.count == pytest.approx(300, rel=0.2)
+    assert 20 <= one.count <= 50
+    assert one.count / hot.listened == pytest.approx(100, rel=0.25)
+    assert set(subscribed) == {1, 2}
+    assert subscribed.count(1) > 200  # most of the time, only the other client is subscribed
+    assert len(sub.messages) == 300
+    assert not harness.logged("broker.subscribed") or {
+        level
+        for level, event, _ in harness.logs
+        if event in ("broker.subscribed", "broker.unsubscribed")
+    } == {"debug"}
+    hot.stop()
+    harness.advance(2)
+    assert len(harness.broker.state.router) == 1
 
 
 # dropped messages

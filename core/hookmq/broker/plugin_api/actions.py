@@ -88,7 +88,12 @@ class Actions(HandleBase):
         if session is None or not remove(self._state, session, filter):
             self._give(result, False)
             return
-        self._tell("info", "broker.unsubscribed", session.client, filter=filter)
+        self._tell(
+            "debug" if self._owns(session) else "info",
+            "broker.unsubscribed",
+            session.client,
+            filter=filter,
+        )
         self._after_commit(result, True)
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:

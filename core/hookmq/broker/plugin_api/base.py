@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from hookmq.broker.plugin_mailbox import PluginMailbox
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import PluginInstance
 from hookmq.hooks.recursion import DEPTH, at_depth
@@ -15,6 +16,7 @@ from hookmq.model.errors import PluginError
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.topics import parse_share, validate_filter, validate_topic
+from hookmq.session.session import Session
 
 OWN: Final = "broker."
 """Prefix of events in which the broker reports a plugin's calls."""
@@ -133,6 +135,12 @@ class HandleBase:
             return parse_share(filter)
         except ProtocolError as error:
             raise self._refusal(what, error.detail) from error
+
+    def _owns(self, session: Session) -> bool:
+        """Return whether the session's client is this plugin's own. What a plugin does with its own clients is logged
+        only at debug level."""
+        connection = session.connection
+        return isinstance(connection, PluginMailbox) and connection.owner is self._instance.kept
 
     def _tell(self, level: str, event: str, client: ClientInfo | None, **fields: object) -> None:
         """Log a change that this plugin made, and notify the observers of `on_event`."""

@@ -123,7 +123,13 @@ class Subscribing(HandleBase):
         self, session: Session, made: Subscription, sends_retained: bool, result: Promise
     ) -> None:
         state = self._state
-        self._tell("info", "broker.subscribed", session.client, filter=made.filter, qos=made.qos)
+        self._tell(
+            "debug" if self._owns(session) else "info",
+            "broker.subscribed",
+            session.client,
+            filter=made.filter,
+            qos=made.qos,
+        )
 
         def committed() -> None:
             if sends_retained and session.subscriptions.get(made.filter) is made:

@@ -10,6 +10,7 @@ from hookmq.hooks.verdicts import Allow, Deny
 from hookmq.model.client import Scope
 from hookmq.model.errors import PluginError
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.plugin import ClientRequest
 from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore
 
 Make = Callable[..., Harness]
@@ -260,3 +261,16 @@ def test_invalid_arguments_are_refused_at_once(
     assert words in str(refused.value)
     harness.settle()
     assert not harness.broker.sessions["c"].subscriptions
+
+
+def test_subscriptions_of_its_own_clients_are_logged_at_debug_level(
+    harness: Harness, mine: HookRecorder, other: HookRecorder
+) -> None:
+    """A plugin may subscribe its own clients often. Other clients, also those of other plugins, are another matter."""
+    for owner, level in (("mine", "debug"), ("other", "info")):
+        client = harness.clock.run(harness.handle(owner).connect(ClientRequest(f"of-{owner}")))
+        harness.logs.clear()
+        subscribe(harness, client.client_id, "t/#", 0)
+        harness.clock.run(harness.handle("mine").unsubscribe(client.client_id, "t/#"))
+        found = [(one, event) for one, event, _ in harness.logs if event.startswith("broker.")]
+        assert found == [(level, "broker.subscribed"), (level, "broker.unsubscribed")]
