@@ -114,6 +114,35 @@ def test_each_distribution_names_its_licence_and_pythons(member: Member) -> None
     assert f"Programming Language :: Python :: {oldest}" in member.project["classifiers"]
 
 
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""The versions of Python that CI and `make test-pythons` can test."""
+
+
+@pytest.mark.parametrize("member", PUBLISHED)
+def test_each_distribution_can_be_found_and_judged(member: Member) -> None:
+    """The metadata on a package index names the versions of Python, the types, the system and what it is for."""
+    classifiers = member.project["classifiers"]
+    assert len(classifiers) == len(set(classifiers))
+    assert not [one for one in classifiers if one.startswith("License ::")]  # `license` says it
+    prefix = "Programming Language :: Python :: 3."
+    found = tuple(one.removeprefix(prefix[:-2]) for one in classifiers if one.startswith(prefix))
+    assert found == PYTHONS
+    assert "Typing :: Typed" in classifiers
+    for start in ("Development Status :: ", "Intended Audience :: ", "Operating System :: "):
+        assert any(one.startswith(start) for one in classifiers)
+    assert "mqtt" in member.project["keywords"]
+    assert (member.folder / "LICENSE").is_file()
+
+
+def test_all_distributions_have_the_same_urls() -> None:
+    """The repository has no public address yet. Once one distribution names it, all must."""
+    found = [member.project.get("urls") for member in members() if member.name in IDS]
+    assert all(urls == found[0] for urls in found)
+
+
+IDS = {one.id for one in PUBLISHED}
+
+
 def test_the_licence_is_the_same_everywhere() -> None:
     folders = [path for pattern in RELEASED for path in ROOT.glob(pattern)]
     found = {path.name for path in folders if (path / "pyproject.toml").exists()}

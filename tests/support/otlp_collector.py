@@ -1,10 +1,11 @@
 """A receiver for OTLP over HTTP, which parses requests with the protocol's own messages."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -22,6 +23,10 @@ class Collector:
     headers: list[dict[str, str]] = field(default_factory=list)
     status: int = 200
     """Status of each response."""
+    requests: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
+    """The path of each request."""
+    answers: Event = field(default_factory=Event)
+    """Requests are answered once this is set, as it is at first."""
     lock: Lock = field(default_factory=Lock)
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> None:
@@ -58,15 +63,19 @@ def values(attributes: Any) -> dict[str, Any]:
 def collecting() -> Iterator[Collector]:
     """Run a collector on a free port until the block ends."""
     collector = Collector()
+    collector.answers.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            collector.requests.put(self.path)
+            collector.answers.wait(60)
             if collector.status == 200:
                 collector.take(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
-            self.send_response(collector.status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            with suppress(OSError):  # the client may have left
+                self.send_response(collector.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -78,5 +87,6 @@ def collecting() -> Iterator[Collector]:
         try:
             yield collector
         finally:
+            collector.answers.set()
             server.shutdown()
             thread.join(60)

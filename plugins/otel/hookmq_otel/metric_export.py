@@ -3,14 +3,19 @@
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import (
+    MetricExportResult,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
 from opentelemetry.sdk.resources import Resource
 
+from hookmq_otel.export_health import ExportHealth, Log
 from hookmq_otel.settings import OtelConfig
 
 _LABEL: Final = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -34,16 +39,32 @@ def _plain(match: "re.Match[str]") -> str:
     return {"n": "\n"}.get(match[1], match[1])
 
 
+class ReportingExporter(OTLPMetricExporter):
+    """Notes the result of each export in `health`."""
+
+    health: ExportHealth
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        """Export metrics. Blocks: the SDK calls this in its thread."""
+        result = super().export(metrics_data, timeout_millis, **kwargs)
+        self.health.note(result is MetricExportResult.SUCCESS)
+        return result
+
+
 class MetricExport:
     """Exports the counters last passed to `update`, every `metrics_interval`.
 
     Call `update` on the event loop, because the broker can only be read there. The SDK's thread reads the copy.
     """
 
-    def __init__(self, config: OtelConfig, resource: Resource) -> None:
-        exporter = OTLPMetricExporter(
-            config.url("metrics"), config.ca or None, headers=dict(config.headers), timeout=config.timeout
-        )  # fmt: skip
+    def __init__(self, config: OtelConfig, resource: Resource, log: Log) -> None:
+        url = config.url("metrics")
+        exporter = ReportingExporter(
+            url, config.ca or None, headers=dict(config.headers), timeout=config.timeout
+        )
+        exporter.health = ExportHealth(log, "metrics", url)
         reader = PeriodicExportingMetricReader(
             exporter, config.metrics_interval * 1000, config.timeout * 1000
         )

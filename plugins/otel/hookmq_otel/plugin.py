@@ -25,6 +25,7 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import Span, SpanKind
 
+from hookmq_otel.export_health import silence_sdk
 from hookmq_otel.metric_export import MetricExport
 from hookmq_otel.propagation import EMPTY, Pairs, extract, inject, span_context, traceparent
 from hookmq_otel.settings import OtelConfig
@@ -90,12 +91,13 @@ class OtelPlugin(Plugin):
     def on_startup(self, broker: BrokerHandle) -> None:
         """Start the SDK's threads."""
         self._broker = broker
+        silence_sdk()
         resource = Resource.create({"service.name": self.config.service})
         if self.config.traced:
-            self._spans = SpanExport(self.config, resource)
+            self._spans = SpanExport(self.config, resource, broker.log)
             self._expire()
         if self.config.metrics_interval:
-            self._metrics = MetricExport(self.config, resource)
+            self._metrics = MetricExport(self.config, resource, broker.log)
             self._measure()
 
     @hookimpl

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from hookmq_otel.export_health import ExportHealth, Log
 from hookmq_otel.settings import OtelConfig
 
 Attributes = Mapping[str, str | int | float | bool]
@@ -19,8 +20,9 @@ Attributes = Mapping[str, str | int | float | bool]
 class CountedExporter(SpanExporter):
     """Counts the spans that `exporter` exported and the spans that it failed to export."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: SpanExporter, health: ExportHealth) -> None:
         self._exporter = exporter
+        self._health = health
         self._lock = Lock()
         self.exported = 0
         self.failed = 0
@@ -36,6 +38,7 @@ class CountedExporter(SpanExporter):
                     self.exported += len(spans)
                 else:
                     self.failed += len(spans)
+            self._health.note(result is SpanExportResult.SUCCESS)
         return result
 
     @property
@@ -60,13 +63,13 @@ class SpanExport:
     No method except `close` blocks. Times are in epoch seconds.
     """
 
-    def __init__(self, config: OtelConfig, resource: Resource) -> None:
+    def __init__(self, config: OtelConfig, resource: Resource, log: Log) -> None:
         self._most = config.max_queue
-        self.counts = CountedExporter(
-            OTLPSpanExporter(
-                config.url("traces"), config.ca or None, headers=dict(config.headers), timeout=config.timeout
-            )
-        )  # fmt: skip
+        url = config.url("traces")
+        exporter = OTLPSpanExporter(
+            url, config.ca or None, headers=dict(config.headers), timeout=config.timeout
+        )
+        self.counts = CountedExporter(exporter, ExportHealth(log, "traces", url))
         processor = BatchSpanProcessor(
             self.counts, max_queue_size=self._most, max_export_batch_size=min(512, self._most)
         )

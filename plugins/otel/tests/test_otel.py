@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hookmq.plugin import Context, Deny, Drop, Handled, Message, Peer, Plugin, ReasonCode, hookimpl
+from hookmq_otel.export_health import ExportHealth
 from hookmq_otel.metric_export import by_family
 from hookmq_otel.plugin import OtelPlugin
 from hookmq_otel.propagation import extract, inject, span_context, traceparent
@@ -249,6 +250,15 @@ def test_a_collector_that_fails_costs_spans_that_are_counted(
     assert spans.counts.exported == 0
     assert spans.dropped > 0
     assert spans.counts.failed + spans.dropped == 300
+    assert len(harness.logged("otel.export_failed")) == 1
+
+
+def test_a_collector_that_is_back_is_logged() -> None:
+    logged: list[tuple[str, str]] = []
+    health = ExportHealth(lambda level, event, **_: logged.append((level, event)), "traces", "u")
+    for succeeded in (True, False, False, True, True):
+        health.note(succeeded)
+    assert logged == [("warning", "otel.export_failed"), ("info", "otel.exporting_again")]
 
 
 # parts ------------------------------------------------------------------------------------------------------------

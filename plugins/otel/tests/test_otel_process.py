@@ -1,0 +1,56 @@
+"""Trace a broker that runs as a process: its loop continues while the collector does not answer."""
+
+from pathlib import Path
+
+import pytest
+from otlp_collector import collecting, values
+from recording import V5, Client
+from serving import WAIT, serving
+
+pytestmark = pytest.mark.slow
+CONFIG = """
+version: 1
+listeners: [{{name: tcp, bind: "127.0.0.1:0"}}]
+auth: {{default: allow}}
+authz: {{default: allow}}
+plugins:
+  - use: otel
+    config:
+      {{endpoint: "{url}", sampling: 1, max_rate: 100000, max_queue: 50, timeout: 1s, metrics_interval: 1s}}
+"""
+
+
+def test_a_collector_that_does_not_answer_stops_nothing(tmp_path: Path) -> None:
+    """Messages are delivered while an export hangs, and the broker stops within the time limit of the export."""
+    with collecting() as collector:
+        collector.answers.clear()
+        (tmp_path / "hookmq.yaml").write_text(CONFIG.format(url=collector.url))
+        with serving("-c", str(tmp_path / "hookmq.yaml")) as served:
+            with Client(served.ports["tcp"], version=V5) as client:
+                client.subscribe("a", 1)
+                assert collector.requests.get(timeout=WAIT)  # an export hangs from here on
+                for number in range(60):
+                    client.publish("a", b"%d" % number, 1)
+                    assert client.message().payload == b"%d" % number
+            assert served.stop() == 0
+        assert collector.spans == []
+        failed = [one["signal"] for one in served.log if one["event"] == "otel.export_failed"]
+        assert sorted(failed) == ["metrics", "traces"]
+        assert not [one for one in served.log if one["event"] == "log"]
+
+
+def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
+    with collecting() as collector:
+        (tmp_path / "hookmq.yaml").write_text(CONFIG.format(url=collector.url))
+        with (
+            serving("-c", str(tmp_path / "hookmq.yaml")) as served,
+            Client(served.ports["tcp"], version=V5) as client,
+        ):
+            client.subscribe("a", 1)
+            client.publish("a", b"x", 1)
+            client.message()
+        assert {span.name for span in collector.spans} == {"connect", "publish", "deliver"}
+        [publish] = collector.named("publish")
+        assert values(publish.attributes)["hookmq.matched"] == 1
+        assert publish.start_time_unix_nano < publish.end_time_unix_nano
+        assert "hookmq.messages_received" in collector.metrics
