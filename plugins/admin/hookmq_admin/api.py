@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Mapping
-from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 from aiohttp import web
@@ -78,12 +77,23 @@ class _Served:
         address = request.remote or ""
         token = authenticate(services, request, address)
         arguments: dict[str, Any] = {}
-        record = partial(self._record, services, token, address, parts)
+        begun = False
+
+        async def begin() -> None:
+            nonlocal begun
+            begun = True
+            await _committed(self._record(services, token, address, parts, arguments, None))
+
+        def record(given: Mapping[str, Any], error: ApiError | None) -> Awaitable[None] | None:
+            if begun:
+                return None
+            return self._record(services, token, address, parts, given, error)
+
         try:
             if token.rank < route.role:
                 raise ApiError(403, f"this needs a token with the role {route.role.label}")
             arguments = await self._arguments(request, parts)
-            call = Call(services, request, token, address, parts, arguments)
+            call = Call(services, request, token, address, parts, arguments, begin)
             answer = await _answered(services, route, call)
         except ApiError as error:
             await _committed(record(arguments, error))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hookmq.cli_api import count, qos, seconds
 from hookmq.plugin import CommandGroup
 
-from hookmq_admin import diagnosis_cli
+from hookmq_admin import diagnosis_cli, trace_cli
 from hookmq_admin.api_client import DEFAULT_URL, TOKEN, ApiClient, add_options, part
 from hookmq_admin.tables import print_fields, print_table, shown
 from hookmq_admin.tokens import ROLES
@@ -96,6 +96,7 @@ def register(group: CommandGroup) -> None:
     tail.add_argument("--retained", action="store_true", help="begin with retained messages")
     tail.add_argument("-C", "--count", type=count, help="end after this many messages")
     diagnosis_cli.register(command)
+    trace_cli.register(command)
     command("listeners", "List the listeners", _listeners)
     command("plugins", "List the plugins and their failures", _plugins)
     command("config", "Print the configuration without secrets", _config)

@@ -9,7 +9,7 @@ import sys
 from http import HTTPStatus
 from typing import Any, Final
 
-from hookmq_admin import access, clients, diagnosis, messages, system
+from hookmq_admin import access, clients, diagnosis, messages, system, tracing
 from hookmq_admin.schemas import COMPONENTS, ref
 from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
@@ -31,7 +31,7 @@ OPENAPI: Final = Route(
     "GET", "/openapi.json", "getOpenapi", Role.VIEWER, "Get this document", document_route, {"type": "object"}
 )  # fmt: skip
 ROUTES: Final = (
-    *system.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES, *access.ROUTES, OPENAPI,
+    *system.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 

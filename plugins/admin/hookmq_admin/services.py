@@ -49,6 +49,10 @@ class Services:
         self.drops = DropLog(self.broker)
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Call:
     """One request: its token, its client's address, the named parts of its path, and its validated arguments."""
@@ -59,6 +63,8 @@ class Call:
     address: str
     parts: Mapping[str, str]
     arguments: Mapping[str, Any]
+    begin: Callable[[], Awaitable[None]] = _nothing
+    """Record the change in the audit log now. A route that streams calls this, because it ends late."""
 
     @property
     def broker(self) -> BrokerHandle:

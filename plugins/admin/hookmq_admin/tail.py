@@ -1,9 +1,6 @@
 """The live tail: messages that match a filter, sampled and streamed as server-sent events. Clients that read too
 slowly miss messages."""
 
-import asyncio
-import json
-from collections import deque
 from secrets import token_hex
 from typing import Any, Final
 
@@ -20,25 +17,12 @@ from hookmq.plugin import (
 
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
+from hookmq_admin.event_stream import EventStream
 from hookmq_admin.sampling import SampledSubscription
 from hookmq_admin.services import Call
 
-TICK: Final = 1.0
-"""Seconds between two checks of the token, and between two reports of skipped messages."""
-SILENCE: Final = 15
-"""Ticks without an event after which a comment is sent, so that proxies keep the connection open."""
 MOST: Final = 1000
 """Messages per second after which a tail is not subscribed for the rest of the second, or four times its rate."""
-MAX_BUFFER: Final = 1 << 20
-"""Maximum number of bytes of events that may wait to be sent. Further messages are skipped."""
-HEADERS: Final = {
-    "Content-Type": "text/event-stream",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
 async def tail(call: Call) -> Any:
@@ -62,13 +46,9 @@ class Follower:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._rate = min(call.arguments["rate"], call.services.config.tail_rate)
-        self._events: deque[bytes] = deque()
-        self._size = 0
+        self._stream = EventStream(call, "tail", "messages", self._tick)
         self._second = 0
         self._sent = 0  # messages of this second
-        self._skipped = 0
-        self._ended = ""
-        self._wake = asyncio.Event()
         self._client: ClientHandle | None = None
         self._sampled: SampledSubscription | None = None
         self._missed = 0
@@ -103,57 +83,14 @@ class Follower:
 
     async def run(self) -> web.StreamResponse:
         """Send events until the tail ends."""
-        services, request = self._call.services, self._call.request
-        response = web.StreamResponse(headers=HEADERS)
-        silent = 0
-        now = asyncio.get_running_loop().time
-        due = now() + TICK
-        try:
-            await self._send(response, b": tail\n\n")
-            while not self._ended:
-                try:
-                    async with asyncio.timeout_at(due):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-                if now() >= due:  # also while messages arrive all the time
-                    due = now() + TICK
-                    self._tick()
-                    silent += 1
-                if silent >= SILENCE:
-                    self._add(b": still here\n\n")
-                if self._events:
-                    silent = 0
-                    await self._send(response, self._take())
-            await self._send(response, _event("end", {"reason": self._ended}))
-        except TimeoutError:
-            services.counts["tails_dropped"] += 1
-            services.log("info", "admin.tail_dropped", address=self._call.address)
-            if request.transport is not None:
-                request.transport.abort()
-        except ConnectionError:
-            pass
-        return response
-
-    async def _send(self, response: web.StreamResponse, data: bytes) -> None:
-        async with asyncio.timeout(self._call.services.config.tail_timeout):
-            if not response.prepared:
-                await response.prepare(self._call.request)
-            await response.write(data)
+        return await self._stream.run()
 
     def _tick(self) -> None:
-        """Report skipped messages, and end the tail if its token is no longer valid."""
-        services, token = self._call.services, self._call.token
+        """Count the messages for which the tail was not subscribed."""
         if self._sampled is not None:
             missed, self._missed = self._sampled.missed - self._missed, self._sampled.missed
-            self._skipped += missed
-            services.counts["tail_skipped"] += missed
-        if self._skipped:
-            self._add(_event("skipped", {"messages": self._skipped}))
-            self._skipped = 0
-        known = services.tokens.get(token.id)
-        if known is None or not known.valid(services.broker.time()):
-            self._ended = "the token is not valid any more"
+            self._stream.skip(missed)
+            self._call.services.counts["tail_skipped"] += missed
 
     def _hear(self, delivery: Delivery) -> None:
         received_at = delivery.message.received_at
@@ -164,36 +101,17 @@ class Follower:
             and not self._sampled.take(received_at)
         ):
             return
-        services = self._call.services
+        services, stream = self._call.services, self._stream
         second = int(services.broker.now())
         if second != self._second:
             self._second, self._sent = second, 0
-            if self._skipped:
-                self._add(_event("skipped", {"messages": self._skipped}))
-                self._skipped = 0
-        if self._sent >= self._rate or self._size > MAX_BUFFER:
-            self._skipped += 1
+            stream.say_skipped()
+        if self._sent >= self._rate or stream.full:
+            stream.skip()
             services.counts["tail_skipped"] += 1
             return
         self._sent += 1
-        self._add(_event("message", shown.message(delivery.message, payloads=True)))
+        stream.add("message", shown.message(delivery.message, payloads=True))
 
     def _over(self, reason: DisconnectReason) -> None:
-        self._ended = self._ended or reason.error or "the plugin client was disconnected"
-        self._wake.set()
-
-    def _add(self, event: bytes) -> None:
-        self._events.append(event)
-        self._size += len(event)
-        self._wake.set()
-
-    def _take(self) -> bytes:
-        data = b"".join(self._events)
-        self._events.clear()
-        self._size = 0
-        self._wake.clear()
-        return data
-
-
-def _event(name: str, data: dict[str, Any]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+        self._stream.end(reason.error or "the plugin client was disconnected")

@@ -53,6 +53,7 @@ SAMPLES = {
     "clearRetained": Sample("/retained", {"filter": "nothing/#"}),
     "publish": Sample("/publish", {}, {"topic": "light/1", "payload": "on", "user_properties": {"a": "b"}}),
     "tail": Sample("/tail", {"filter": "tail/#"}),
+    "trace": Sample("/trace", {"client_id": "lamp"}),
     "listSlowClients": Sample("/slow-clients", {"by": "inflight", "limit": "5"}),
     "getHotTopics": Sample("/hot-topics", {"limit": "5"}),
     "startHotTopics": Sample("/hot-topics", {}, {"filter": "light/#", "seconds": 60}),
@@ -93,7 +94,7 @@ def test_each_route_has_a_sample() -> None:
 def test_each_route_answers_as_the_document_says(site: Site, route: Route) -> None:
     sample = SAMPLES[route.name]
     if route.streams:
-        return  # see test_admin_tail.py
+        return  # see test_admin_tail.py and test_admin_tracing.py
     path = sample.path
     if route.name == "reloadConfiguration":
         site.reloads.append(ReloadReport(applied=(CHANGE,)))

@@ -22,7 +22,10 @@ def timed_chains(runtime: Runtime, chains: Chains, record: Record) -> Chains:
 
     def timed(calls: Calls) -> Calls:
         return tuple(
-            replace(call, function=_TimedFunction(runtime, call, record)) for call in calls
+            replace(call, function=_TimedFunction(runtime, call, record))
+            if call.plugin_id
+            else call
+            for call in calls
         )
 
     return replace(

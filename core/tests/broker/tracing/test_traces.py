@@ -113,6 +113,7 @@ def test_why_a_message_was_dropped(harness: Harness, plugin: HookRecorder) -> No
     plugin.answer("authorize", Deny(rule="line 9"))
     publisher.publish("t", retain=True)
     for found in (read(harness, trace), read(harness, by_client)):
+        assert {one.fields["plugin"] for one in found if one.kind is TraceKind.HOOK} == {"p"}
         drops = [one for one in found if one.kind is TraceKind.DROP]
         assert [(one.name, one.fields["direction"]) for one in drops] == [
             ("offline_qos0", "out"), ("denied", "in"),
