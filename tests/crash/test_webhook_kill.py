@@ -33,7 +33,7 @@ HOOK = """\
 
 
 class Service:
-    """A service that fails now and then, before or after it stores the request."""
+    """A service that fails occasionally, before or after it stores the request."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Planted bugs name a function and a change to it. A bug that no longer fits the source is refused."""
+"""Test that planted bugs name a function and a change to it. A bug that no longer fits the source is refused."""
 
 import pathlib
 

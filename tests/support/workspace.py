@@ -23,7 +23,7 @@ class Member:
 
     @property
     def package(self) -> str:
-        """Return the name of the package that it installs."""
+        """Return the name of the package that the distribution installs."""
         return self.name.replace("-", "_")
 
     @property

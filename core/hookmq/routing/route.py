@@ -95,7 +95,8 @@ class Route:
 
     `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `asked` contains the
     recipients that would be plain without `on_deliver`. `recipients` contains all sessions on the route. `simple` is
-    True if all of these are plain or in `asked`, few enough for one slice, and there are no groups or journals.
+    True if all of these are plain or in `asked`, if one slice can serve them all, and if there are no groups or
+    journals.
     """
 
     __slots__ = (

@@ -70,8 +70,9 @@ class Listener(BaseListener):
         self._acceptor: _Acceptor | None = None
 
     async def open(self, inherited: socket.socket | None = None) -> None:
-        """Start listening, on `inherited` if given: a listening socket from the service manager. Raises ConfigError for
-        unusable certificates, and BindError for an unusable address."""
+        """Start listening on `inherited`, a listening socket from the service manager, or on the configured address if
+        it is None. Raises ConfigError for unusable certificates, and BindError for an unusable address.
+        """
         context = self._context()
         if inherited is None:
             self._socket = await self._loop.run_in_executor(None, open_socket, self.settings)

@@ -57,7 +57,7 @@ class State(Protocol):
     def keys(
         self, names: Sequence[str], spans: Iterable[ledger.Span], times: Times | None = None
     ) -> pa.Table:
-        """Return columns of the rows whose offsets are in the spans, or whose time is in `times`."""
+        """Return the columns `names` of the rows whose offsets are in the spans, or whose time is in `times`."""
 
     def spans(self) -> list[ledger.Span]:
         """Return the first and last offset in each log and partition."""

@@ -225,7 +225,7 @@ class IcebergState:
     def keys(
         self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
     ) -> pa.Table:
-        """Return columns of the rows whose offsets are in the spans, or whose time is in `times`.
+        """Return the columns `names` of the rows whose offsets are in the spans, or whose time is in `times`.
 
         Reads only files that may contain such rows according to their statistics.
         """

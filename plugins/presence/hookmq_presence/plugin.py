@@ -59,8 +59,8 @@ def encoded(client_id: str) -> str:
 class PresencePlugin(Plugin):
     """A plugin that publishes ``online`` and ``offline``, and prevents clients from publishing to these topics.
 
-    The status does not depend on the client. It is therefore also correct after a lost connection,
-    a takeover or a will.
+    The plugin, not the client, publishes the status. The status is therefore also correct after a lost connection, a
+    takeover or a will.
     """
 
     Config = PresenceConfig

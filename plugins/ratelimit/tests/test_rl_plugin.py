@@ -43,7 +43,9 @@ def limited(*limits: dict[str, Any], **config: Any) -> Any:
 
 
 class Passwords(Plugin):
-    """A plugin that accepts clients with the right password. It comes after the rate limits, as recommended."""
+    """A plugin that accepts clients with the right password. The configuration lists it after the rate limits, as
+    recommended.
+    """
 
     def __init__(self) -> None:
         super().__init__(None, Context("passwords"))

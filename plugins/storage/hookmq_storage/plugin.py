@@ -72,7 +72,7 @@ class StoragePlugin(Plugin):
 
     @hookimpl
     def provide_store(self, broker: BrokerHandle) -> Store:
-        """Open the store. With ``durability: memory`` the folder is not touched."""
+        """Open the store. With ``durability: memory``, the folder is not used."""
         config = self.config
         if config.durability == "memory":
             if (config.path / DATABASE).exists():

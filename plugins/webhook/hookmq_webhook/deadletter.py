@@ -38,7 +38,7 @@ SHARE: Final = 8
 
 
 class Dead(NamedTuple):
-    """An event that was given up. `place` is its position in the file, `number` its number in the queue."""
+    """An event that the plugin gave up. `place` is its position in the file, and `number` is its number in the queue."""
 
     place: int
     id: str

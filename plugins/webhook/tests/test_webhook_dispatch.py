@@ -530,8 +530,8 @@ def test_nothing_is_lost_and_nothing_overtakes(
     seed: int,
     stubborn: str,
 ) -> None:
-    """No event is lost or overtaken, although the outbox is killed and stopped and the service
-    fails in any way. The outbox is on a real disk.
+    """No event is lost or overtaken, even if the outbox is killed or stopped, and however the service fails. The
+    outbox is on a real disk.
 
     Every committed event arrives, in order per key, and a repeated event has the same id. A key
     that always fails does not block the others.
@@ -607,9 +607,8 @@ def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
 ) -> None:
     """A lane that catches up while a page is read is not skipped.
 
-    The service was down, returns, and fails now and then, so many keys have a backlog. One key
-    finishes its events in memory while a page for other keys, which starts further on, is being
-    read.
+    The service was down, recovers, and fails occasionally, so many keys have a backlog. One key finishes its events in
+    memory while a page for other keys, which starts further on, is being read.
     """
     chance = random.Random(seed)
     kinds = ["down" if chance.random() < 0.1 else "good" for _ in range(4000)]

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, seed: int, cuts: int) -> int:
-    """Make one recording, and check power cuts at random points of it."""
+    """Make one recording, and check power cuts at random points in it."""
     work = Path(tempfile.mkdtemp(prefix="hookmq-powercut-"))
     try:
         began = time.monotonic()

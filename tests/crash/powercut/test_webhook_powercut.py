@@ -49,7 +49,7 @@ plugins:
 
 
 class Receiver(ThreadingHTTPServer):
-    """A slow receiver that records events before it acknowledges them. It fails now and then."""
+    """A slow receiver that records events before it acknowledges them. It fails occasionally."""
 
     daemon_threads = True
 

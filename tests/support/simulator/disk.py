@@ -302,7 +302,7 @@ class OpenDisk:
     ) -> None:
         """Read a page, as `hookmq.storage.protocols.Store.read` does.
 
-        A delayed page shows the state at the request or at delivery.
+        A delayed page shows the state at the time of the request or of the delivery.
         """
         delay = self.disk.page_delay()
         if not delay:

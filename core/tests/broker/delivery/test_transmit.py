@@ -57,9 +57,7 @@ def test_the_clients_receive_maximum(harness: Harness, kept: bool, learned: bool
 
 
 def test_a_full_window_stops_nothing_else(harness: Harness) -> None:
-    """[MQTT-3.3.4-10, 4.9.0-3] QoS 0 messages and answers are still sent to a client whose window
-    is full.
-    """
+    """[MQTT-3.3.4-10, 4.9.0-3] QoS 0 messages and responses are still sent to a client whose window is full."""
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 2)
     send(harness, range(3))

@@ -145,7 +145,7 @@ def test_bytes_are_shared_by_all_whose_chain_changed_nothing(
         sub.subscribe("t", 1)
 
     def encoded() -> int:
-        """Return how many encodings the message in flight to all subscribers has."""
+        """Return the number of different encodings of the message among all subscribers' messages in flight."""
         harness.connect("pub").publish("t", b"x", 1, user_property=(("k", "v"),))
         sessions = [harness.broker.sessions[sub.client_id] for sub in subs]
         sent = {d.outgoing for session in sessions for d in session.inflight.values()}
