@@ -120,7 +120,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 @pytest.mark.parametrize("member", PUBLISHED)
 def test_each_distribution_can_be_found_and_judged(member: Member) -> None:
-    """The metadata on a package index names the versions of Python, the types, the system and what it is for."""
+    """The metadata on a package index names the versions of Python, the types, the system and the purpose."""
     classifiers = member.project["classifiers"]
     assert len(classifiers) == len(set(classifiers))
     assert not [one for one in classifiers if one.startswith("License ::")]  # `license` says it
@@ -135,7 +135,9 @@ def test_each_distribution_can_be_found_and_judged(member: Member) -> None:
 
 
 def test_all_distributions_have_the_same_urls() -> None:
-    """The repository has no public address yet. Once one distribution names it, all must."""
+    """All distributions have the same URLs. The repository has no public address yet. Once one distribution names it,
+    all must.
+    """
     found = [member.project.get("urls") for member in members() if member.name in IDS]
     assert all(urls == found[0] for urls in found)
 

@@ -40,14 +40,14 @@ def _plain(match: "re.Match[str]") -> str:
 
 
 class ReportingExporter(OTLPMetricExporter):
-    """Notes the result of each export in `health`."""
+    """An exporter that notes the result of each export in `health`."""
 
     health: ExportHealth
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        """Export metrics. Blocks: the SDK calls this in its thread."""
+        """Export metrics. The SDK calls this blocking method in its thread."""
         result = super().export(metrics_data, timeout_millis, **kwargs)
         self.health.note(result is MetricExportResult.SUCCESS)
         return result

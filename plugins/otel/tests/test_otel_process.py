@@ -1,4 +1,4 @@
-"""Trace a broker that runs as a process: its loop continues while the collector does not answer."""
+"""Test traces of a broker that runs as a process: its event loop continues while the collector does not answer."""
 
 from pathlib import Path
 

@@ -137,8 +137,9 @@ class HandleBase:
             raise self._refusal(what, error.detail) from error
 
     def _owns(self, session: Session) -> bool:
-        """Return whether the session's client is this plugin's own. What a plugin does with its own clients is logged
-        only at debug level."""
+        """Return whether the session belongs to one of this plugin's own clients. Actions on these clients are logged
+        only at debug level.
+        """
         connection = session.connection
         return isinstance(connection, PluginMailbox) and connection.owner is self._instance.kept
 

@@ -266,7 +266,9 @@ def test_invalid_arguments_are_refused_at_once(
 def test_subscriptions_of_its_own_clients_are_logged_at_debug_level(
     harness: Harness, mine: HookRecorder, other: HookRecorder
 ) -> None:
-    """A plugin may subscribe its own clients often. Other clients, also those of other plugins, are another matter."""
+    """A plugin may subscribe its own clients often, so this is logged at debug level. Subscriptions of other clients,
+    including those of other plugins, are logged at info level.
+    """
     for owner, level in (("mine", "debug"), ("other", "info")):
         client = harness.clock.run(harness.handle(owner).connect(ClientRequest(f"of-{owner}")))
         harness.logs.clear()
