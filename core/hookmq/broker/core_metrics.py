@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hookmq.broker.broker import Broker
 
 _HOOKS: Final = {
-    "hook_calls_total": "Calls of hooks of plugins, by outcome.",
     "hook_queue_depth": "Events waiting for an observer.",
     "hook_dropped_total": "Events dropped because the queue of an observer was full.",
     "hook_circuit_open": "1 while the observers of a plugin are not called after failures.",
@@ -71,6 +70,7 @@ def register_core(registry: MetricRegistry, broker: "Broker") -> None:
     for name, help in _ROUTES.items():
         read = partial(_read, broker, "state.router", name)
         registry.counter(f"route_cache_{name}_total", help, read)
+    registry.counter("hook_calls_total", "Calls of hooks of plugins, by outcome.", lambda: broker.state.hooks.calls())
     for name, help in _HOOKS.items():
         add = registry.counter if name.endswith("_total") else registry.gauge
         add(name, help, partial(_hook_rows, broker, f"hookmq_{name}"))
@@ -111,7 +111,7 @@ def _dropped(broker: "Broker") -> list[Sample]:
 
 
 def _hook_rows(broker: "Broker", name: str) -> list[Sample]:
-    return [(labels, value) for row, labels, value in broker.state.hooks.metrics() if row == name]
+    return [(labels, value) for row, labels, value in broker.state.hooks.queues() if row == name]
 
 
 def _traffic(broker: "Broker", name: str) -> list[Sample]:

@@ -276,12 +276,32 @@ class Hooks:
 
     # reading -----------------------------------------------------------------------------------------------------
 
+    def calls(self) -> list[tuple[Mapping[str, str], int]]:
+        """Return the number of calls by outcome, for all implemented hooks."""
+        return [
+            (
+                {"hook": name, "outcome": outcome, "plugin": one.instance.id},
+                getattr(stats, outcome),
+            )
+            for name, found in self.registry.items()
+            for one in found
+            for stats in (one.instance.stats(name),)
+            for outcome in SPECS[name].outcomes
+        ]
+
     def metrics(self) -> list[Metric]:
-        """Return all counters for all implemented hooks."""
+        """Return the counters of all observers, and of the calls of all hooks."""
+        rows: list[Metric] = [
+            ("hookmq_hook_calls_total", labels, float(count)) for labels, count in self.calls()
+        ]
+        return rows + self.queues()
+
+    def queues(self) -> list[Metric]:
+        """Return the counters of all observers."""
         rows: list[Metric] = []
-        for name, found in self.registry.items():
-            for one in found:
-                rows += _metrics(one.instance, name)
+        for name in OBSERVERS:
+            for one in self.registry.get(name, ()):
+                rows += _queue_metrics(one.instance, name)
         for instance in self.plugins:
             queue: ObserverQueue | None = instance.kept.queue
             if queue is not None:
@@ -291,11 +311,13 @@ class Hooks:
         return rows
 
     def durations(self) -> list[tuple[Mapping[str, str], Histogram]]:
-        """Return the durations of all implemented hooks, with their labels."""
+        """Return the durations of all hooks that have been timed, with their labels."""
         return [
-            ({"hook": name, "plugin": one.instance.id}, one.instance.stats(name).durations())
+            ({"hook": name, "plugin": one.instance.id}, stats.durations())
             for name, found in self.registry.items()
             for one in found
+            for stats in (one.instance.stats(name),)
+            if stats.timed
         ]
 
     def snapshots(self) -> tuple[PluginSnapshot, ...]:
@@ -487,13 +509,9 @@ def _hook_snapshot(instance: PluginInstance, hook: str) -> HookSnapshot:
     )
 
 
-def _metrics(instance: PluginInstance, hook: str) -> list[Metric]:
-    stats, spec = instance.stats(hook), SPECS[hook]
+def _queue_metrics(instance: PluginInstance, hook: str) -> list[Metric]:
     labels = {"hook": hook, "plugin": instance.id}
-    rows: list[Metric] = [
-        ("hookmq_hook_calls_total", {**labels, "outcome": outcome}, float(getattr(stats, outcome)))
-        for outcome in spec.outcomes
-    ]
+    rows: list[Metric] = []
     queue: ObserverQueue | None = instance.kept.queue
     lane = queue.lanes.get(hook) if queue is not None else None
     if lane is not None:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from functools import lru_cache
 from typing import Final, Literal
 
 from hookmq.model.histogram import Histogram
@@ -123,17 +124,22 @@ class MetricRegistry:
     def text(self, openmetrics: bool = False) -> str:
         """Return all families as text, sorted by name. The media type is `OPENMETRICS` if `openmetrics` is true,
         otherwise `TEXT`."""
-        lines: list[str] = []
+        return "".join(self.parts(openmetrics))
+
+    def parts(self, openmetrics: bool = False) -> Iterator[str]:
+        """Yield `text` family by family, so that the caller can let other work run in between."""
         for name in sorted(self._families):
             family = self._families[name]
             # The Prometheus format uses the counter's full name, OpenMetrics the family's name.
             shown = name if openmetrics or family.kind != "counter" else f"{name}_total"
-            lines.append(f"# HELP {shown} {_escape(family.help, quotes=openmetrics)}")
-            lines.append(f"# TYPE {shown} {family.kind}")
+            lines = [
+                f"# HELP {shown} {_escape(family.help, quotes=openmetrics)}",
+                f"# TYPE {shown} {family.kind}",
+            ]
             lines += [f"{sample} {_number(value)}" for sample, value in self._samples(family)]
+            yield "\n".join(lines) + "\n"
         if openmetrics:
-            lines.append("# EOF")
-        return "\n".join(lines) + "\n"
+            yield "# EOF\n"
 
     def values(self) -> dict[str, float]:
         """Return the value of every sample. The names are those of `text`, such as ``messages_received_total`` or
@@ -205,13 +211,20 @@ def _labels(labels: Mapping[str, str], plugin: str) -> str:
     if not labels:
         return ""
     for name in labels:
-        if not _NAME.fullmatch(name) or name.startswith("__"):
-            raise ValueError(f"invalid label name {name!r}: expected letters, digits and _")
+        _check_label(name)
     pairs = (f'{name}="{_escape(str(labels[name]), quotes=True)}"' for name in sorted(labels))
     return "{" + ",".join(pairs) + "}"
 
 
+@lru_cache(1024)
+def _check_label(name: str) -> None:
+    if not _NAME.fullmatch(name) or name.startswith("__"):
+        raise ValueError(f"invalid label name {name!r}: expected letters, digits and _")
+
+
 def _escape(text: str, quotes: bool) -> str:
+    if "\\" not in text and "\n" not in text and '"' not in text:
+        return text
     text = text.replace("\\", r"\\").replace("\n", r"\n")
     return text.replace('"', r"\"") if quotes else text
 

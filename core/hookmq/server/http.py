@@ -30,6 +30,15 @@ SAFE: Final = {
 """Headers of the listener's own error responses: a browser neither stores them nor shows them as part of a page."""
 
 
+SLICE: Final = 0.002
+"""Seconds for which reading metrics may block the event loop, if no single metric takes longer."""
+
+
+def _check_method(request: web.BaseRequest) -> None:
+    if request.method not in ("GET", "HEAD"):
+        raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
+
+
 class PluginRoute(NamedTuple):
     """A plugin's route; see `PluginRouter.add`."""
 
@@ -185,8 +194,10 @@ class HttpServer(WebServer):
                 return refusal
             if request.path not in HEALTH and self._site.state() == "starting":
                 return web.Response(status=503, headers=SAFE, text="starting\n")
-            if request.path in ("/metrics", *HEALTH):
-                return self._own(request)
+            if request.path in HEALTH:
+                return self._health(request)
+            if request.path == "/metrics":
+                return await self._metrics(request)
             return await self._plugin(request, limit)
         except web.HTTPException as error:
             headers = {n: v for n, v in error.headers.items() if not n.startswith("Content-")}
@@ -221,19 +232,28 @@ class HttpServer(WebServer):
                 return web.Response(status=403, headers=SAFE, text="not from this machine\n")
         return None
 
-    def _own(self, request: web.BaseRequest) -> web.Response:
-        if request.method not in ("GET", "HEAD"):
-            raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD"])
+    def _health(self, request: web.BaseRequest) -> web.Response:
+        _check_method(request)
         state = self._site.state()
         if request.path == "/healthz":
             good = state != "failed"
             return web.Response(status=200 if good else 503, text="ok\n" if good else "failed\n")
-        if request.path == "/readyz":
-            return web.Response(status=200 if state == "ready" else 503, text=f"{state}\n")
+        return web.Response(status=200 if state == "ready" else 503, text=f"{state}\n")
+
+    async def _metrics(self, request: web.BaseRequest) -> web.Response:
+        """Return the metrics. Clients are served in between, because many plugins have many metrics."""
+        _check_method(request)
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
-        text = self._site.metrics.text(openmetrics)
+        now = self._gate.loop.time
+        parts: list[str] = []
+        until = now() + SLICE
+        for part in self._site.metrics.parts(openmetrics):
+            parts.append(part)
+            if now() >= until:
+                await asyncio.sleep(0)
+                until = now() + SLICE
         kind = OPENMETRICS if openmetrics else TEXT
-        return web.Response(body=text.encode(), headers={"Content-Type": kind})
+        return web.Response(body="".join(parts).encode(), headers={"Content-Type": kind})
 
     async def _plugin(self, request: web.BaseRequest, limit: asyncio.Timeout) -> web.StreamResponse:
         route, handler, parts = await self._site.router.resolve(request)

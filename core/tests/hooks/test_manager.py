@@ -341,9 +341,11 @@ def test_every_hook_has_its_metrics(hook: str, make: Make, bound: Bound) -> None
             "hookmq_hook_circuit_open",
         }
     assert names == expected
+    assert hooks.durations() == []
+    hooks.plugins[0].stats(hook).timed_calls(2, 0.5)
     [(labels, durations)] = hooks.durations()
     assert labels == {"hook": hook, "plugin": "p"}
-    assert durations.count == 0
+    assert (durations.count, durations.sum) == (2, 1.0)
 
 
 def test_counters_outlive_a_reload(

@@ -68,6 +68,24 @@ def test_openmetrics_names_families_and_ends() -> None:
     assert '# HELP hookmq_b_total A "quoted" word.\n' in registry.text()
 
 
+def test_the_parts_are_the_text() -> None:
+    registry = MetricRegistry()
+    read: list[str] = []
+
+    def gauge(name: str) -> int:
+        read.append(name)
+        return 1
+
+    for name in ("a", "b"):
+        registry.gauge(name, "A.", partial(gauge, name))
+    parts = registry.parts(openmetrics=True)
+    assert next(parts).startswith("# HELP hookmq_a ")
+    assert read == ["a"]  # the rest is read when it is asked for
+    assert list(parts)[-1] == "# EOF\n"
+    for openmetrics in (True, False):
+        assert "".join(registry.parts(openmetrics)) == registry.text(openmetrics)
+
+
 def test_values_are_read_when_asked_for() -> None:
     registry, counted = MetricRegistry(), [0]
 

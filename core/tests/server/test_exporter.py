@@ -1,5 +1,7 @@
 """Test the metrics that the core exports."""
 
+import asyncio
+import time
 from typing import Any
 
 from hookmq import BUILD
@@ -52,6 +54,34 @@ async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: 
     other = await ask(node, "/metrics", headers=asked)
     assert other.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert other.text.endswith("# EOF\n")
+
+
+async def test_clients_are_served_while_metrics_are_read(begin: Begin, ask: Ask) -> None:
+    """A slow metric does not delay clients by more than its own time: the event loop turns after it."""
+    node = await begin((), http())
+    turns: list[int] = []
+    turned = 0
+
+    def read() -> int:
+        deadline = time.perf_counter() + 0.01
+        while time.perf_counter() < deadline:
+            pass
+        turns.append(turned)
+        return 1
+
+    def turn() -> None:
+        nonlocal turned
+        turned += 1
+        timer[0] = loop.call_soon(turn)
+
+    loop = asyncio.get_running_loop()
+    timer = [loop.call_soon(turn)]
+    for name in ("slow_a", "slow_b", "slow_c"):
+        node._site.metrics.gauge(name, "Slow.", read)
+    answer = await ask(node, "/metrics")
+    timer[0].cancel()
+    assert "hookmq_slow_c 1\n" in answer.text
+    assert len(set(turns)) == 3
 
 
 async def test_dropped_messages_are_counted_by_reason_and_direction(begin: Begin, ask: Ask) -> None:
