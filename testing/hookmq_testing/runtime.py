@@ -384,8 +384,8 @@ class VirtualRuntime:
         raise RuntimeError(f"still busy after {turns} turns")
 
     def advance(self, seconds: float) -> None:
-        """Advance virtual time by `seconds`. Timers run in order, each at its due time, followed by everything it
-        schedules.
+        """Advance virtual time by `seconds`. Timers run in order, each at its due time. Calls that a timer schedules
+        without a delay run directly after it.
 
         Blocking calls that take longer are still running afterwards.
         """

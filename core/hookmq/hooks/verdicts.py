@@ -112,7 +112,7 @@ class Allow:
 
     The verdict is cached for `cache_for` seconds. None caches it until it is invalidated; 0 does not cache it. Use 0
     if the verdict depends on the message. `max_qos` limits the QoS of a subscription or message. If several plugins
-    allow the action, the lowest of each value counts. Invalid values raise ValueError.
+    allow the action, the lowest value of each counts. Invalid values raise ValueError.
     """
 
     cache_for: float | None = None

@@ -208,8 +208,8 @@ class SessionSettings:
     )
     realm: Literal["vouched", "listener", "none"] = setting(
         "vouched",
-        "who owns a session: the user together with the plugin or listener that authenticated the user (vouched), the "
-        "user together with the client's listener, or the user alone (none)",
+        "who owns a session; vouched: the user, with the plugin or listener that authenticated the user; listener: the "
+        "user, with the client's listener; none: the user alone",
     )
     other_owner: Literal["refuse", "replace"] = setting(
         "refuse",
