@@ -25,7 +25,7 @@ class EventKind:
 KINDS: Final[Mapping[str, EventKind]] = {
     "authentication_failure": EventKind(
         "authentication", ("start",), "failure", "warning", True,
-        "A client sent wrong credentials, at CONNECT or at re-authentication.",
+        "A client sent wrong credentials, at CONNECT or at re-authentication, or a wrong token to the admin API.",
     ),
     "connection_refused": EventKind(
         "network", ("connection", "denied"), "failure", "info", False,

@@ -163,7 +163,8 @@ class SecurityLogPlugin(Plugin):
     async def on_event(
         self, client: ClientInfo | None, event: str, fields: Mapping[str, object], plugin: str
     ) -> None:
-        """Report protocol errors, failed handshakes and refused connections, and bans and limits of `ratelimit`."""
+        """Report protocol errors, failed handshakes and refused connections; bans and limits of `ratelimit`; wrong tokens
+        of `admin`."""
         if not plugin:
             action = OF_BROKER.get(event)
             if action is not None:
@@ -175,6 +176,9 @@ class SecurityLogPlugin(Plugin):
             more["hookmq.ban.seconds"] = fields.get("seconds")
             host = str(name) if kind == "ip" and client is None else ""
             self._report("client_banned", client, message, host, **more)
+        elif event == "admin.refused":
+            host = str(fields.get("address", ""))
+            self._report("authentication_failure", None, "wrong token of the admin API", host)
         elif event == "ratelimit.limited":
             limit = fields.get("limit")
             self._report("rate_exceeded", client, f"over {limit}", **{"rule.name": str(limit)})

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from hookmq.server_api import parse_address
@@ -32,6 +33,7 @@ class SecurityEvent:
         return source_of(self.host)
 
 
+@lru_cache(4096)
 def source_of(host: str) -> str:
     """Return the key of a host. An attacker usually controls a whole IPv6 network of 64 bits."""
     address = parse_address(host)

@@ -197,6 +197,15 @@ def test_bans_and_limits_of_ratelimit(make: Make, tmp_path: Path) -> None:
     assert limited["rule.name"] == "100/s"
 
 
+def test_a_wrong_token_of_the_admin_api(make: Make, tmp_path: Path) -> None:
+    harness = make()
+    harness.handle("guard").emit("admin.refused", address="192.0.2.9")
+    harness.settle()
+    [record] = records(tmp_path)
+    assert (record["event.action"], record["source.ip"]) == ("authentication_failure", "192.0.2.9")
+    assert record["message"] == "wrong token of the admin API"
+
+
 def test_a_takeover_by_another_address(make: Make, tmp_path: Path) -> None:
     harness = make()
     harness.connect("c", peer=HOST)
