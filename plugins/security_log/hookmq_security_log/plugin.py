@@ -67,6 +67,7 @@ class SecurityLogPlugin(Plugin):
         self._file: LogFile | None = None
         self._timer: Timer | None = None
         self._broker: BrokerHandle | None = None
+        self._ending = False
         if not config.watch.publish:
             self.idle_hooks = frozenset({"on_published"})
 
@@ -88,6 +89,8 @@ class SecurityLogPlugin(Plugin):
             return
         self._timer.cancel()
         self._timer = None
+        # Other plugins may have ended before, so the last records go to the log and the file only.
+        self._ending = True
         self._flush(broker, end=True)
         if self._file is not None:
             await self._file.close(broker)
@@ -238,6 +241,8 @@ class SecurityLogPlugin(Plugin):
                 self._file.add(line, broker)
             if self.config.log:
                 broker.log(str(record["log.level"]), "security.event", **record)
+            if self._ending:
+                continue
             if self.config.topics:
                 try:
                     broker.publish(PREFIX + record["event.action"], line.encode())

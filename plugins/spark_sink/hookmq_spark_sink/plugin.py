@@ -103,6 +103,8 @@ class SparkSinkPlugin(Plugin):
         for one in self.streams:
             quiet = broker.runtime.promise()
             one.quiet(lambda quiet=quiet: quiet.set_result(None))  # type: ignore[misc]
+            # Plugins that end later may still publish, which must not reach a closed file.
+            broker.invalidate_routes()
             await quiet
             one.close()
 

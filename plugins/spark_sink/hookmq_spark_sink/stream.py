@@ -134,8 +134,8 @@ class Stream:
     # Journal ---------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
-        """Return whether any of the stream's filters matches `topic`."""
-        return any(matches(topic) for matches in self._filters)
+        """Return whether any of the stream's filters matches `topic`. A stream that is closing wants nothing."""
+        return not self._closed and any(matches(topic) for matches in self._filters)
 
     @property
     def full(self) -> bool:
@@ -462,7 +462,8 @@ class Stream:
         self._look_at_fill()
 
     def quiet(self, done: Callable[[], None]) -> None:
-        """Stop retention and merging. Call `done` after the last thread has finished."""
+        """Begin to close: want no more messages, and stop retention and merging. Call `done` after the last thread has
+        finished."""
         self._closed = True
         if self._keeping:
             self._quiet.append(done)

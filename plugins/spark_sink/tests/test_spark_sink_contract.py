@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hookmq.plugin import BrokerHandle, Context, Plugin, hookimpl
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.plugin import SparkSinkPlugin
-from hookmq_testing import PluginInstance
+from hookmq_testing import Harness, PluginInstance, make_plugin
 from hookmq_testing.contracts import PluginContract
 
 STREAM = StreamConfig("all", ("#",))
@@ -36,3 +37,18 @@ class TestSparkSink(PluginContract):
 
     def instance(self, config: Mapping[str, Any], id: str = "") -> PluginInstance:
         return super().instance({"path": str(next(self.folders)), **config}, id)
+
+
+class Late(Plugin):
+    """Publishes when it ends, after the streams have been closed."""
+
+    @hookimpl
+    def on_shutdown(self, broker: BrokerHandle) -> None:
+        broker.publish("a", b"late", 1)
+
+
+def test_a_message_after_the_end_of_the_stream_does_not_fail_the_store(tmp_path: Path) -> None:
+    sink = make_plugin(SparkSinkPlugin, {"path": str(tmp_path), "streams": (STREAM,)})
+    with Harness([Late(None, Context("late")), sink]) as harness:
+        harness.connect("c").publish("a", b"x", qos=1, expect=0)
+    assert not harness.logged("store.failed")
