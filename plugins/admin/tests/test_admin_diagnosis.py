@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from admin_site import DOCUMENT, Site, validate
+from hookmq.plugin import ClientRequest, Delivery
 from hookmq_admin import diagnosis
 from hookmq_admin.cli import register
 from hookmq_admin.drops import DropLog
 from hookmq_admin.hot_topics import HotTopics
+from hookmq_admin.sampling import SampledSubscription
 from hookmq_admin.top_counts import MAX_KEY, TopCounts
 from hookmq_testing import AsyncioClient, Harness, HookRecorder
 from hypothesis import given
@@ -205,6 +207,32 @@ def test_many_messages_are_sampled(harness: Harness, monkeypatch: pytest.MonkeyP
     hot.stop()
     harness.advance(2)
     assert len(harness.broker.state.router) == 1
+
+
+def test_missed_messages_are_estimated(harness: Harness) -> None:
+    """A live tail reports how many messages it missed while it was not subscribed."""
+    broker = harness.handle("mine")
+    client = harness.clock.run(broker.connect(ClientRequest("sampler")))
+    sampled = SampledSubscription(broker, "sampler", "#", 10)
+    taken = 0
+
+    def hear(delivery: Delivery) -> None:
+        nonlocal taken
+        taken += sampled.take(delivery.message.received_at)
+
+    client.on_message = hear
+    assert harness.clock.run(sampled.open()) == 0
+    pub = harness.connect("pub")
+    for _ in range(300):
+        pub.publish("t", b"", 0)
+        harness.advance(0.01)
+    harness.advance(1)
+    sampled.close()
+    assert taken < 50
+    assert taken + sampled.missed == pytest.approx(300, rel=0.4)
+    before = sampled.listened
+    harness.advance(5)
+    assert sampled.listened == before
 
 
 # dropped messages
