@@ -189,5 +189,17 @@ def test_the_chart_renders(tmp_path: Path, values: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not chart.available(), reason="Go and sprig are not installed")
+def test_without_peers_nobody_reads_the_metrics(tmp_path: Path) -> None:
+    """In a NetworkPolicy, an empty list of peers would allow all of them."""
+    (tmp_path / "values.yaml").write_text("networkPolicy: {monitoring: []}")
+    text, _ = chart.render(tmp_path / "values.yaml")
+    policy = manifests(text)["NetworkPolicy", "hookmq"]
+    kubernetes_validate.validate(policy, VERSIONS[0], strict=True)
+    open_ports = {one["port"] for rule in policy["spec"]["ingress"] for one in rule["ports"]}
+    assert open_ports == {"mqtt", "ws"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not chart.available(), reason="Go and sprig are not installed")
 def test_the_files_are_what_the_chart_renders() -> None:
     assert chart.plain() == {name: (chart.PLAIN / name).read_text() for name in chart.FILES}
