@@ -61,6 +61,15 @@ def is_secret_key(key: object) -> bool:
     return any(name == word or name.endswith("_" + word) for word in _SECRET_KEYS)
 
 
+def is_secret_path(path: KeyPath) -> bool:
+    """Return whether the value at `path` must never be shown: its key names a secret, or it is a header of requests,
+    because services take API keys in headers with any name.
+    """
+    if not path:
+        return False
+    return is_secret_key(path[-1]) or (len(path) > 1 and path[-2] == "headers")
+
+
 def is_model(kind: Any) -> bool:
     """Return whether a class validates itself, like a pydantic model."""
     return (
@@ -190,7 +199,7 @@ class ConfigBinder:
             if resolved is None:
                 return None
             node = resolved
-        elif path and is_secret_key(path[-1]):
+        elif is_secret_path(path):
             node = dataclasses.replace(node, secret=True)
         self.nodes[path] = node
         return node

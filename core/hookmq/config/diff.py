@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from hookmq.config.binding import bound_fields, is_secret_key
+from hookmq.config.binding import bound_fields, is_secret_path
 from hookmq.config.diagnostics import KeyPath, dotted
 from hookmq.config.model import Config
 from hookmq.config.show import MASK, masked
@@ -28,7 +28,11 @@ def compare(old: Config, new: Config) -> ReloadReport:
     restart: list[SettingChange] = []
     moved = moved_listeners(old, new)
     for path, before, after in _differences(old, new, ()):
-        secret = any(map(is_secret_key, path)) or _is_secret(old, path) or _is_secret(new, path)
+        secret = (
+            any(is_secret_path(path[: end + 1]) for end in range(len(path)))
+            or _is_secret(old, path)
+            or _is_secret(new, path)
+        )
         change = SettingChange(dotted(path), _shown(before, secret), _shown(after, secret))
         live = _live(path, before, after) or (path[0] == "listeners" and path[1] in moved)
         (applied if live else restart).append(change)

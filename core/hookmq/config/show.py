@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from hookmq.config.binding import bound_fields, is_secret_key, unwrap
+from hookmq.config.binding import bound_fields, is_secret_path, unwrap
 from hookmq.config.diagnostics import KeyPath
 from hookmq.config.model import Config
 from hookmq.config.units import Rate, format_duration, format_size
@@ -51,7 +51,7 @@ def _lines(
         name = _scalar(key)
         node = nodes.get(here)
         origin = _origin(node)
-        secret = (node is not None and node.secret) or is_secret_key(key)
+        secret = (node is not None and node.secret) or is_secret_path(here)
         if secret and child not in (None, ""):
             yield f"{indent}{name}: '{MASK}'", origin
         elif _is_mapping(child) and list(_entries(child)):

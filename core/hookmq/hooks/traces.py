@@ -68,7 +68,8 @@ class TraceEvent:
 
     - `time`: epoch seconds.
     - `client_id`: the client that the event is about, or None.
-    - `topic`: the topic or filter that the event is about, including the mount point, or None.
+    - `topic`: the topic or filter that the event is about, including the mount point, or None. Longer ones than 1,024
+      characters are cut.
     - `name` and `fields`: depend on `kind`. Values are JSON values, except ``payload``, which is bytes.
 
     =========== ============================== ===================================================================

@@ -81,6 +81,14 @@ def test_changed_secrets_are_masked_in_the_report() -> None:
     assert [str(change) for change in report.applied] == ["plugins.p.config.url: *** -> ***"]
 
 
+def test_changed_headers_are_masked_in_the_report() -> None:
+    texts = [BASE.replace("url: x", f"headers: {{x-team: {one}}}") for one in ("one", "two")]
+    report = compare(*[config(text) for text in texts])
+    assert [str(change) for change in report.applied] == [
+        "plugins.p.config.headers.x-team: *** -> ***"
+    ]
+
+
 def test_the_report_as_fields() -> None:
     report = compare(config(BASE), config(BASE + "loop: asyncio\n"))
     assert report.fields() == {"applied": [], "needs_restart": ["loop: auto -> asyncio"]}

@@ -57,6 +57,15 @@ def test_secrets_are_masked_wherever_they_are(tmp_path: pathlib.Path) -> None:
     assert "# f:12, $env: KEY" in text
 
 
+def test_headers_of_requests_are_masked() -> None:
+    """Services take API keys in headers whose names do not say so."""
+    headers = "{x-honeycomb-team: hunter2, content-language: hunter2}"
+    plugins = f"plugins: [{{use: unknown, config: {{headers: {headers}}}}}]"
+    text = show(loads(f"version: 1\nlisteners: [{{type: tcp}}]\n{plugins}\n"))
+    assert "hunter2" not in text
+    assert "x-honeycomb-team: '***'" in text
+
+
 def test_a_password_that_is_not_set_is_shown_as_such() -> None:
     config = loads("version: 1\nlisteners: [{type: tls, tls: {certificate: a}}]\n", environ={})
     assert "key_password: ''" in show(config)

@@ -11,6 +11,8 @@ from hookmq.model.runtime import Promise, Runtime
 
 BUFFER: Final = 10_000
 """Most events that wait to be read."""
+TEXT: Final = 1024
+"""Most characters of a topic, or of another text, in an event. A client may send topics of 65,535 bytes."""
 
 
 class RunningTrace:
@@ -77,7 +79,13 @@ class RunningTrace:
         fields: Mapping[str, object],
     ) -> None:
         """Add an event. The caller must call `wants` and `take` first."""
-        self._events.append(TraceEvent(self._runtime.time(), kind, name, client_id, topic, fields))
+        if topic is not None:
+            topic = shortened(topic)
+        short = {
+            key: shortened(value) if isinstance(value, str) else value
+            for key, value in fields.items()
+        }
+        self._events.append(TraceEvent(self._runtime.time(), kind, name, client_id, topic, short))
         self._wake()
 
     def stop(self, reason: str = "stopped") -> None:
@@ -114,3 +122,8 @@ class RunningTrace:
             self._reader = self._runtime.promise()
             await self._reader
         return self._events.popleft()
+
+
+def shortened(text: str) -> str:
+    """Return `text`, or its beginning and an ellipsis if it is longer than `TEXT`."""
+    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"

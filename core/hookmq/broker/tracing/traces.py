@@ -8,7 +8,7 @@ from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.state import BrokerState
 from hookmq.broker.tracing.connection_tap import ConnectionTap
-from hookmq.broker.tracing.running_trace import RunningTrace
+from hookmq.broker.tracing.running_trace import RunningTrace, shortened
 from hookmq.broker.tracing.timed_calls import timed_chains, topic_of
 from hookmq.hooks.chain import Chains, HookImplementation, any_matches
 from hookmq.hooks.instance import KeptState, PluginInstance
@@ -227,13 +227,15 @@ class Traces:
         recipients = [
             {
                 "client_id": one.session.client_id,
-                "filter": one.subscription.filter,
+                "filter": shortened(one.subscription.filter),
                 "qos": min(one.qos, message.qos),
                 "online": one.session.connection is not None,
             }
             for one in route.recipients[:_SHOWN]
         ]
-        groups = [f"$share/{one.share}/{one.topic_filter}" for one in route.groups[:_SHOWN]]
+        groups = [
+            shortened(f"$share/{one.share}/{one.topic_filter}") for one in route.groups[:_SHOWN]
+        ]
         return {
             "matched": matched,
             "qos": message.qos,

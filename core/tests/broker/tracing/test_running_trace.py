@@ -81,6 +81,20 @@ def test_events_that_nobody_reads_are_bounded(
     assert [event.name for event in read.events] == ["0", "1", "2", "3", "rate"]
 
 
+def test_long_texts_are_cut(harness: Harness) -> None:
+    """Otherwise, the events of one trace could hold 600 MB of topics."""
+    trace = RunningTrace(harness.clock, TraceRequest(client_id="a"), lambda _: None)
+    fields = {"reason": "r" * 65_535, "code": 7}
+    trace.add(TraceKind.EVENT, "x", None, "t" * 65_535, fields)
+    trace.stop()
+    events = Read(harness, trace).events
+    harness.settle()
+    assert [(len(one.topic or ""), len(str(one.fields["reason"]))) for one in events] == [
+        (running_trace.TEXT, running_trace.TEXT)
+    ]
+    assert events[0].fields["code"] == 7
+
+
 @pytest.mark.parametrize(
     ("request_", "selected"),
     [
