@@ -31,7 +31,16 @@ from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, 
 from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, hookimpl
 from hookmq.hooks.traces import Trace, TraceEvent, TraceKind, TraceRequest
-from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled, Limits
+from hookmq.hooks.verdicts import (
+    Accept,
+    Allow,
+    Challenge,
+    Deny,
+    Drop,
+    Handled,
+    Limits,
+    PluginDecision,
+)
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
 from hookmq.model.errors import (
     BindError,
@@ -144,6 +153,10 @@ class Plugin:
     idle_hooks: frozenset[str] = frozenset()
     """Hooks that the class implements but this object does not need. The broker does not call them. Set this in
     `__init__`."""
+
+    offered_services: Mapping[str, object] = MappingProxyType({})
+    """Objects that other plugins may use, by a name that says what they do: ``{"accounts": self.manager}``. Others find
+    them with `BrokerHandle.services`, so that plugins need not import each other. Set this in `__init__`."""
 
     authorize_actions: ClassVar[frozenset[Action]] = frozenset(
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
@@ -273,6 +286,7 @@ __all__ = [
     "Page",
     "Peer",
     "Plugin",
+    "PluginDecision",
     "PluginError",
     "PluginSnapshot",
     "PluginState",

@@ -26,6 +26,7 @@ from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.extensions import PluginExtensions
 from hookmq.server.server import Server
 from hookmq.server.settings import HttpSettings, ListenerSettings
+from hookmq_accounts.plugin import AccountsPlugin
 from hookmq_admin.openapi import document
 from hookmq_admin.plugin import AdminPlugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
@@ -34,6 +35,13 @@ from jsonschema import Draft202012Validator
 
 T = TypeVar("T")
 DOCUMENT = document()
+ACCOUNTS = {
+    "unknown": "ignore",
+    "anonymous": "ignore",
+    "max_users": 20,
+    "max_groups": 9,
+    "argon2": {"memory": 1 << 20, "passes": 1, "lanes": 1},
+}
 
 
 class Doors(Plugin):
@@ -90,6 +98,7 @@ class Site:
         plugins = (
             make_plugin(RateLimitPlugin, {"limits": [{"what": "publishes", "rate": "1000/s"}]}, "rl", use="ratelimit"),
             self.admin,
+            make_plugin(AccountsPlugin, ACCOUNTS, "accounts"),
             make_plugin(Doors),
         )  # fmt: skip
         hooks = Hooks(plugins)

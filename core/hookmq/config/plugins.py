@@ -29,7 +29,7 @@ from hookmq.server.settings import TYPES
 Loaded = tuple[InstalledPlugin, type[Plugin]]
 
 FIRST_PARTY: Final = {
-    "acl_file": "acl_file", "admin": "admin", "auth_http": "auth_http", "auth_jwt": "auth_jwt",
+    "accounts": "accounts", "acl_file": "acl_file", "admin": "admin", "auth_http": "auth_http", "auth_jwt": "auth_jwt",
     "auth_password": "auth_password", "otel": "otel", "ratelimit": "ratelimit", "security_log": "security_log",
     "spark_sink": "spark_sink", "storage": "storage", "webhook": "webhook", "webhook_filter": "webhook",
 }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Protocol
 from hookmq.hooks.clients import ClientHandle, ClientRequest
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.traces import Trace, TraceRequest
-from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled
+from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled, PluginDecision
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action
 from hookmq.model.message import Message
@@ -23,6 +23,7 @@ from hookmq.model.snapshots import (
     SharedGroup,
     SubscriptionSnapshot,
 )
+from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
 
@@ -132,6 +133,36 @@ class BrokerHandle(Protocol):
         The result is a Deny if the QoS exceeds `Allow.max_qos`, or for topics below ``$SYS/``. If a plugin fails, it is
         a Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError for
         other actions, for an invalid topic, or if called in a thread.
+        """
+
+    def explain(
+        self,
+        client: ClientInfo,
+        action: Action,
+        topic: str,
+        message: Message | None = None,
+        subscription: Subscription | None = None,
+    ) -> Awaitable[tuple[PluginDecision, ...]]:
+        """Ask each plugin separately whether `client` may perform `action` on `topic`. For tools that explain decisions.
+
+        The result has one entry for each plugin that decides on this action and this client's listener, in the order of
+        the configuration. `authorize` combines these verdicts: the first Deny is final, and otherwise at least one Allow
+        is needed. A plugin that fails denies with ``decided=False``. If all abstain, there is one more entry with the
+        verdict of ``authz.default``.
+
+        The arguments are those of `authorize`. The action may also be DELIVER: every plugin that decides on deliveries
+        is then asked, with `subscription` or, if it is None, with a QoS 0 subscription to `topic`. A delivery that no
+        plugin denies is allowed. Raises PluginError as `authorize` does.
+        """
+
+    def explain_connect(self, request: ClientRequest) -> Awaitable[tuple[PluginDecision, ...]]:
+        """Ask each plugin separately whether it would accept a client with these credentials. No client is connected.
+
+        The result has one entry for each plugin with `on_connect` that serves ``request.listener``, in the order of the
+        configuration. The first Deny is final, and otherwise at least one Accept is needed. If all abstain, there is one
+        more entry with the verdict of ``auth.default``. `on_auth`, limits of the broker and session ownership are not
+        considered, and refusals are not reported to `on_auth_failed`. ``request.accept`` is ignored. Raises PluginError
+        as `connect` does.
         """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
@@ -319,6 +350,15 @@ class BrokerHandle(Protocol):
     def plugins(self) -> tuple[PluginSnapshot, ...]:
         """Return all configured plugins, in the order of the configuration, with the counters of their hooks. Raises
         PluginError in a thread.
+        """
+
+    def services(self, name: str) -> Mapping[str, object]:
+        """Return the objects that plugins offer under `name`, by plugin id, in the order of the
+        configuration.
+
+        Plugins that are disabled or have not finished `on_startup` are left out. A reload may replace a plugin and its
+        services, so call this whenever you need a service instead of storing the result. The plugin that offers a
+        service documents its interface. Raises PluginError in a thread.
         """
 
     def configuration(self) -> str:

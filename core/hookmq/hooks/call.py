@@ -100,7 +100,8 @@ def own_notes(accept: Accept, plugin_id: str) -> Accept:
 def _merge_allows(first: Allow, later: Allow) -> Allow:
     if later is first or (later.cache_for is None and later.max_qos is None):
         return first
-    return Allow(least(first.cache_for, later.cache_for), least(first.max_qos, later.max_qos))
+    cache_for = least(first.cache_for, later.cache_for)
+    return Allow(cache_for, least(first.max_qos, later.max_qos), first.rule)
 
 
 _CONNECT: Final = _Rule(Accept, merge_accepts, frozenset({Deny}), _NOT_ACCEPTED)
@@ -162,7 +163,9 @@ def _once(done: Callable[[Allow | Deny, str], None]) -> Callable[[Allow | Deny, 
     """Wrap `done` so that the result is not cached."""
 
     def told(verdict: Allow | Deny, by: str) -> None:
-        done(Allow(0.0, verdict.max_qos) if isinstance(verdict, Allow) else verdict, by)
+        if isinstance(verdict, Allow):
+            verdict = Allow(0.0, verdict.max_qos, verdict.rule)
+        done(verdict, by)
 
     return told
 

@@ -328,6 +328,14 @@ class Hooks:
                 hooks[one.instance.id].append(_hook_snapshot(one.instance, name))
         return tuple(_plugin_snapshot(one, tuple(hooks[one.id])) for one in self.plugins)
 
+    def services(self, name: str) -> dict[str, object]:
+        """Return the services with this name of all plugins that are started and not disabled, by plugin id."""
+        return {
+            one.id: one.plugin.offered_services[name]
+            for one in self.plugins
+            if one.kept.started and not one.disabled and name in one.plugin.offered_services
+        }
+
     def explain(self, hook: str) -> list[ChainStep]:
         """Return a hook's chain, step by step. Raises KeyError for an unknown hook."""
         spec = SPECS[hook]

@@ -6,7 +6,7 @@ replaces the old one. Accept and Allow consent. Verdicts are immutable, so a plu
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -112,11 +112,13 @@ class Allow:
 
     The verdict is cached for `cache_for` seconds. None caches it until it is invalidated; 0 does not cache it. Use 0
     if the verdict depends on the message. `max_qos` limits the QoS of a subscription or message. If several plugins
-    allow the action, the lowest value of each counts. Invalid values raise ValueError.
+    allow the action, the lowest value of each counts. Invalid values raise ValueError. `rule` is the plugin's rule that
+    decided, such as ``acl.yaml:12``: `BrokerHandle.explain` returns it, and nothing else uses it.
     """
 
     cache_for: float | None = None
     max_qos: int | None = None
+    rule: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.cache_for is not None and not self.cache_for >= 0:
@@ -158,6 +160,15 @@ class Deny:
         if not code.failed:
             raise ValueError(f"{code.text} is not a failure: Deny needs a code of 0x80 or above")
         object.__setattr__(self, "code", code)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginDecision:
+    """What one plugin decided: see `BrokerHandle.explain`. `verdict` is None if the plugin abstained. `plugin` is '' if
+    all plugins abstained, so that a setting decided."""
+
+    plugin: str
+    verdict: Accept | Allow | Deny | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,4 +223,4 @@ def least(first: Any, second: Any) -> Any:
     return first if second is None or first <= second else second
 
 
-__all__ = ["Accept", "Allow", "Challenge", "Deny", "Drop", "Handled", "Limits"]
+__all__ = ["Accept", "Allow", "Challenge", "Deny", "Drop", "Handled", "Limits", "PluginDecision"]

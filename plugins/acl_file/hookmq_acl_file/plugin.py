@@ -33,7 +33,6 @@ from hookmq_toolkit.rules import Rule
 from hookmq_acl_file.file import LARGE, Format, Loaded, load
 from hookmq_acl_file.index import Chosen, Index
 
-_ALLOWED: dict[int | None, Allow] = {qos: Allow(max_qos=qos) for qos in (None, 0, 1, 2)}
 _ASKED = frozenset({Action.PUBLISH, Action.SUBSCRIBE, Action.WILL})
 
 
@@ -126,7 +125,7 @@ class AclFilePlugin(Plugin):
             return self._unmatched
         if rule.allow:
             self.allowed += 1
-            return _ALLOWED[rule.qos]
+            return Allow(max_qos=rule.qos, rule=rule.source)
         self.denied += 1
         return Deny(
             reason=f"denied by {rule.source}" if self.config.explain else None, rule=rule.source

@@ -21,26 +21,13 @@ from ipaddress import ip_network
 from typing import Final
 
 from hookmq.plugin import Action, ConfigError
-from hookmq_toolkit.rules import Rule, check_rule
+from hookmq_toolkit.rules import ACTIONS, Rule, check_rule, condition_problem
 from hookmq_toolkit.yaml_places import Node, parse
 
 from hookmq_acl_file.index import Entry, Index
 from hookmq_acl_file.problems import Problems
 from hookmq_acl_file.who import CERTIFICATE_FIELDS, EVERYBODY, Network, Who
 
-_READ: Final = frozenset({Action.SUBSCRIBE, Action.DELIVER})
-_WRITE: Final = frozenset({Action.PUBLISH, Action.WILL})
-ACTIONS: Final = {
-    "publish": _WRITE,
-    "subscribe": _READ,
-    "deliver": frozenset({Action.DELIVER}),
-    "will": frozenset({Action.WILL}),
-    "all": _READ | _WRITE,
-}
-"""The actions that each word in the file covers.
-
-A client that may subscribe may receive the messages, and a client that may publish may set a will.
-"""
 _MAX_NODES: Final = 8_000_000
 """Maximum number of YAML nodes, more than a rule file of `file.MAX_BYTES` can need."""
 _RULE_KEYS: Final = ("allow", "deny", "who", "qos", "retain", "topic")
@@ -119,18 +106,13 @@ class _Reader:
             raise self._wrong("a rule must have either allow or deny", node)
         allow = "allow" in rule
         words, actions = self._actions(rule["allow" if allow else "deny"])
-        asks = Action.SUBSCRIBE in actions
         who = self._who(rule["who"]) if "who" in rule else EVERYBODY
         qos = self._qos(rule["qos"]) if "qos" in rule else None
-        if qos is not None and asks and not allow:
-            raise self._wrong(
-                "qos has no effect if subscribe is denied: every subscription includes QoS 0",
-                rule["qos"].key or node,
-            )
         retain = self._flag(rule["retain"], "retain") if "retain" in rule else None
-        if retain is not None and asks:
-            hint = "use publish, will or deliver"
-            raise self._wrong("retain has no effect on subscribe", rule["retain"].key or node, hint)
+        problem = condition_problem(allow, actions, qos, retain)
+        if problem is not None:
+            key, why, hint = problem
+            raise self._wrong(why, rule[key].key or node, hint)
         if "topic" not in rule:
             raise self._wrong("the key topic is missing", node, 'for every topic: topic: "#"')
         if next(reversed(rule)) != "topic":

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, Protocol
 from aiohttp import web
 from hookmq.plugin import HttpRouter, PluginError, StaleCursor, StoreError
 
+from hookmq_admin.audit import recorded
 from hookmq_admin.encoding import send
 from hookmq_admin.errors import ApiError
 from hookmq_admin.fields import parse_body, parse_query
@@ -149,9 +150,11 @@ class _Served:
         status = 200 if error is None else error.status
         result = "ok" if error is None else error.detail
         shown: dict[str, Any] = dict(parts)
+        fields = {**route.query, **(route.body or {})}
         for name, value in arguments.items():
             if value not in (None, ""):
-                shown[name] = f"<{len(value)} characters>" if name in route.hidden else value
+                hidden = name in route.hidden or fields[name].secret
+                shown[name] = recorded(value, hidden, fields[name].secret)
         services.log(
             "info", "admin.change", action=route.name, name=token.name, address=address,
             status=status, result=result,

@@ -86,6 +86,16 @@ def _key(keys: str, number: int) -> str:
     return f"{keys}{number:016x}"
 
 
+def recorded(value: Any, hidden: bool, secret: bool) -> Any:
+    """Return the form in which an entry shows the value of an argument: a `secret` only as present, and a `hidden` or
+    long value by its length."""
+    if secret:
+        return "***"
+    if isinstance(value, list | dict):
+        return f"<{len(value)} items>" if hidden or len(json.dumps(value)) > MAX_TEXT else value
+    return f"<{len(value)} characters>" if hidden else value
+
+
 def _cut(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _cut(one) for name, one in value.items()}

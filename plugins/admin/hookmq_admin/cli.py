@@ -10,7 +10,7 @@ from typing import Any, Final
 from hookmq.cli_api import count, qos, seconds
 from hookmq.plugin import CommandGroup
 
-from hookmq_admin import diagnosis_cli, trace_cli
+from hookmq_admin import accounts_cli, diagnosis_cli, trace_cli
 from hookmq_admin.api_client import DEFAULT_URL, TOKEN, ApiClient, add_options, part
 from hookmq_admin.tables import print_fields, print_table, shown
 from hookmq_admin.tokens import ROLES
@@ -23,9 +23,12 @@ examples:
   hookmq admin subs --topic light/1
   hookmq admin tail 'light/#' --json
   hookmq admin tokens create grafana --role viewer
+  hookmq admin users add ann --group staff
+  hookmq admin rules add --group staff allow publish,subscribe 'light/#'
+  hookmq admin access ann publish light/1
 
 The token is in --token-file or ${TOKEN}. The plugin is at {DEFAULT_URL} unless --url names another place.
-exit codes: 0 done, 1 refused or not reachable, 2 usage error"""
+exit codes: 0 done or allowed, 1 refused, denied or not reachable, 2 usage error"""
 Run = Callable[[ApiClient, argparse.Namespace], Any]
 CLIENT_COLUMNS: Final = (
     "client_id", "identity", "connected", "listener", "address", "version", "subscriptions", "inflight", "queued",
@@ -103,6 +106,7 @@ def register(group: CommandGroup) -> None:
     command("reload", "Reload the configuration and print the changes", _reload)
     _limit(command("audit", "List changes, the newest first", _audit))
     _tokens(commands, command)
+    accounts_cli.register(commands, command)
 
 
 def _tokens(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -132,11 +136,13 @@ def _one(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _run(run: Run, arguments: argparse.Namespace) -> int:
-    """Run a command. If it returns a value, print it."""
+    """Run a command. If it returns an exit code, return this. Print any other value."""
     try:
         found = run(ApiClient.of(arguments), arguments)
     except KeyboardInterrupt:
         return 130
+    if type(found) is int:
+        return found
     if found is not None:
         if arguments.json:
             print(json.dumps(found, indent=2))

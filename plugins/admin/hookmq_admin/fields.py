@@ -9,7 +9,7 @@ from hookmq.plugin import ProtocolError
 
 from hookmq_admin.errors import ApiError
 
-Kind = Literal["string", "integer", "number", "boolean", "map"]
+Kind = Literal["string", "integer", "number", "boolean", "map", "list", "object"]
 MAX_TEXT: Final = 65_535
 """Maximum length of a string in characters, unless a field has a lower limit."""
 MAX_PAIRS: Final = 64
@@ -21,7 +21,8 @@ class Field:
     """One field of a query or a JSON body.
 
     For a string, `minimum` and `maximum` limit its length. `check` raises ValueError or ProtocolError for an invalid
-    value. A ``map`` is an object of strings.
+    value. A ``map`` is an object of strings. A ``list`` has at most `maximum` values of `items`. An ``object`` has
+    `fields`; those that are missing or null are left out. The value of a `secret` is never shown or recorded.
     """
 
     kind: Kind
@@ -32,6 +33,9 @@ class Field:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     check: Callable[[Any], object] | None = None
+    items: "Field | None" = None
+    fields: "Mapping[str, Field] | None" = None
+    secret: bool = False
 
     def from_text(self, name: str, text: str) -> Any:
         """Return the value of a query parameter. Raises ApiError."""
@@ -50,8 +54,13 @@ class Field:
     def parse(self, name: str, value: Any) -> Any:
         """Return `value` if it is valid. Raises ApiError."""
         if not _is(self.kind, value):
-            wanted = "object of strings" if self.kind == "map" else self.kind
-            raise ApiError(400, f"expected {wanted}, found {_kind(value)}", name)
+            raise ApiError(
+                400, f"expected {_WANTED.get(self.kind, self.kind)}, found {_kind(value)}", name
+            )
+        if self.items is not None:
+            return self._parse_items(self.items, name, value)
+        if self.fields is not None:
+            return _parse_fields(self.fields, value, f"{name}.")
         texts = [value] if isinstance(value, str) else []
         if self.kind == "map":
             if len(value) > MAX_PAIRS:
@@ -74,6 +83,13 @@ class Field:
             except ValueError as error:
                 raise ApiError(400, str(error), name) from None
         return value
+
+    def _parse_items(self, items: "Field", name: str, value: list[Any]) -> list[Any]:
+        if self.maximum is not None and len(value) > self.maximum:
+            raise ApiError(400, f"expected at most {self.maximum:g} items", name)
+        if self.minimum is not None and len(value) < self.minimum:
+            raise ApiError(400, f"expected at least {self.minimum:g} items", name)
+        return [items.parse(f"{name}[{index}]", one) for index, one in enumerate(value)]
 
     def _check_size(self, name: str, value: Any) -> None:
         if isinstance(value, bool | dict):
@@ -98,6 +114,16 @@ class Field:
                 "maxProperties": MAX_PAIRS,
                 "description": self.help,
             }
+        if self.items is not None:
+            bounds = {"minItems": self.minimum, "maxItems": self.maximum}
+            return {
+                "type": "array",
+                "items": self.items.schema(),
+                "description": self.help,
+                **{name: limit for name, limit in bounds.items() if limit is not None},
+            }
+        if self.fields is not None:
+            return {**schema_of(self.fields), "description": self.help}
         found: dict[str, Any] = {"type": self.kind, "description": self.help}
         if self.choices:
             found["enum"] = list(self.choices)
@@ -110,6 +136,20 @@ class Field:
 
 
 Fields = Mapping[str, Field]
+_WANTED: Final = {"map": "object of strings", "list": "array"}
+
+
+def schema_of(fields: Fields) -> dict[str, Any]:
+    """Return the JSON schema of an object with these fields."""
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: field.schema() for name, field in fields.items()},
+        "additionalProperties": False,
+    }
+    required = [name for name, field in fields.items() if field.required]
+    if required:
+        schema["required"] = required
+    return schema
 
 
 def parse_query(fields: Fields, query: list[tuple[str, str]]) -> dict[str, Any]:
@@ -128,13 +168,21 @@ def parse_body(fields: Fields, body: object) -> dict[str, Any]:
     """Return the values of all fields from a JSON body. Raises ApiError."""
     if not isinstance(body, dict):
         raise ApiError(400, f"expected a JSON object, found {_kind(body)}")
+    return _complete(fields, _parse_fields(fields, body, ""))
+
+
+def _parse_fields(fields: Fields, given: dict[str, Any], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in body.items():
+    for name, value in given.items():
         if name not in fields:
-            raise ApiError(400, f"unknown field; expected {_names(fields)}", name[:80])
+            raise ApiError(400, f"unknown field; expected {_names(fields)}", where + name[:80])
         if value is not None:
-            found[name] = fields[name].parse(name, value)
-    return _complete(fields, found)
+            found[name] = fields[name].parse(where + name, value)
+    if where:  # a part of the body; `_complete` does this for the whole
+        for name, field in fields.items():
+            if field.required and name not in found:
+                raise ApiError(400, "the field is missing", where + name)
+    return found
 
 
 def _complete(fields: Fields, found: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +201,10 @@ def _is(kind: Kind, value: object) -> bool:
         return isinstance(value, str)
     if kind == "boolean":
         return isinstance(value, bool)
+    if kind == "list":
+        return isinstance(value, list)
+    if kind == "object":
+        return isinstance(value, dict)
     if kind == "map":
         return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
     if isinstance(value, bool):

@@ -9,7 +9,17 @@ import sys
 from http import HTTPStatus
 from typing import Any, Final
 
-from hookmq_admin import access, clients, diagnosis, messages, system, tracing
+from hookmq_admin import (
+    access,
+    accounts,
+    clients,
+    decisions,
+    diagnosis,
+    messages,
+    system,
+    tracing,
+)
+from hookmq_admin.fields import schema_of
 from hookmq_admin.schemas import COMPONENTS, ref
 from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
@@ -31,7 +41,8 @@ OPENAPI: Final = Route(
     "GET", "/openapi.json", "getOpenapi", Role.VIEWER, "Get this document", document_route, {"type": "object"}
 )  # fmt: skip
 ROUTES: Final = (
-    *system.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, OPENAPI,
+    *system.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES,
+    *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 
@@ -94,17 +105,11 @@ def _operation(route: Route) -> dict[str, Any]:
     if parameters:
         found["parameters"] = parameters
     if route.body is not None:
-        required_fields = [name for name, field in route.body.items() if field.required]
-        schema = {
-            "type": "object",
-            "properties": {name: field.schema() for name, field in route.body.items()},
-            "additionalProperties": False,
-        }
-        if required_fields:
-            schema["required"] = required_fields
+        schema = schema_of(route.body)
         found["requestBody"] = {
-            "required": bool(required_fields), "content": {JSON: {"schema": schema}}
-        }  # fmt: skip
+            "required": "required" in schema,
+            "content": {JSON: {"schema": schema}},
+        }
     return found
 
 

@@ -66,6 +66,7 @@ _SUBSCRIPTION: Final[Schema] = {
     "client_id": TEXT, "filter": TEXT, "topic_filter": TEXT, "share": maybe(TEXT), "qos": WHOLE, "no_local": FLAG,
     "retain_as_published": FLAG, "retain_handling": WHOLE, "identifier": maybe(WHOLE),
 }  # fmt: skip
+_ACCOUNT: Final[Schema] = {"name": TEXT, "note": TEXT}
 
 _COUNTED: Final[Schema] = {
     "messages": WHOLE, "bytes": WHOLE,
@@ -140,6 +141,43 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),
     "Reload": record(applied=listed(ref("Change")), needs_restart=listed(ref("Change"))),
+    "Rule": record(
+        ("allow", "deny", "qos", "retain"), id=WHOLE, allow=listed(TEXT), deny=listed(TEXT), topic=listed(TEXT),
+        qos=WHOLE, retain=FLAG,
+    ),
+    "User": record(
+        **_ACCOUNT, rules=listed(ref("Rule")), created_at=TIME, changed_at=TIME, revision=WHOLE, enabled=FLAG,
+        groups=listed(TEXT), has_password=FLAG,
+    ),
+    "Group": record(
+        **_ACCOUNT, rules=listed(ref("Rule")), created_at=TIME, changed_at=TIME, revision=WHOLE
+    ),
+    "ExportedRule": record(
+        ("allow", "deny", "qos", "retain"), allow=listed(TEXT), deny=listed(TEXT), topic=listed(TEXT), qos=WHOLE,
+        retain=FLAG,
+    ),
+    "ExportedUser": record(
+        ("hash",), **_ACCOUNT, rules=listed(ref("ExportedRule")), enabled=FLAG, groups=listed(TEXT), hash=TEXT
+    ),
+    "ExportedGroup": record(**_ACCOUNT, rules=listed(ref("ExportedRule"))),
+    "Accounts": record(
+        version=WHOLE, groups=listed(ref("ExportedGroup")), users=listed(ref("ExportedUser"))
+    ),
+    "PluginDecision": record(
+        plugin={"type": "string", "description": "the plugin id; empty for a default"}, rule=TEXT, reason=TEXT,
+        verdict={"type": "string", "enum": ["accept", "allow", "deny", "undecided", "abstain"]}, code=maybe(WHOLE),
+        max_qos=maybe(WHOLE), identity=maybe(TEXT), claims={"type": "object"},
+    ),
+    "Access": record(
+        allowed=FLAG, decided=FLAG, plugin=TEXT, rule=TEXT, why=TEXT, plugins=listed(ref("PluginDecision")),
+        client=record(
+            client_id=TEXT, identity=maybe(TEXT), vouched_by=maybe(TEXT), listener=TEXT, online=FLAG
+        ),
+    ),
+    "Credentials": record(
+        accepted=FLAG, decided=FLAG, identity=maybe(TEXT), plugin=TEXT, rule=TEXT, why=TEXT,
+        plugins=listed(ref("PluginDecision")),
+    ),
     "Token": record(
         id=TEXT, name=TEXT, role=TEXT, identity=TEXT, created_at=TIME, created_by=TEXT, expires_at=maybe(TIME)
     ),

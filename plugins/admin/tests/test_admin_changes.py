@@ -173,11 +173,12 @@ def test_a_reload_reports_its_changes_or_its_error(site: Site) -> None:
 
 
 def test_the_state_of_the_broker(site: Site) -> None:
+    site.client("somebody")
     assert site.ask("GET", "/configuration").json == {"yaml": "version: 1\n"}
     listeners = site.ask("GET", "/listeners").json["items"]
     assert [(one["name"], one["type"]) for one in listeners] == [("tcp", "tcp"), ("http", "http")]
     plugins = {one["id"]: one for one in site.ask("GET", "/plugins").json["items"]}
-    assert set(plugins) == {"rl", "admin", "doors"}
+    assert set(plugins) == {"rl", "admin", "accounts", "doors"}
     hooks = {hook["name"]: hook for hook in plugins["doors"]["hooks"]}
     assert hooks["on_connect"]["outcomes"]["accept"] > 0
     overview = site.ask("GET", "/overview").json

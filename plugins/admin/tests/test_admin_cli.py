@@ -95,7 +95,7 @@ def test_the_tail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_broker(site: Site, run: Run) -> None:
     assert "version" in run("overview")
     assert [row[0] for row in rows(run("listeners"))] == ["tcp", "http"]
-    assert [row[0] for row in rows(run("plugins"))] == ["rl", "admin", "doors"]
+    assert [row[0] for row in rows(run("plugins"))] == ["rl", "admin", "accounts", "doors"]
     assert run("config") == "version: 1\n"
     site.reloads.append(ReloadReport(applied=(CHANGE,)))
     assert rows(run("reload")) == [["log.level", "info", "debug", "now"]]

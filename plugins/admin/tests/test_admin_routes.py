@@ -13,6 +13,7 @@ from hookmq_admin.openapi import ROUTES
 from hookmq_admin.services import Route
 from hookmq_admin.tokens import Role
 
+RULE = {"allow": ["publish"], "topic": ["a/%u/#"], "qos": 1, "retain": False}
 COMMITTED = Path(__file__).parents[1] / "openapi.json"
 
 
@@ -66,6 +67,25 @@ SAMPLES = {
     "createToken": Sample("/tokens", {}, {"name": "made", "role": "viewer", "expires_in": 60}),
     "revokeToken": Sample("/tokens/unknown"),
     "listAudit": Sample("/audit"),
+    "listUsers": Sample("/users", {"search": "zo", "group": "staff", "enabled": "true"}),
+    "createUser": Sample("/users", {}, {"name": "made", "password": "correct horse", "rules": [RULE]}),
+    "getUser": Sample("/users/zoe"),
+    "changeUser": Sample("/users/zoe", {}, {"note": "changed", "rules": [{**RULE, "id": 1}]}),
+    "deleteUser": Sample("/users/doomed"),
+    "addUserRule": Sample("/users/zoe/rules", {}, {**RULE, "position": 0}),
+    "deleteUserRule": Sample("/users/bob/rules/1"),
+    "setPassword": Sample("/users/zoe/password", {}, {"password": "another horse"}),
+    "listGroups": Sample("/groups"),
+    "createGroup": Sample("/groups", {}, {"name": "made"}),
+    "getGroup": Sample("/groups/staff"),
+    "changeGroup": Sample("/groups/staff", {}, {"rules": [RULE]}),
+    "deleteGroup": Sample("/groups/doomed"),
+    "addGroupRule": Sample("/groups/staff/rules", {}, {"deny": ["subscribe"], "topic": ["secret/#"]}),
+    "deleteGroupRule": Sample("/groups/other/rules/1"),
+    "exportAccounts": Sample("/accounts", {"hashes": "true"}),
+    "importAccounts": Sample("/accounts", {}, {"groups": [{"name": "staff"}], "check": True}),
+    "checkAccess": Sample("/access", {}, {"user": "zoe", "action": "publish", "topic": "a", "claims": {"a": "b"}}),
+    "checkCredentials": Sample("/credentials", {}, {"username": "zoe", "password": "wrong"}),
     "getOpenapi": Sample("/openapi.json"),
 }  # fmt: skip
 CASES = [pytest.param(route, id=route.name) for route in ROUTES]
@@ -84,6 +104,17 @@ def clients(site: Site) -> None:
     publisher = site.client("publisher")
     site.run(publisher.publish("light/1", b"\xff\x00", 1, expect=0, content_type="x/y"))
     site.run(publisher.publish("state/lamp", "ä".encode() * 300, 1, True, expect=0x10))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def accounts(site: Site) -> None:
+    """Users and groups with rules."""
+    groups = [{"name": name, "rules": [RULE]} for name in ("staff", "other", "doomed")]
+    users = [
+        {"name": name, "rules": [RULE], "groups": ["staff"]} for name in ("zoe", "bob", "doomed")
+    ]
+    body = {"groups": groups, "users": users}
+    assert site.ask("POST", "/accounts", json=body).json["created"] == 6
 
 
 def test_each_route_has_a_sample() -> None:

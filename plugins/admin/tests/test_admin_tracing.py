@@ -75,12 +75,14 @@ def test_packets_calls_and_routes_are_streamed_and_audited(site: Site) -> None:
 
     found = site.run(run())
     assert [(one["kind"], one["name"]) for one in found] == [
-        ("received", "PUBLISH"), ("hook", "authorize"), ("drop", "denied"), ("event", "on_denied"), ("sent", "PUBACK"),
+        ("received", "PUBLISH"), ("hook", "authorize"), ("hook", "authorize"), ("drop", "denied"),
+        ("event", "on_denied"), ("sent", "PUBACK"),
     ]  # fmt: skip
     assert found[0]["fields"]["payload"] == {"text": "on", "truncated": False}
-    assert found[1]["fields"]["verdict"] == "deny"
-    assert found[1]["fields"]["reason"] == "not for ann"
-    assert found[1]["fields"]["microseconds"] >= 0
+    assert found[1]["fields"]["verdict"] == "abstain"
+    assert found[2]["fields"]["verdict"] == "deny"
+    assert found[2]["fields"]["reason"] == "not for ann"
+    assert found[2]["fields"]["microseconds"] >= 0
     entry = site.audit()[0]
     assert (entry["action"], entry["status"], entry["name"]) == ("trace", 200, "operator")
     assert entry["arguments"]["client_id"] == "lamp"

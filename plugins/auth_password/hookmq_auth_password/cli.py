@@ -1,7 +1,6 @@
 """``hookmq passwd``: edit the users in a file, even while the broker is running."""
 
 import argparse
-import getpass
 import json
 import os
 import sys
@@ -10,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from hookmq.plugin import CommandGroup, HookMQError
+from hookmq.plugin import CommandGroup, ConfigError
 from hookmq_toolkit.passwords.hashes import Argon2, Format, make, outdated, to_yaml, verify
+from hookmq_toolkit.passwords.prompt import add_password_options, read_password
 
 from hookmq_auth_password import book
 from hookmq_auth_password.files import too_open
@@ -58,7 +58,7 @@ def register(group: CommandGroup) -> None:
         help="group of the user; repeatable; replaces existing groups",
     )
     one.add_argument("--no-password", action="store_true", help="write a user without a password")
-    _secret(one)
+    add_password_options(one)
     defaults = Argon2()
     one.add_argument(
         "--memory",
@@ -87,7 +87,7 @@ def register(group: CommandGroup) -> None:
     one = new("check", check, "validate a file, or verify a password")
     _file(one)
     one.add_argument("user", nargs="?", help="user whose password is verified")
-    _secret(one)
+    add_password_options(one)
     one = new("list", list_, "print the users, their kind of hash, groups and claims")
     _file(one)
     one.add_argument("--json", action="store_true", help="print a JSON list")
@@ -109,44 +109,18 @@ def _file(parser: Any) -> None:
     )
 
 
-def _secret(parser: Any) -> None:
-    """Add the options for a password. A password is never an argument, because every user of the machine can read
-    arguments."""
-    ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--stdin", action="store_true", help="read the password from standard input, one line"
-    )
-    ways.add_argument(
-        "--password-file",
-        type=Path,
-        metavar="FILE",
-        help="read the password from the first line of a file",
-    )
-
-
 def _wrong(arguments: argparse.Namespace, message: str) -> NoReturn:
     arguments.parser.error(message)
     raise AssertionError("argparse did not exit")
 
 
 def _password(arguments: argparse.Namespace, twice: bool) -> bytes:
-    if arguments.stdin:
-        line = sys.stdin.buffer.readline(MAX_PASSWORD + 3)
-    elif arguments.password_file is not None:
-        with open(arguments.password_file, "rb") as file:
-            line = file.readline(MAX_PASSWORD + 3)
-    elif not sys.stdin.isatty():
-        _wrong(arguments, "no terminal: use --stdin or --password-file")
-    else:
-        line = getpass.getpass(f"Password of {arguments.user}: ").encode()
-        if twice and getpass.getpass("Repeat: ").encode() != line:
-            raise HookMQError("the passwords differ")
-    password = line.removesuffix(b"\n").removesuffix(b"\r")
-    if not password:
-        raise HookMQError("the password is empty; no client can use it")
-    if len(password) > MAX_PASSWORD:
-        raise HookMQError(f"the password is longer than {MAX_PASSWORD} bytes")
-    return password
+    try:
+        return read_password(
+            arguments.user, arguments.stdin, arguments.password_file, twice, MAX_PASSWORD
+        )
+    except ConfigError as error:
+        _wrong(arguments, error.message)
 
 
 def add(arguments: argparse.Namespace) -> int:

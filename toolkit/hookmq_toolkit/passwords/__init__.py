@@ -18,8 +18,9 @@ from hookmq_toolkit.passwords.hashes import (
     verify,
 )
 from hookmq_toolkit.passwords.pool import Busy, Pool, neighbours
+from hookmq_toolkit.passwords.prompt import add_password_options, read_password
 
 __all__ = [
-    "MAX_PASSWORD", "Argon2", "Busy", "Cache", "Checker", "Hash", "Pool", "choose_decoy", "make", "neighbours",
-    "nobody", "outdated", "prepare", "read", "to_yaml", "verify",
+    "MAX_PASSWORD", "Argon2", "Busy", "Cache", "Checker", "Hash", "Pool", "add_password_options", "choose_decoy", "make",
+    "neighbours", "nobody", "outdated", "prepare", "read", "read_password", "to_yaml", "verify",
 ]  # fmt: skip

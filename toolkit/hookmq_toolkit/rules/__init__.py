@@ -22,9 +22,11 @@ as if the variable matched any level. Either way, less is allowed, never more.
 
 from hookmq_toolkit.rules.decide import Rules
 from hookmq_toolkit.rules.lists import MAX_LISTED, rules_from_lists
+from hookmq_toolkit.rules.named import ACTIONS, condition_problem
 from hookmq_toolkit.rules.rule import CLIENT_ID, USER, Rule, check_rule
 from hookmq_toolkit.rules.values import rule_values
 
 __all__ = [
-    "CLIENT_ID", "MAX_LISTED", "USER", "Rule", "Rules", "check_rule", "rule_values", "rules_from_lists",
+    "ACTIONS", "CLIENT_ID", "MAX_LISTED", "USER", "Rule", "Rules", "check_rule", "condition_problem", "rule_values",
+    "rules_from_lists",
 ]  # fmt: skip

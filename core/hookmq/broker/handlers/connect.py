@@ -15,6 +15,7 @@ from hookmq.broker.handlers.session_open import identify, open_session, report_f
 from hookmq.broker.handlers.session_owner import id_in_use, voucher
 from hookmq.broker.publish.authorize import authorize
 from hookmq.hooks.call import merge_accepts, run_auth, run_connect
+from hookmq.hooks.chain import Chains
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Limits
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, DisconnectReason, EndedBy
@@ -82,9 +83,13 @@ def _username(connection: ClientConnection, packet: Connect) -> str | None:
     the client has no user name, or if a plugin hides it as a credential."""
     if connection.scope.identity:
         return _certified(connection) or None
-    username = packet.username
+    return visible_username(connection.chains, packet.username)
+
+
+def visible_username(chains: Chains, username: str | None) -> str | None:
+    """Return a user name, or None if a plugin hides it as a credential."""
     if username is not None:
-        for hides in connection.chains.hides_username:
+        for hides in chains.hides_username:
             try:
                 if hides(username):
                     return None

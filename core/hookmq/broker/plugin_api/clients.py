@@ -1,15 +1,18 @@
-"""The call that plugins use to open clients in the broker's process."""
+"""The calls that plugins use to open clients in the broker's process, and to test credentials."""
 
 from collections.abc import Awaitable
 from functools import partial
 
+from hookmq.broker.handlers.connect import visible_username
 from hookmq.broker.plugin_api.base import HandleBase
+from hookmq.broker.plugin_api.decisions import Decided, Explained, Survey
 from hookmq.broker.plugin_client import PluginClient
 from hookmq.broker.plugin_connection import PluginConnection
-from hookmq.hooks.call import own_notes
+from hookmq.hooks.call import own_notes, run_connect
+from hookmq.hooks.chain import Calls
 from hookmq.hooks.clients import ClientHandle, ClientRequest
-from hookmq.hooks.verdicts import Accept
-from hookmq.model.client import Peer, Scope
+from hookmq.hooks.verdicts import Accept, Deny
+from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.errors import ConnectRefused, PluginError
 from hookmq.model.events import DisconnectReason
 from hookmq.model.message import Will
@@ -44,6 +47,29 @@ class Clients(HandleBase):
         connection.on_over = partial(self._client_refused, result)
         state.runtime.call_soon(partial(connection.start, packet))
         return result
+
+    def explain_connect(self, request: ClientRequest) -> Awaitable[Explained]:
+        """Ask each plugin separately, in a later turn, whether it would accept a client."""
+        self._only_on_loop("explain_connect()")
+        packet = self._connect_packet(request)
+        return self._result_of(partial(self._explain_connect, request, packet))
+
+    def _explain_connect(self, request: ClientRequest, packet: Connect, result: Promise) -> None:
+        state = self._state
+        scope = Scope(request.listener or self._plugin, request.mount_point, frozenset({5}))
+        chains = state.chains(scope.name)
+        client = ClientInfo(
+            packet.client_id, 5, visible_username(chains, packet.username),
+            request.peer or Peer("", 0, "plugin"), scope, packet.clean_start,
+            connected_at=state.runtime.time(),
+        )  # fmt: skip
+        allows = state.settings.auth.default == "allow"
+
+        def ask(call: Calls, decided: Decided) -> object:
+            return run_connect(state.runtime, call, (client, packet), True, decided)
+
+        default = Accept() if allows else Deny()
+        Survey(chains.on_connect, default, partial(self._give, result)).run(ask)
 
     def _client_accepted(self, connection: PluginConnection, result: Promise) -> None:
         connection.on_over = None

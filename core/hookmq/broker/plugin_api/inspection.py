@@ -205,6 +205,12 @@ class Inspection(HandleBase):
         self._only_on_loop("plugins()")
         return self._state.hooks.snapshots()
 
+    def services(self, name: str) -> Mapping[str, object]:
+        """Return the services with this name, by plugin id."""
+        self._only_on_loop("services()")
+        self._check_types("find services", ("name", name, str))
+        return self._state.hooks.services(name)
+
     def configuration(self) -> str:
         """Return the configuration in force as YAML without secrets."""
         self._only_on_loop("configuration()")

@@ -199,3 +199,68 @@ def test_a_delayed_publish_does_not_bypass_the_rules(
     harness.advance(61)
     sub.expect_message("lamp", b"x")
     sub.expect_nothing()
+
+
+def explain(harness: Harness, client: ClientInfo, action: Action, topic: str, *more: Any) -> Any:
+    found = harness.clock.run(harness.handle("rules").explain(client, action, topic, *more))
+    return [(one.plugin, one.verdict) for one in found]
+
+
+@pytest.mark.parametrize("action", [Action.PUBLISH, Action.WILL, Action.SUBSCRIBE])
+def test_explain_returns_the_verdict_of_each_plugin(
+    broker_harness: Make, rules: HookRecorder, action: Action
+) -> None:
+    """Unlike `authorize`, it also asks the plugins after the first denial."""
+    others = [HookRecorder("authorize", id=name) for name in ("first", "silent")]
+    harness = broker_harness(plugins=[*others, rules])
+    client = info(harness)
+    denied, allowed = Deny(rule="line 7"), Allow(max_qos=1, rule="line 8")
+    others[0].answer("authorize", denied)
+    rules.answer("authorize", allowed)
+    assert explain(harness, client, action, "door") == [
+        ("first", denied), ("silent", None), ("rules", allowed)
+    ]  # fmt: skip
+    found = harness.clock.run(harness.handle("rules").explain(client, action, "door"))
+    assert [one.verdict.rule for one in found if one.verdict is not None] == ["line 7", "line 8"]
+    harness.fail("silent", "authorize", RuntimeError("boom"))
+    verdict = dict(explain(harness, client, action, "door"))["silent"]
+    assert isinstance(verdict, Deny)
+    assert not verdict.decided
+
+
+def test_explain_asks_about_deliveries(broker_harness: Make, rules: HookRecorder) -> None:
+    """Only plugins that decide on deliveries are asked."""
+    harness = broker_harness(plugins=[rules])
+    client = info(harness)
+    assert explain(harness, client, Action.DELIVER, "door") == [("", Allow())]
+    rules.authorize_actions = frozenset({Action.DELIVER})  # type: ignore[misc]
+    harness.handle("rules").invalidate_authz()
+    harness.settle()
+    rules.answer("authorize", Deny())
+    assert explain(harness, client, Action.DELIVER, "door") == [("rules", Deny())]
+    (call,) = rules.calls("authorize")
+    assert (call.message.topic, call.subscription.filter) == ("door", "door")
+    assert call.message.sender is None
+    with pytest.raises(PluginError):
+        explain(harness, client, Action.DELIVER, "door/#")
+
+
+def test_an_allow_keeps_the_rule_of_the_first_plugin(
+    broker_harness: Make, rules: HookRecorder
+) -> None:
+    first = HookRecorder("authorize", id="first")
+    harness = broker_harness(plugins=[first, rules])
+    client = info(harness)
+    first.answer("authorize", Allow(rule="one"))
+    rules.answer("authorize", Allow(max_qos=1, rule="two"))
+    verdict = ask(harness, client, Action.PUBLISH, "t")
+    assert (verdict.max_qos, verdict.rule) == (1, "one")
+
+
+@pytest.mark.parametrize(("default", "verdict"), [("allow", Allow()), ("deny", Deny())])
+def test_explain_shows_the_default_if_all_abstain(
+    broker_harness: Make, rules: HookRecorder, default: str, verdict: Allow | Deny
+) -> None:
+    harness = broker_harness(plugins=[rules], config={"authz": {"default": default}})
+    client = info(harness)
+    assert explain(harness, client, Action.PUBLISH, "t") == [("rules", None), ("", verdict)]

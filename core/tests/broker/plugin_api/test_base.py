@@ -33,6 +33,9 @@ HANDED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
 REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("publish_and_wait()", lambda broker: broker.publish_and_wait("answer", b"x")),
     ("authorize()", lambda broker: broker.authorize(None, Action.PUBLISH, "t")),  # type: ignore[arg-type]
+    ("explain_connect()", lambda broker: broker.explain_connect(ClientRequest())),
+    ("explain()", lambda broker: broker.explain(None, Action.PUBLISH, "t")),  # type: ignore[arg-type]
+    ("services()", lambda broker: broker.services("x")),
     ("transform()", lambda broker: broker.transform(None, Message("t", b""))),
     ("connect()", lambda broker: broker.connect(ClientRequest())),
     ("disconnect()", lambda broker: broker.disconnect("c")),

@@ -454,3 +454,17 @@ def test_the_server_shows_its_configuration(harness: Harness, broker: BrokerHand
     assert broker.configuration() == ""
     harness.broker.configuration = lambda: "version: 1\n"
     assert broker.configuration() == "version: 1\n"
+
+
+def test_services_of_started_plugins(broker_harness: Make) -> None:
+    one, other = HookRecorder("on_connect", id="one"), HookRecorder("on_connect", id="other")
+    service = object()
+    one.offered_services = {"doors": service}
+    harness = broker_harness([other, one])
+    broker = harness.handle("other")
+    assert broker.services("doors") == {"one": service}
+    assert broker.services("windows") == {}
+    with pytest.raises(PluginError, match="name is int"):
+        broker.services(5)  # type: ignore[arg-type]
+    harness.hooks.disable("one", "broken")
+    assert broker.services("doors") == {}

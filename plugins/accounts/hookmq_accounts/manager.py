@@ -1,0 +1,350 @@
+"""The service that manages users and groups: every change is validated, stored in one batch, and applied at once."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol
+
+from hookmq.plugin import BrokerHandle, Page, PluginError
+from hookmq_toolkit.accounts import Account, AccountError, Kind
+from hookmq_toolkit.passwords import Busy, Pool, make, prepare, read
+from hookmq_toolkit.threads import in_thread
+
+from hookmq_accounts.book import KINDS, Book
+from hookmq_accounts.rule import invalid, parse_rule
+from hookmq_accounts.settings import AccountsConfig
+from hookmq_accounts.stored import StoredAccount, check_name
+
+EXAMINED: Final = 1000
+"""Maximum number of accounts that one page examines."""
+VERSION: Final = 1
+"""Version of exported documents."""
+_IGNORED: Final = frozenset({"created_at", "changed_at", "revision", "has_password"})
+"""Fields of shown accounts that an import ignores."""
+Key = tuple[Kind, str]
+
+
+class Served(Protocol):
+    """The parts of the plugin that the manager uses."""
+
+    config: AccountsConfig
+    book: Book
+
+    @property
+    def broker(self) -> BrokerHandle: ...
+
+    @property
+    def pool(self) -> Pool: ...
+
+    def changed(self, users: set[str], rights: bool) -> None:
+        """Apply a change to connected clients. `users` were deleted or disabled, or have another password. `rights` is
+        whether any rules have changed."""
+
+
+class Manager:
+    """Implements `hookmq_toolkit.accounts.AccountManager` for the plugin."""
+
+    def __init__(self, plugin: Served) -> None:
+        self._plugin = plugin
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    def find(self, kind: Kind, name: str) -> Account:
+        """Return one user or group."""
+        return self._get(kind, name).shown()
+
+    def page(
+        self,
+        kind: Kind,
+        cursor: str,
+        limit: int,
+        *,
+        search: str = "",
+        group: str = "",
+        enabled: bool | None = None,
+    ) -> Page[Account]:
+        """Return users or groups by name."""
+        part, more = self._plugin.book.after(kind, cursor, EXAMINED)
+        found: list[Account] = []
+        last = ""
+        for one in part:
+            if len(found) == limit:
+                more = True
+                break
+            last = one.name
+            if (
+                search in one.name
+                and (not group or group in one.groups)
+                and (enabled is None or one.enabled == enabled)
+            ):
+                found.append(one.shown())
+        return Page(tuple(found), last if more else "")
+
+    async def export(self, hashes: bool) -> Mapping[str, Any]:
+        """Return all users and groups as one document, made in a thread."""
+        self._check_usable()
+        book = self._plugin.book
+        if book.broken:
+            kind, name = next(iter(book.broken))
+            raise AccountError("conflict", f"the record of the {kind} {name!r} cannot be read")
+        groups, users = book.all("group"), book.all("user")
+
+        def work() -> Mapping[str, Any]:
+            return {
+                "version": VERSION,
+                "groups": [one.exported(False) for one in groups],
+                "users": [one.exported(hashes) for one in users],
+            }
+
+        return await in_thread(self._plugin.broker.runtime, work)
+
+    # changes ---------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, kind: Kind, fields: Mapping[str, Any], password: bytes | None = None
+    ) -> Account:
+        """Create a user or group."""
+        self._check_usable()
+        if "name" not in fields:
+            raise invalid("name", "the field is missing")
+        made = self._changed(StoredAccount(kind, ""), fields)
+        self._check_new(made)
+        if password is not None:
+            if made.hash is not None:
+                raise invalid("hash", "give either a password or a hash")
+            made = await self._hashed(made, password)
+            self._check_new(made)  # another request may have been faster
+        now = self._plugin.broker.time()
+        made = replace(made, created_at=now, changed_at=now)
+        await self._apply([made], [])
+        return made.shown()
+
+    async def change(self, kind: Kind, name: str, fields: Mapping[str, Any]) -> Account:
+        """Change the given fields."""
+        old = self._get(kind, name)
+        if "name" in fields:
+            raise invalid("name", "a name cannot be changed")
+        return await self._store(self._changed(old, fields))
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        """Delete a user or group, also one whose record is broken."""
+        self._check_usable()
+        if (kind, name) not in self._plugin.book.broken:
+            self._get(kind, name)
+        members = self._plugin.book.members[name] if kind == "group" else 0
+        if members:
+            raise AccountError("conflict", f"{members} users have this group: change them first")
+        await self._apply([], [(kind, name)])
+
+    async def set_password(self, name: str, password: bytes) -> None:
+        """Set the password of a user."""
+        self._get("user", name)
+        made = await self._hashed(StoredAccount("user", name), password)
+        await self._store(replace(self._get("user", name), hash=made.hash))
+
+    async def add_rule(
+        self, kind: Kind, name: str, rule: Mapping[str, Any], position: int | None = None
+    ) -> Account:
+        """Insert a rule."""
+        old = self._get(kind, name)
+        made = parse_rule(rule, old.next_rule, "rule")
+        if len(old.rules) >= self._plugin.config.max_rules:
+            raise AccountError("conflict", f"it has {len(old.rules)} rules, which is the limit")
+        at = len(old.rules) if position is None else position
+        if not 0 <= at <= len(old.rules):
+            raise invalid("position", f"expected 0 to {len(old.rules)}")
+        rules = (*old.rules[:at], made, *old.rules[at:])
+        return await self._store(replace(old, rules=rules, next_rule=old.next_rule + 1))
+
+    async def delete_rule(self, kind: Kind, name: str, rule_id: int) -> Account:
+        """Delete a rule."""
+        old = self._get(kind, name)
+        rules = tuple(one for one in old.rules if one.id != rule_id)
+        if len(rules) == len(old.rules):
+            raise AccountError("missing", "no rule has this id", "rule_id")
+        return await self._store(replace(old, rules=rules))
+
+    async def load(
+        self, document: Mapping[str, Any], replace: bool, check: bool
+    ) -> Mapping[str, int]:
+        """Create or change all users and groups of a document, or nothing."""
+        self._check_usable()
+        if document.get("version", VERSION) != VERSION:
+            raise invalid("version", f"expected {VERSION}")
+        puts: dict[Key, StoredAccount] = {}
+        counts = {"created": 0, "changed": 0, "deleted": 0}
+        for kind in ("group", "user"):
+            for place, fields in _listed(document, f"{kind}s"):
+                one = self._loaded(kind, fields, place)
+                if (kind, one.name) in puts:
+                    raise invalid(place + "name", "the name is repeated")
+                counts["changed" if one.revision > 1 else "created"] += 1
+                puts[kind, one.name] = one
+        book = self._plugin.book
+        present = [(kind, one.name) for kind in KINDS for one in book.all(kind)]
+        deletes = [key for key in (*present, *book.broken) if replace and key not in puts]
+        counts["deleted"] = len(deletes)
+        self._check_whole(puts, set(deletes))
+        if not check:
+            await self._apply(list(puts.values()), deletes)
+        return counts
+
+    # parts -----------------------------------------------------------------------------------------------------------
+
+    def _loaded(self, kind: Kind, fields: Mapping[str, Any], place: str) -> StoredAccount:
+        given = {name: one for name, one in fields.items() if name not in _IGNORED}
+        if "name" not in given:
+            raise invalid(place + "name", "the field is missing")
+        check_name(given["name"], place + "name")
+        now = self._plugin.broker.time()
+        old = self._plugin.book.get(kind, given["name"])
+        if old is None:
+            start = StoredAccount(kind, given["name"], created_at=now, changed_at=now)
+            return self._fields(start, given, place)
+        start = replace(old, enabled=True, groups=(), rules=(), note="")
+        made = self._fields(start, given, place)
+        return replace(made, changed_at=now, revision=old.revision + 1)
+
+    def _check_whole(self, puts: Mapping[Key, StoredAccount], deletes: set[Key]) -> None:
+        """Check groups and limits as they will be."""
+        book, config = self._plugin.book, self._plugin.config
+        limits: dict[Kind, int] = {"user": config.max_users, "group": config.max_groups}
+        for kind, most in limits.items():
+            names = {one.name for one in book.all(kind) if (kind, one.name) not in deletes}
+            names |= {name for found, name in puts if found == kind}
+            if len(names) > most:
+                raise invalid(f"{kind}s", f"there would be {len(names)}; max_{kind}s is {most}")
+        groups = {one.name for one in book.all("group") if ("group", one.name) not in deletes}
+        groups |= {name for kind, name in puts if kind == "group"}
+        kept = [one for one in book.all("user") if ("user", one.name) not in deletes]
+        for user in (*puts.values(), *(one for one in kept if ("user", one.name) not in puts)):
+            for group in user.groups:
+                if group not in groups:
+                    raise invalid("groups", f"user {user.name!r} has the unknown group {group!r}")
+
+    def _changed(self, old: StoredAccount, fields: Mapping[str, Any]) -> StoredAccount:
+        made = self._fields(old, fields, "")
+        for index, group in enumerate(made.groups):
+            if group not in old.groups and self._plugin.book.get("group", group) is None:
+                raise invalid(f"groups[{index}]", "no group has this name")
+        return made
+
+    def _fields(self, old: StoredAccount, fields: Mapping[str, Any], place: str) -> StoredAccount:
+        made = old.changed(fields, self._plugin.config.max_rules, place)
+        if made.hash is not None and made.hash != old.hash:
+            prepare({made.hash.scheme})
+        return made
+
+    async def _hashed(self, account: StoredAccount, password: bytes) -> StoredAccount:
+        config = self._plugin.config
+        if not config.min_password <= len(password) <= config.password_limit:
+            text = f"expected {config.min_password} to {config.password_limit} bytes"
+            raise invalid("password", text)
+        done = self._plugin.broker.runtime.promise()
+
+        def ended(value: Any, error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result((value, error))
+
+        try:
+            self._plugin.pool.submit("", partial(make, password, "yaml", config.argon2), ended)
+        except Busy as error:
+            raise _BUSY from error
+        text, failure = await done
+        if isinstance(failure, Busy):
+            raise _BUSY
+        if failure is not None:
+            raise failure
+        return replace(account, hash=read(text, "yaml"))
+
+    async def _store(self, account: StoredAccount) -> Account:
+        now = self._plugin.broker.time()
+        made = replace(account, changed_at=now, revision=account.revision + 1)
+        await self._apply([made], [])
+        return made.shown()
+
+    async def _apply(self, puts: Sequence[StoredAccount], deletes: Sequence[Key]) -> None:
+        """Store changes in one batch, apply them, and wait for the commit. Changes nothing if a limit is exceeded."""
+        book, state = self._plugin.book, self._plugin.broker.state
+        keys = [f"{kind}/{name}" for kind, name in deletes]
+        before = {key: state.get(key) for key in (*keys, *(one.key for one in puts))}
+        waiting: list[Awaitable[object]] = []
+        try:
+            waiting += [state.delete(key) for key in keys]
+            waiting += [state.put(one.key, one.record()) for one in puts]
+        except PluginError as error:
+            for one in puts:
+                state.delete(one.key)
+            for key, value in before.items():
+                if value is not None:
+                    state.put(key, value)
+            raise AccountError("conflict", error.message) from None
+        users: set[str] = set()
+        rights = bool(deletes)
+        for kind, name in deletes:
+            book.remove(kind, name)
+            users.update({name} if kind == "user" else ())
+        for one in puts:
+            old = book.get(one.kind, one.name)
+            book.put(one)
+            rights = rights or old is None or _rights(old) != _rights(one)
+            if (
+                one.kind == "user"
+                and old is not None
+                and (old.mark != one.mark or (old.enabled and not one.enabled))
+            ):
+                users.add(one.name)
+        self._plugin.changed(users, rights)
+        self._plugin.broker.log(
+            "info", "accounts.changed",
+            stored=[one.key for one in puts[:_LOGGED]], deleted=keys[:_LOGGED], count=len(puts) + len(keys),
+        )  # fmt: skip
+        for one_result in waiting[-1:]:  # all changes are in the same batch
+            await one_result
+
+    def _get(self, kind: Kind, name: str) -> StoredAccount:
+        self._check_usable()
+        found = self._plugin.book.get(kind, name)
+        if found is None:
+            if (kind, name) in self._plugin.book.broken:
+                text = f"the record of this {kind} cannot be read: delete it, or create it again"
+                raise AccountError("conflict", text)
+            raise AccountError("missing", f"no {kind} has this name", kind)
+        return found
+
+    def _check_new(self, account: StoredAccount) -> None:
+        book, config = self._plugin.book, self._plugin.config
+        kind = account.kind
+        if book.get(kind, account.name) is not None:
+            raise AccountError("conflict", f"a {kind} has this name", "name")
+        most = config.max_users if kind == "user" else config.max_groups
+        if book.count(kind) >= most:
+            raise AccountError("conflict", f"there are {most} {kind}s, which is the limit")
+
+    def _check_usable(self) -> None:
+        if self._plugin.book.unusable:
+            raise AccountError("conflict", self._plugin.book.unusable)
+
+
+_BUSY: Final = AccountError("busy", "too many passwords are being hashed")
+_LOGGED: Final = 10
+"""Maximum number of names in a log event."""
+
+
+def _rights(account: StoredAccount) -> tuple[object, ...]:
+    return account.rules, account.groups, account.enabled
+
+
+def _listed(document: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the objects of a list in a document, each with its place."""
+    given = document.get(name)
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple):
+        raise invalid(name, "expected a list")
+    found = []
+    for index, one in enumerate(given):
+        if not isinstance(one, Mapping):
+            raise invalid(f"{name}[{index}]", "expected an object")
+        found.append((f"{name}[{index}].", one))
+    return found

@@ -1,0 +1,95 @@
+"""The service with which one plugin manages users, groups and their rules, and another plugin offers this to operators.
+
+A plugin offers an `AccountManager` in `Plugin.offered_services` under the name `SERVICE`.
+"""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+from hookmq.plugin import Page
+
+SERVICE: Final = "accounts"
+"""The name of the service in `Plugin.offered_services`."""
+Kind = Literal["user", "group"]
+"""Whether an account is a user or a group."""
+Account = Mapping[str, Any]
+"""A user or group as JSON values, without a password or hash."""
+
+
+class AccountError(Exception):
+    """A request that is refused. Nothing has changed. The text contains no secrets.
+
+    `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such user, group or rule),
+    ``conflict`` (the request contradicts the present state) or ``busy`` (too many passwords are being hashed).
+    """
+
+    def __init__(
+        self, reason: Literal["invalid", "missing", "conflict", "busy"], text: str, field: str = ""
+    ) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.field = field
+
+
+@runtime_checkable
+class AccountManager(Protocol):
+    """Users and groups with rules. Every change applies at once; its awaitable completes after the commit.
+
+    Call the methods only on the event loop. Each of them raises AccountError.
+
+    The fields of a user are ``name``, ``enabled``, ``groups``, ``rules`` and ``note``, and those of a group ``name``,
+    ``rules`` and ``note``. A rule has ``allow`` or ``deny`` with a list of actions, a list ``topic`` of filters, and may
+    have ``qos`` and ``retain``. The manager adds ``id`` to each rule, and ``created_at``, ``changed_at`` and ``revision``
+    to each account.
+    """
+
+    def find(self, kind: Kind, name: str) -> Account:
+        """Return one user or group."""
+
+    def page(
+        self,
+        kind: Kind,
+        cursor: str,
+        limit: int,
+        *,
+        search: str = "",
+        group: str = "",
+        enabled: bool | None = None,
+    ) -> Page[Account]:
+        """Return users or groups by name, beginning after `cursor`. `search` is a part of the name. `group` and
+        `enabled` select users. A page may be short although more follow.
+        """
+
+    def create(
+        self, kind: Kind, fields: Mapping[str, Any], password: bytes | None = None
+    ) -> Awaitable[Account]:
+        """Create a user or group. `fields` may contain ``hash`` for a user, in place of `password`."""
+
+    def change(self, kind: Kind, name: str, fields: Mapping[str, Any]) -> Awaitable[Account]:
+        """Change the given fields. The account gets the next revision."""
+
+    def delete(self, kind: Kind, name: str) -> Awaitable[None]:
+        """Delete a user or group. A group that users have cannot be deleted."""
+
+    def set_password(self, name: str, password: bytes) -> Awaitable[None]:
+        """Set the password of a user."""
+
+    def add_rule(
+        self, kind: Kind, name: str, rule: Mapping[str, Any], position: int | None = None
+    ) -> Awaitable[Account]:
+        """Insert a rule before the rule at `position`, counted from 0, or add it at the end."""
+
+    def delete_rule(self, kind: Kind, name: str, rule_id: int) -> Awaitable[Account]:
+        """Delete the rule with this id."""
+
+    def export(self, hashes: bool) -> Awaitable[Mapping[str, Any]]:
+        """Return all users and groups as one document. With `hashes`, it contains the password hashes."""
+
+    def load(
+        self, document: Mapping[str, Any], replace: bool, check: bool
+    ) -> Awaitable[Mapping[str, int]]:
+        """Create or change all users and groups of a document from `export`, or nothing.
+
+        With `replace`, delete all others. With `check`, change nothing. The result is the number of created, changed
+        and deleted accounts. A user without a ``hash`` keeps its password; a new user without a ``hash`` cannot connect.
+        """
