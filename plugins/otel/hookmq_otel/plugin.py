@@ -33,6 +33,8 @@ from hookmq_otel.span_export import SpanExport
 
 PATIENCE: Final = 30.0
 """Seconds after which a span ends whose end no hook reported."""
+DELIVERIES: Final = 10
+"""Deliveries a second that are traced, for each trace a second that may begin."""
 HOOKS: Final = {
     "connect": ("on_connect", "on_session", "on_auth_failed"),
     "publish": ("on_publish", "on_published", "on_dropped"),
@@ -49,6 +51,24 @@ class _Open:
     began: float
     message: Message | None = None
     """The message as the client sent it. `on_dropped` gets the same object if a plugin refuses it."""
+
+
+class Budget:
+    """Allows `rate` events a second, and as many at once. Times are monotonic."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._left = rate
+        self._filled = 0.0
+
+    def take(self, now: float) -> bool:
+        """Return whether one more event is allowed now."""
+        self._left = min(self._rate, self._left + (now - self._filled) * self._rate)
+        self._filled = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class OtelPlugin(Plugin):
@@ -75,8 +95,9 @@ class OtelPlugin(Plugin):
         """The keys in `_open`, by the identity of the message that the client sent."""
         self._recent: OrderedDict[str, None] = OrderedDict()
         """The `traceparent` of published messages whose deliveries are traced."""
-        self._tokens = float(config.max_rate)
-        self._filled = 0.0
+        self._budget = Budget(config.max_rate)
+        # A message may have many receivers, and any client may send the context of a traced message again.
+        self._deliveries = Budget(config.max_rate * DELIVERIES)
         self._timers: dict[str, Timer] = {}
         self._broker: BrokerHandle | None = None
 
@@ -152,13 +173,8 @@ class OtelPlugin(Plugin):
             wanted = broker.runtime.random() < self.config.sampling
         if not wanted:
             return None
-        now = broker.now()
-        rate = self.config.max_rate
-        self._tokens = min(rate, self._tokens + (now - self._filled) * rate)
-        self._filled = now
-        if self._tokens < 1:
+        if not self._budget.take(broker.now()):
             return None
-        self._tokens -= 1
         return EMPTY if context is None else context
 
     # connect ------------------------------------------------------------------------------------------------------
@@ -284,7 +300,7 @@ class OtelPlugin(Plugin):
         if spans is None or not (key in self._recent or key in self._open):
             return
         context = extract(pairs)
-        if context is None:
+        if context is None or not self._deliveries.take(broker.now()):
             return
         attributes = _attributes(None, message, "deliver") | {"messaging.client.id": client_id}
         span = spans.start("deliver", context, SpanKind.PRODUCER, message.received_at, attributes)

@@ -36,7 +36,11 @@ class OtelConfig:
     spans: tuple[Spans, ...] = setting(
         ("connect", "publish", "deliver"), "the spans to record", nonempty=True
     )
-    max_rate: int = setting(100, "traces a second that begin; others are not traced", minimum=1)
+    max_rate: int = setting(
+        100,
+        "traces a second that begin; ten times as many deliveries a second are traced",
+        minimum=1,
+    )
     max_queue: int = setting(
         2048,
         "spans that are open or wait for export; others are dropped",

@@ -157,6 +157,22 @@ def test_clients_can_cause_max_rate_traces_a_second(make: Make, collector: Colle
     assert len(collector.named("publish")) == 10
 
 
+def test_a_client_that_repeats_a_context_causes_few_deliveries(
+    make: Make, collector: Collector
+) -> None:
+    """A subscriber can send the context of a traced message again, as often as it wants."""
+    harness = make(max_rate=1, spans=["publish", "deliver"])
+    client, receiver = harness.connect("sender"), harness.connect("receiver")
+    receiver.subscribe("#")
+    client.publish("a", b"x")
+    context = properties(receiver)["traceparent"]
+    for _ in range(50):
+        client.publish("a", b"x", user_property=(("traceparent", context),))
+    harness.close()
+    assert len(collector.named("publish")) == 1
+    assert len(collector.named("deliver")) == 10
+
+
 def test_a_share_of_the_messages_is_traced(make: Make, collector: Collector) -> None:
     harness = make(sampling=0.2, max_rate=100_000, spans=["publish"])
     client = harness.connect("sender")
