@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "pub": "publish messages",
     "sub": "subscribe and print messages",
     "rr": "send a request and print the response",
+    "completion": "print a script for completion in a shell",
     "version": "print versions",
 }
 """The commands, each with its line in the help. Each name is a module of this package."""

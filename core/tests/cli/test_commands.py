@@ -181,7 +181,7 @@ def test_help_lists_them_behind_our_own(offer: Offer, capsys: Captured) -> None:
         out = capsys.readouterr().out
         ours, _, theirs = out.partition("\ncommands of plugins:\n")
         assert all(f"  {name} " in ours for name in COMMANDS)
-        assert theirs.startswith("  acl      access rules\n  greet    greet somebody\n\n")
+        assert theirs.startswith("  acl         access rules\n  greet       greet somebody\n\n")
     assert main(["greet", "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: hookmq greet [-h] [--loud] name\n\nGreet somebody.\n")

@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,3 +151,18 @@ def test_where_and_with_which_token(
 )
 def test_values_as_text(value: Any, text: str) -> None:
     assert shown(value) == text
+
+
+def test_bash_completes_the_subcommands(tmp_path: Path) -> None:
+    hookmq = tmp_path / "hookmq"
+    hookmq.write_text(f'#!/bin/sh\nexec {sys.executable} -m hookmq.cli "$@"\n')
+    hookmq.chmod(0o755)
+    script = (
+        "source <(hookmq completion bash); COMP_WORDS=(hookmq admin to); COMP_CWORD=2; _hookmq;"
+        ' echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "tokens\n"
