@@ -32,7 +32,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -194,6 +194,9 @@ bench-publish: install  ## measure all figures of docs/explanation/performance.m
 	-.venv/bin/python -m bench $(BENCH) --json bench/results/peers.json
 	-.venv/bin/python -m bench.curves $(BENCH)
 	.venv/bin/python -m bench.render
+
+pictures: install  ## make the pictures of the console in docs/images, with Chromium
+	HOOKMQ_PICTURES=docs/images .venv/bin/python -m pytest -q -m slow tests/console/test_console_pictures.py
 
 wheels: install  ## build the wheels and sdists of all published distributions into dist/
 	@rm -rf dist

@@ -14,6 +14,7 @@ PAGES = {
     "subscriptions?topic=alarm%2F1": "Subscriptions",
     "topics": "Topics",
     "mqtt": "MQTT client",
+    "diagnosis": "Diagnosis",
     "plugins": "Plugins",
     "configuration": "Configuration",
     "tokens": "Tokens",
@@ -29,6 +30,12 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark"},
     "phone": {"color_scheme": "light", "viewport": PHONE},
 }
+RULES: dict[str, dict[str, Any]] = {
+    "light": {},
+    "dark": {"runOnly": ["color-contrast"]},
+    "phone": {"rules": {"color-contrast": {"enabled": False}}},
+}
+"""The rules of axe to check. Only the colors differ in the dark look, and they do not differ on a phone."""
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -39,12 +46,12 @@ def test_no_page_has_a_serious_accessibility_violation(
         pytest.skip("axe-core is not installed (npm ci --prefix tests/console/js)")
     view = tab(**LOOKS[look])
     view.page.goto(site.url)
-    found = {"sign in": view.violations()}
+    found = {"sign in": view.violations(RULES[look])}
     view.sign_in()
     for name, title in PAGES.items():
         view.go(name, title)
         view.until(LOADED)
-        found[name] = view.violations()
+        found[name] = view.violations(RULES[look])
         wide = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not view.page.evaluate(wide), f"{name} is wider than the window"
     assert not {name: all for name, all in found.items() if all}
@@ -125,6 +132,27 @@ def test_a_client_shows_its_session_and_queue(tab: Open) -> None:
     view.sees(view.page.locator(".badge", has_text="offline"))
     view.go("client/nobody", "nobody")
     view.sees(view.page.get_by_text("no session"))
+
+
+def test_diagnosis_finds_slow_clients_hot_topics_and_drops(tab: Open, site: Operated) -> None:
+    site.offline("slowest", "slow/#")
+    for _ in range(40):
+        site.ask("POST", "/publish", {"topic": "slow/1", "qos": 1})
+    view = tab().sign_in("operator")
+    view.go("diagnosis", "Diagnosis")
+    view.until("() => /slowest/.test(document.querySelector('tbody tr')?.textContent)")
+    view.submit("Hot topics", "Measure", Filter="hot/#")
+    view.says("Started.")
+    view.submit("Dropped messages", "Record")
+    view.sees(view.page.get_by_text("Recording since"))
+    site.burst("hot/1", 500)
+    view.until(
+        "() => /500/.test(document.querySelector('[aria-label=\"Hot topics\"] tbody tr')?.textContent)"
+    )
+    for path in ("/hot-topics", "/drops"):
+        site.ask("DELETE", path)
+    view.sees(view.page.get_by_text("Measured hot/#"))
+    view.sees(view.page.get_by_text("No message was dropped during the recording."))
 
 
 def test_plugins_and_the_configuration(tab: Open) -> None:

@@ -220,15 +220,15 @@ class View:
         """Wait until a JavaScript expression is true."""
         self.page.wait_for_function(script, arg=argument, timeout=WAIT)
 
-    def violations(self) -> list[str]:
-        """Return the serious violations of accessibility rules that axe finds on the page."""
+    def violations(self, options: Mapping[str, Any]) -> list[str]:
+        """Return the serious violations of accessibility rules that axe finds on the page. `options` select rules."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(
                 AXE.read_text("utf-8")
             )  # the policy of the page forbids a script element
-        found = self.page.evaluate(
-            "async () => (await axe.run(document, {resultTypes: ['violations']})).violations"
-        )
+        given = {"resultTypes": ["violations"], **options}
+        script = "async options => (await axe.run(document, options)).violations"
+        found = self.page.evaluate(script, given)
         return [
             f"{one['id']}: {part['target']} {part['failureSummary']}"
             for one in found

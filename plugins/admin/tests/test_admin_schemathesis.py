@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("schemathesis")]
 
-EXAMPLES = 8
+EXAMPLES = 6
 """Requests to make for each operation, valid ones and invalid ones."""
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,

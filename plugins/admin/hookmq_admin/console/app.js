@@ -6,6 +6,7 @@ import audit from "./pages/audit.js";
 import client from "./pages/client.js";
 import clients from "./pages/clients.js";
 import configuration from "./pages/configuration.js";
+import diagnosis from "./pages/diagnosis.js";
 import mqtt from "./pages/mqtt.js";
 import overview from "./pages/overview.js";
 import plugins from "./pages/plugins.js";
@@ -20,7 +21,7 @@ const THEMES = ["auto", "light", "dark"];
 const PAGES = {
   overview: [overview, "Overview", "viewer"], clients: [clients, "Clients", "viewer"], client: [client, "", "viewer"],
   subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
-  mqtt: [mqtt, "MQTT client", "viewer"], plugins: [plugins, "Plugins", "viewer"],
+  mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], plugins: [plugins, "Plugins", "viewer"],
   configuration: [configuration, "Configuration", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
 const main = document.getElementById("main");
