@@ -207,7 +207,7 @@ def _queue(api: ApiClient, arguments: argparse.Namespace) -> Any:
 def _subs(api: ApiClient, arguments: argparse.Namespace) -> None:
     if arguments.topic is not None:
         found = api.pages("/subscribers", {"topic": arguments.topic}, arguments.limit)
-        _table(arguments, found, "client_id", "connected", "filter", "qos", "why")
+        _table(arguments, found, "client_id", "connected", "filter", "qos", "why", "denied_by")
         return
     query = {"filter": arguments.filter, "client_id": arguments.client}
     found = api.pages("/subscriptions", query, arguments.limit)

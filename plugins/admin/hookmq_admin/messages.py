@@ -5,7 +5,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hookmq.mqtt_api import parse_share, validate_filter
-from hookmq.plugin import EMPTY, PluginError, Properties
+from hookmq.plugin import (
+    EMPTY,
+    Action,
+    ClientInfo,
+    Deny,
+    PluginError,
+    Properties,
+    Subscription,
+)
 
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
@@ -75,8 +83,22 @@ async def subscribers(call: Call) -> Any:
         if share is not None:
             why = f"it is a member of the shared subscription {one.subscription.filter}; one member gets the message"
         connected = session is not None and session.connected
-        found.append({**shown.subscription(one), "connected": connected, "why": why})
+        client = call.broker.client(one.client_id)
+        denied = None if client is None else await _denied(call, client, one.subscription)
+        found.append(
+            {**shown.subscription(one), "connected": connected, "why": why, "denied_by": denied}
+        )
     return shown.page(page, found)
+
+
+async def _denied(call: Call, client: ClientInfo, subscription: Subscription) -> str | None:
+    """Return the plugin, and its rule, that would deny a QoS 0 message to an online client, or None."""
+    topic = call.arguments["topic"]
+    decisions = await call.broker.explain(client, Action.DELIVER, topic, subscription=subscription)
+    for one in decisions:
+        if isinstance(one.verdict, Deny):
+            return f"{one.plugin}: {one.verdict.rule}" if one.verdict.rule else one.plugin
+    return None
 
 
 async def retained(call: Call) -> Any:

@@ -96,7 +96,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         certificate=maybe(TEXT),
     ),
     "Subscription": record(**_SUBSCRIPTION),
-    "Subscriber": record(**_SUBSCRIPTION, connected=FLAG, why=TEXT),
+    "Subscriber": record(**_SUBSCRIPTION, connected=FLAG, why=TEXT, denied_by=maybe(TEXT)),
     "SharedGroup": record(
         filter=TEXT, share=TEXT, topic_filter=TEXT, strategy=TEXT, members=WHOLE, online=WHOLE, queued=WHOLE,
         queued_bytes=WHOLE,

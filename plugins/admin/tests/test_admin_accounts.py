@@ -229,6 +229,22 @@ def test_questions_that_make_no_sense(
     assert (answer.status, answer.json["field"]) == (status, field)
 
 
+def test_a_subscriber_that_a_rule_would_deny_is_named(site: Site) -> None:
+    add(
+        site,
+        "zoe",
+        {"deny": ["deliver"], "topic": ["a/secret"]},
+        {"allow": ["subscribe"], "topic": ["a/#"]},
+    )
+    zoe = site.client("c1", username="zoe", password=SECRET.encode())
+    site.run(zoe.subscribe("a/#", 1))
+    (found,) = site.ask("GET", "/subscribers?topic=a/secret").json["items"]
+    assert (found["client_id"], found["denied_by"]) == ("c1", "accounts: user zoe rule 1")
+    (found,) = site.ask("GET", "/subscribers?topic=a/open").json["items"]
+    assert found["denied_by"] is None
+    site.thread.call(zoe.drop)
+
+
 def test_credentials_are_tested_without_a_connection(site: Site) -> None:
     add(site, "zoe")
 
