@@ -91,6 +91,7 @@ def describe(answer: Any, args: tuple[Any, ...]) -> dict[str, object]:
                 "verdict": "allow",
                 "cache_for": answer.cache_for,
                 "max_qos": answer.max_qos,
+                "rule": answer.rule,
             }
         case Accept():
             return {"verdict": "accept", "identity": answer.identity}

@@ -86,7 +86,9 @@ def test_a_coroutine_that_never_starts_is_closed(
 def test_results_are_described() -> None:
     secret = {"token": "s3cr3t"}
     assert describe(None, ()) == {"verdict": "abstain"}
-    assert describe(Allow(5.0, 1), ()) == {"verdict": "allow", "cache_for": 5.0, "max_qos": 1}
+    assert describe(Allow(5.0, 1, rule="a:3"), ()) == {
+        "verdict": "allow", "cache_for": 5.0, "max_qos": 1, "rule": "a:3",
+    }  # fmt: skip
     assert describe(Accept("ann", secret, data=b"s3cr3t"), ()) == {
         "verdict": "accept", "identity": "ann",
     }  # fmt: skip
