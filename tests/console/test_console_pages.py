@@ -16,14 +16,13 @@ PAGES = {
     "mqtt": "MQTT client",
     "diagnosis": "Diagnosis",
     "plugins": "Plugins",
+    "access": "Access",
     "configuration": "Configuration",
     "tokens": "Tokens",
     "audit": "Audit log",
 }
 """The pages by address, with their titles."""
-LOADED = (
-    "() => document.querySelectorAll('main td, main pre').length > 0 || location.hash === '#/mqtt'"
-)
+LOADED = "() => document.querySelectorAll('main td, main pre').length > 0 || /mqtt|access/.test(location.hash)"
 PHONE = {"width": 360, "height": 740}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
@@ -155,6 +154,17 @@ def test_diagnosis_finds_slow_clients_hot_topics_and_drops(tab: Open, site: Oper
     view.sees(view.page.get_by_text("No message was dropped during the recording."))
 
 
+def test_the_access_tester_says_who_decides(tab: Open) -> None:
+    view = tab().sign_in("operator")
+    view.go("access", "Access")
+    form = view.page.locator("main form")
+    form.get_by_label("User name").fill("ann")
+    form.get_by_label("Topic or filter").fill("light/1")
+    view.press("Test")
+    view.sees(view.page.locator(".badge.on", has_text="allowed"))
+    view.sees(view.page.get_by_text("publish light/1"))
+
+
 def test_plugins_and_the_configuration(tab: Open) -> None:
     view = tab().sign_in()
     view.go("plugins", "Plugins")
@@ -164,7 +174,7 @@ def test_plugins_and_the_configuration(tab: Open) -> None:
     view.until("() => document.querySelector('pre').textContent.startsWith('version: 1')")
 
 
-@pytest.mark.parametrize(("role", "hidden"), [("viewer", 3), ("operator", 3), ("admin", 0)])
+@pytest.mark.parametrize(("role", "hidden"), [("viewer", 4), ("operator", 3), ("admin", 0)])
 def test_a_role_sees_only_its_pages(tab: Open, role: str, hidden: int) -> None:
     view = tab().sign_in(role)
     assert view.page.locator("#nav a").count() == len(PAGES) - 1 - hidden

@@ -2,6 +2,7 @@
 import { ask, forget, identify, keep, may, Refused, signedIn } from "./api.js";
 import { field, form, node } from "./dom.js";
 import { cut } from "./format.js";
+import access from "./pages/access.js";
 import audit from "./pages/audit.js";
 import client from "./pages/client.js";
 import clients from "./pages/clients.js";
@@ -21,7 +22,7 @@ const THEMES = ["auto", "light", "dark"];
 const PAGES = {
   overview: [overview, "Overview", "viewer"], clients: [clients, "Clients", "viewer"], client: [client, "", "viewer"],
   subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
-  mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], plugins: [plugins, "Plugins", "viewer"],
+  mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], plugins: [plugins, "Plugins", "viewer"], access: [access, "Access", "operator"],
   configuration: [configuration, "Configuration", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
 const main = document.getElementById("main");
