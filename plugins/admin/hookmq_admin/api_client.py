@@ -163,6 +163,7 @@ class ApiClient:
                 raise RequestRefused(_reason(error), error.code) from None
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
+            reason = getattr(reason, "strerror", None) or reason
             raise RequestRefused(f"{self._base} cannot be reached: {reason}") from error
         return response
 

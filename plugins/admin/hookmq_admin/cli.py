@@ -11,7 +11,14 @@ from hookmq.cli_api import count, qos, seconds
 from hookmq.plugin import CommandGroup
 
 from hookmq_admin import accounts_cli, diagnosis_cli, trace_cli
-from hookmq_admin.api_client import DEFAULT_URL, TOKEN, ApiClient, add_options, part
+from hookmq_admin.api_client import (
+    DEFAULT_URL,
+    TOKEN,
+    ApiClient,
+    RequestRefused,
+    add_options,
+    part,
+)
 from hookmq_admin.tables import print_fields, print_table, shown
 from hookmq_admin.tokens import ROLES
 
@@ -30,6 +37,11 @@ examples:
 The token is in --token-file or ${TOKEN}. The plugin is at {DEFAULT_URL} unless --url names another place.
 exit codes: 0 done or allowed, 1 refused, denied or not reachable, 2 usage error"""
 Run = Callable[[ApiClient, argparse.Namespace], Any]
+HINTS: Final = {
+    0: "check that the broker runs with the plugin admin, and that --url is its address",
+    401: f"check --token-file or ${TOKEN}: the token may be expired or revoked",
+}
+"""What to do after a refusal, by its status."""
 CLIENT_COLUMNS: Final = (
     "client_id", "identity", "connected", "listener", "address", "version", "subscriptions", "inflight", "queued",
 )  # fmt: skip
@@ -141,6 +153,10 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
         found = run(ApiClient.of(arguments), arguments)
     except KeyboardInterrupt:
         return 130
+    except RequestRefused as error:
+        if error.status not in HINTS:
+            raise
+        raise RequestRefused(f"{error}; {HINTS[error.status]}", error.status) from error
     if type(found) is int:
         return found
     if found is not None:
@@ -290,7 +306,10 @@ def _reload(api: ApiClient, arguments: argparse.Namespace) -> Any:
         return found
     rows = [{**one, "when": "now"} for one in found["applied"]]
     rows += [{**one, "when": "after a restart"} for one in found["needs_restart"]]
-    print_table(rows, ("path", "old", "new", "when"))
+    if rows:
+        print_table(rows, ("path", "old", "new", "when"))
+    else:
+        print("no changes")
     return None
 
 

@@ -19,10 +19,16 @@ def print_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
 
 
 def print_fields(fields: Row) -> None:
-    """Print names and values, one per line."""
-    width = max(map(len, fields), default=0)
+    """Print names and values, one per line. A mapping inside gets a line for each of its values."""
+    lines: list[tuple[str, str]] = []
     for name, value in fields.items():
-        sys.stdout.write(f"{name.ljust(width)}  {shown(value, name)}".rstrip() + "\n")
+        if isinstance(value, Mapping) and value:
+            lines += [(f"{name}.{shown(key)}", shown(one)) for key, one in value.items()]
+        else:
+            lines.append((name, "-" if value in ({}, []) else shown(value, name)))
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, text in lines:
+        sys.stdout.write(f"{name.ljust(width)}  {text}\n")
 
 
 def shown(value: Any, name: str = "") -> str:

@@ -13,7 +13,7 @@ HELP: Final = "q quit  ↑↓ select  < > sort by  r reverse  / filter  k kick  
 NUMBERS: Final = frozenset({"subscriptions", "inflight", "queued", "queued_bytes"})
 COLUMNS: Final = {
     "client_id": 24, "username": 12, "connected": 6, "listener": 10, "address": 15, "subscriptions": 5,
-    "inflight": 8, "queued": 8, "queued_bytes": 9,
+    "inflight": 9, "queued": 8, "queued_bytes": 9,
 }  # fmt: skip
 """The columns of the table with their widths. The first one gets all remaining columns of the screen."""
 TITLES: Final = {

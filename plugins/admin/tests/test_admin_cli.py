@@ -46,7 +46,10 @@ def test_it_is_a_command_of_hookmq(
 ) -> None:
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", "hmq_1_2")
     assert run_command(["admin", "overview", "--url", site.url]) == 1
-    assert capsys.readouterr().err == "hookmq: a valid token is required (401)\n"
+    assert capsys.readouterr().err == (
+        "hookmq: a valid token is required (401); "
+        "check --token-file or $HOOKMQ_ADMIN_TOKEN: the token may be expired or revoked\n"
+    )
 
 
 def rows(text: str) -> list[list[str]]:
@@ -96,12 +99,17 @@ def test_the_tail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_broker(site: Site, run: Run) -> None:
-    assert "version" in run("overview")
+    overview = run("overview").splitlines()
+    assert overview[0].split()[0] == "version"
+    assert any(line.startswith("rates.messages_received ") for line in overview)
+    assert "rates" not in {line.split()[0] for line in overview}
     assert [row[0] for row in rows(run("listeners"))] == ["tcp", "http"]
     assert [row[0] for row in rows(run("plugins"))] == ["rl", "admin", "accounts", "doors"]
     assert run("config") == "version: 1\n"
     site.reloads.append(ReloadReport(applied=(CHANGE,)))
     assert rows(run("reload")) == [["log.level", "info", "debug", "now"]]
+    site.reloads.append(ReloadReport())
+    assert run("reload") == "no changes\n"
     site.reloads.append(PluginError("x", "line 3 is wrong"))
     assert "line 3 is wrong (409)" in run("reload", code=1)
     site.logs.clear()
@@ -126,9 +134,8 @@ def test_where_and_with_which_token(
         "overview", "--url", "http://broker.example.com/plugins/admin", code=2
     )
     assert "expected http" in run("overview", "--url", "broker:9090", code=2)
-    assert "cannot be reached" in run(
-        "overview", "--url", "http://127.0.0.1:1/plugins/admin", code=1
-    )
+    unreachable = run("overview", "--url", "http://127.0.0.1:1/plugins/admin", code=1)
+    assert "cannot be reached: Connection refused; check that the broker runs" in unreachable
     assert "Unauthorized (401)" in run("overview", "--url", site.url + "s", code=1)
     missing = str(tmp_path / "missing")
     assert "option --token-file" in run("overview", "--token-file", missing, code=2)

@@ -137,6 +137,7 @@ def test_keys_choose_the_sort_column() -> None:
     view = view_of(client("a"))
     view.press("<")
     assert (view.sort, view.reverse) == ("inflight", True)
+    assert "INFLIGHT▼" in lines(view)[6].split()
     for _ in range(3):
         view.press(">")
     assert (view.sort, view.reverse) == ("client_id", False)
