@@ -114,6 +114,7 @@ class Manager:
                 raise invalid("hash", "give either a password or a hash")
             made = await self._hashed(made, password)
             self._check_new(made)  # another request may have been faster
+            self._check_groups(made, ())
         now = self._plugin.broker.time()
         made = replace(made, created_at=now, changed_at=now)
         await self._apply([made], [])
@@ -224,10 +225,14 @@ class Manager:
 
     def _changed(self, old: StoredAccount, fields: Mapping[str, Any]) -> StoredAccount:
         made = self._fields(old, fields, "")
-        for index, group in enumerate(made.groups):
-            if group not in old.groups and self._plugin.book.get("group", group) is None:
-                raise invalid(f"groups[{index}]", "no group has this name")
+        self._check_groups(made, old.groups)
         return made
+
+    def _check_groups(self, account: StoredAccount, known: Sequence[str]) -> None:
+        """Check that the groups of a user exist, except those that it had before."""
+        for index, group in enumerate(account.groups):
+            if group not in known and self._plugin.book.get("group", group) is None:
+                raise invalid(f"groups[{index}]", "no group has this name")
 
     def _fields(self, old: StoredAccount, fields: Mapping[str, Any], place: str) -> StoredAccount:
         made = old.changed(fields, self._plugin.config.max_rules, place)
@@ -268,10 +273,11 @@ class Manager:
         book, state = self._plugin.book, self._plugin.broker.state
         keys = [f"{kind}/{name}" for kind, name in deletes]
         before = {key: state.get(key) for key in (*keys, *(one.key for one in puts))}
+        records = [(one.key, one.record()) for one in puts]  # before anything is deleted
         waiting: list[Awaitable[object]] = []
         try:
             waiting += [state.delete(key) for key in keys]
-            waiting += [state.put(one.key, one.record()) for one in puts]
+            waiting += [state.put(key, record) for key, record in records]
         except PluginError as error:
             for one in puts:
                 state.delete(one.key)

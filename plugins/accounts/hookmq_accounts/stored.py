@@ -184,6 +184,10 @@ def check_name(value: object, field: str) -> None:
 def _note(value: object, field: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_NOTE:
         raise invalid(field, f"expected a string of at most {MAX_NOTE} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # the record could not be stored
+        raise invalid(field, "expected valid Unicode") from None
     return value
 
 

@@ -34,6 +34,7 @@ USERS: list[tuple[dict[str, Any], str, str]] = [
     ({"name": "ä" * 257}, "name", "512 bytes"),
     ({"name": "x", "enabled": 1}, "enabled", "true or false"),
     ({"name": "x", "note": "n" * 257}, "note", "256"),
+    ({"name": "x", "note": "\ud800"}, "note", "valid Unicode"),
     ({"name": "x", "groups": "g"}, "groups", "list of strings"),
     ({"name": "x", "groups": ["g", "g"]}, "groups", "repeated"),
     ({"name": "x", "groups": ["g", "unknown"]}, "groups[1]", "no group"),
@@ -288,3 +289,28 @@ def test_too_many_passwords_at_once() -> None:
     assert {error.reason for error in results if isinstance(error, AccountError)} == {"busy"}
     assert not any(isinstance(error, PluginError) for error in results)
     assert None in results
+
+
+def test_a_group_that_is_deleted_while_a_password_is_hashed() -> None:
+    """Otherwise, the new user would have an unknown group: no decision about it, and no import of an export."""
+    site = AccountSite()
+    site.group("g")
+    created = site.manager.create("user", {"name": "bob", "groups": ["g"]}, SECRET)
+
+    async def both() -> object:
+        first = site.harness.clock.promise()
+
+        def ended(value: object, error: BaseException | None) -> None:
+            first.set_result(error)
+
+        site.harness.clock.spawn(created, ended)
+        begun = site.harness.clock.promise()
+        site.harness.clock.call_soon(lambda: begun.set_result(None))
+        await begun
+        await site.manager.delete("group", "g")
+        return await first
+
+    error = site.run(both())
+    assert isinstance(error, AccountError)
+    assert error.field == "groups[0]"
+    assert site.plugin.book.get("user", "bob") is None
