@@ -39,7 +39,7 @@ export default function topics(context, main) {
     section("Retained messages", form([field("Filter", "retained", { type: "search", value: "#" })], "Show", (given) => {
       wanted = given.retained || "#";
       retained.restart();
-    }, { class: "bar" }), retained.element, mayRead ? button("Clear those that match", clear, { class: "danger" }) : null),
+    }, { class: "bar" }), retained.element, mayRead ? button("Clear those that match", clear, { class: "danger below" }) : null),
     mayRead ? section("Publish", publishForm((given) => attempt(async () => {
       const { user_properties: pairs, ...rest } = given;
       const done = await ask("POST", "/publish", { body: { ...rest, ...(pairs && { user_properties: Object.fromEntries(pairs) }) } });
