@@ -4,9 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
 from hookmq.plugin import BrokerHandle, ClientInfo, Log, Peer, Scope, SessionSnapshot
 
 from hookmq_admin.audit import AuditLog
@@ -19,6 +18,9 @@ from hookmq_admin.hot_topics import HotTopics
 from hookmq_admin.schemas import Schema
 from hookmq_admin.settings import AdminConfig
 from hookmq_admin.tokens import Role, Token, Tokens
+
+if TYPE_CHECKING:
+    from aiohttp import web  # not at runtime: commands need no server, and should start quickly
 
 NO_FIELDS: Final[Fields] = {}
 
@@ -58,7 +60,7 @@ class Call:
     """One request: its token, its client's address, the named parts of its path, and its validated arguments."""
 
     services: Services
-    request: web.BaseRequest
+    request: "web.BaseRequest"
     token: Token
     address: str
     parts: Mapping[str, str]

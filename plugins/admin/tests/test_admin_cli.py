@@ -173,3 +173,8 @@ def test_bash_completes_the_subcommands(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "tokens\n"
+
+
+def test_commands_start_without_a_web_server() -> None:
+    program = "import sys, hookmq_admin.plugin, hookmq_admin.cli, hookmq_admin.top; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
