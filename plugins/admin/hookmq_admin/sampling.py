@@ -15,7 +15,7 @@ class SampledSubscription:
     """The subscription of the client `client_id` to `filter` at QoS 0, for about `most` messages a second.
 
     Call `open` first, `take` for each message, and `close` at the end. If it cannot subscribe again, no more messages
-    arrive.
+    arrive, and `lost` is true.
     """
 
     def __init__(self, broker: BrokerHandle, client_id: str, filter: str, most: int) -> None:
@@ -30,6 +30,8 @@ class SampledSubscription:
         self._taken = 0
         self._timer: Timer | None = None
         self._cancel: Cancel | None = None
+        self.lost = False
+        """Whether it could not subscribe again after a pause."""
         self.missed = 0
         """An estimate of the messages for which the client was not subscribed, updated at each end of a pause."""
 
@@ -87,6 +89,8 @@ class SampledSubscription:
         self._cancel = None
         if error is None and code is not None and code < 0x80:
             self._begin()
+        else:
+            self.lost = True
 
     def close(self) -> None:
         """Stop. The client itself is to be disconnected by the caller."""

@@ -86,11 +86,13 @@ class Follower:
         return await self._stream.run()
 
     def _tick(self) -> None:
-        """Count the messages for which the tail was not subscribed."""
+        """Count the messages for which the tail was not subscribed, and end a tail that cannot subscribe again."""
         if self._sampled is not None:
             missed, self._missed = self._sampled.missed - self._missed, self._sampled.missed
             self._stream.skip(missed)
             self._call.services.counts["tail_skipped"] += missed
+            if self._sampled.lost:
+                self._stream.end("the subscription was refused")
 
     def _hear(self, delivery: Delivery) -> None:
         received_at = delivery.message.received_at

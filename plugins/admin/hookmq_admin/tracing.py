@@ -25,23 +25,25 @@ async def trace(call: Call) -> Any:
     except PluginError as error:
         raise ApiError(503, error.message) from None
     stream = EventStream(call, "trace", "events")
-    pump = asyncio.ensure_future(_pump(found, stream))
+    task = asyncio.ensure_future(pump(found, stream))
     try:
         await call.begin()
         return await stream.run()
     finally:
         found.stop()
-        pump.cancel()
+        task.cancel()
 
 
-async def _pump(found: Trace, stream: EventStream) -> None:
-    """Pass the events of a trace to the response."""
-    async for event in found:
-        if stream.full:
-            stream.skip()
-        else:
-            stream.add("trace", event_fields(event))
-    stream.end(found.ended)
+async def pump(found: Trace, stream: EventStream) -> None:
+    """Pass the events of a trace to the response. The response ends also if an event cannot be encoded."""
+    try:
+        async for event in found:
+            if stream.full:
+                stream.skip()
+            else:
+                stream.add("trace", event_fields(event))
+    finally:
+        stream.end(found.ended or "the trace failed")
 
 
 def event_fields(event: TraceEvent) -> dict[str, Any]:

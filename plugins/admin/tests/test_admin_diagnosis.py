@@ -235,6 +235,23 @@ def test_missed_messages_are_estimated(harness: Harness) -> None:
     assert sampled.listened == before
 
 
+def test_a_subscription_that_cannot_continue_is_lost(harness: Harness) -> None:
+    """A live tail ends then. Otherwise, it would be silent for ever."""
+    broker = harness.handle("mine")
+    client = harness.clock.run(broker.connect(ClientRequest("sampler")))
+    sampled = SampledSubscription(broker, "sampler", "#", 3)
+    client.on_message = lambda delivery: (sampled.take(delivery.message.received_at), None)[1]
+    assert harness.clock.run(sampled.open()) == 0
+    pub = harness.connect("pub")
+    for _ in range(3):
+        pub.publish("t", b"", 0)
+    harness.settle()
+    assert not sampled.lost
+    client.disconnect()
+    harness.advance(2)
+    assert sampled.lost
+
+
 # dropped messages
 
 

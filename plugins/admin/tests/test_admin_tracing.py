@@ -12,8 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 from admin_site import Site
+from hookmq.plugin import TraceEvent, TraceKind
 from hookmq_admin import trace_cli
+from hookmq_admin.event_stream import EventStream
 from hookmq_admin.trace_cli import line_of
+from hookmq_admin.tracing import pump
 from hookmq_testing import run_command
 
 Event = tuple[str, Any]
@@ -208,3 +211,27 @@ def test_the_options_are_those_of_the_api() -> None:
     trace_cli.register(command)
     given = parser.parse_args(["--client", "a", "--for", "1m"])
     assert (given.client, given.seconds, given.rate) == ("a", 60, 200)
+
+
+def test_a_trace_that_fails_ends_its_response() -> None:
+    """Otherwise, the response would be open and silent for as long as its client waits."""
+    reasons: list[str] = []
+
+    class Stream(EventStream):
+        def end(self, reason: str) -> None:
+            reasons.append(reason)
+
+    class Failing:
+        ended = ""
+
+        def __aiter__(self) -> "Failing":
+            return self
+
+        async def __anext__(self) -> TraceEvent:
+            return TraceEvent(0.0, TraceKind.HOOK, "authorize", "a", None, {"rule": object()})
+
+    broken: Any = Failing()
+    nothing: Any = None
+    with pytest.raises(TypeError):
+        asyncio.run(pump(broken, Stream(nothing, "trace", "events")))
+    assert reasons == ["the trace failed"]
