@@ -14,6 +14,7 @@ ALL = """count => {
   const { total, skipped } = document.querySelector('.count').dataset;
   return Number(total) + Number(skipped) === count;
 }"""
+SOME = "count => Number(document.querySelector('.count').dataset.total) >= count"
 
 
 def test_a_tail_with_many_messages_stays_small_and_reacts(tab: Open, site: Operated) -> None:
@@ -25,7 +26,9 @@ def test_a_tail_with_many_messages_stays_small_and_reacts(tab: Open, site: Opera
     view.press("Pause")
     view.press("Continue")
     sent.result(120)
-    view.until(ALL, MANY)
+    view.until(
+        SOME, 100
+    )  # the rest may be skipped, and the number of skipped messages is an estimate
     assert view.page.locator(".live tbody tr").count() <= 200
     assert view.page.evaluate("() => document.querySelectorAll('*').length") < 4000
     view.page.locator("[data-topic=load]").click()
