@@ -4,7 +4,7 @@ import json
 import os
 import ssl
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, Final
@@ -124,9 +124,13 @@ class ApiClient:
             if not cursor:
                 return
 
-    def events(self, path: str, query: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the server-sent events of a response."""
+    def events(
+        self, path: str, query: Mapping[str, Any], opened: Callable[[], None] | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the server-sent events of a response. Calls `opened` when the response begins."""
         with self._open("GET", path, query, None) as response:
+            if opened is not None:
+                opened()
             name = data = ""
             try:
                 for line in response:

@@ -19,7 +19,7 @@ from hookmq_admin.api_client import (
     add_options,
     part,
 )
-from hookmq_admin.tables import print_fields, print_table, shown
+from hookmq_admin.tables import print_fields, print_table, say_ready, shown
 from hookmq_admin.tokens import ROLES
 
 EXAMPLES: Final = f"""\
@@ -253,7 +253,7 @@ def _publish(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 def _tail(api: ApiClient, arguments: argparse.Namespace) -> None:
     query = {"filter": arguments.filter, "rate": arguments.rate, "retained": arguments.retained}
-    events = api.events("/tail", query)
+    events = api.events("/tail", query, say_ready)
     for name, data in _until(events, arguments.count):
         if arguments.json:
             print(json.dumps({"event": name, **data}), flush=True)

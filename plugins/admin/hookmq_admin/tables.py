@@ -48,6 +48,11 @@ def shown(value: Any, name: str = "") -> str:
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in str(value))
 
 
+def say_ready() -> None:
+    """Say on stderr that events are followed from now on."""
+    print("# ready", file=sys.stderr, flush=True)
+
+
 def _value(row: Row, column: str) -> Any:
     found: Any = row
     for name in column.split("."):

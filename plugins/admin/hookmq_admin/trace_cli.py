@@ -13,7 +13,7 @@ from hookmq.cli_api import count, seconds
 from hookmq.plugin import ConfigError
 
 from hookmq_admin.api_client import ApiClient
-from hookmq_admin.tables import shown
+from hookmq_admin.tables import say_ready, shown
 from hookmq_admin.terminal import BOLD, DIM, PLAIN, RED, colored
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -53,7 +53,7 @@ def _trace(api: ApiClient, arguments: argparse.Namespace) -> None:
         file: IO[str] | None = None
         if arguments.output:
             file = stack.enter_context(_new_file(arguments.output))
-        for name, data in api.events("/trace", query):
+        for name, data in api.events("/trace", query, say_ready):
             line = json.dumps({"event": name, **data})
             if file is not None:
                 print(line, file=file, flush=True)

@@ -169,6 +169,7 @@ def test_the_command(
     printed = capsys.readouterr()
     assert " bulb > PUBLISH light/1 qos=1 " in printed.out
     assert " bulb ? authorize doors: abstain in " in printed.out
+    assert printed.err.startswith("# ready\n")
     assert "# end: reason=the time is over" in printed.err
     assert "\x1b" not in printed.out
     events = [json.loads(line) for line in file.read_text().splitlines()]
