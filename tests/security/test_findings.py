@@ -87,8 +87,8 @@ def test_no_empty_topic_comes_through(
 
 
 def test_a_mount_point_does_not_make_a_topic_too_long(harness: Harness) -> None:
-    """A mount point does not make a topic too long. Such a message could not be sent to anyone, and
-    its failure would also stop delivery to other subscribers.
+    """A message is refused if the mount point makes its topic too long. It could not be sent to
+    anyone, and its failure would also stop deliveries to other subscribers.
     """
     witness = harness.connect("witness")
     witness.subscribe("#")

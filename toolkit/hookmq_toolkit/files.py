@@ -84,9 +84,9 @@ class FileWatch(Generic[T]):
     OSError, or an error caused by an OSError, it is retried after `interval`, or after 5 seconds if
     the interval is 0. After any other error, the file is read again only when it has changed.
 
-    `took` receives the result on the event loop, even if the file has returned to its state before
-    a failure. `failed` receives the reason why the file cannot be used, once for each reason. The
-    reason quotes no errors except HookMQError.
+    `took` receives the result on the event loop, even if the file is back in the state that it had
+    before a failure. `failed` receives the reason why the file cannot be used, once for each
+    reason. The reason contains the text of an error only if it is a HookMQError.
 
     `prepare` is for callers that also write the file. It is called before each check, and must call
     its argument when the check may start. Call all methods on the event loop's thread.

@@ -272,7 +272,7 @@ _CONTROL: Final = 8
 
 
 def _header_size(head: bytes) -> int:
-    """Return the length of a frame header, as far as the bytes in `head` reveal it."""
+    """Return the length of a frame header, or 2 if `head` is too short to determine it."""
     if len(head) < 2:
         return 2
     length = head[1] & 0x7F

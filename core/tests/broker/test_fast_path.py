@@ -85,7 +85,7 @@ _HOW = ("authz_cache_hits", "authz_cache_misses", "writes", "packets_received")
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
-    """Return the packets in `data` by type, each in order."""
+    """Return the packets in `data`, grouped by type. Each group keeps their order."""
     kinds: dict[int, list[bytes]] = {}
     pos = 0
     while pos < len(data):

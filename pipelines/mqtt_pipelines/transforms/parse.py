@@ -84,7 +84,7 @@ class EventTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silver:
-    """``silver:`` how payloads are read, which messages are duplicates, and how late one may be."""
+    """``silver:`` how payloads are read, which messages are duplicates, and how late a message may arrive."""
 
     schema: str = required("the payload's fields in DDL: `celsius double not null, battery int`")
     device: Device = field(metadata={"help": "where to find the device's name"})

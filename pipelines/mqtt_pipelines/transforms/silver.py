@@ -24,7 +24,7 @@ _SAME = "_same"
 
 
 def silver(raw: DataFrame, by: Silver) -> DataFrame:
-    """Turn rows of `schemas.RAW` into rows of `schemas.silver`, without dead letters and duplicates.
+    """Turn rows of `schemas.RAW` into rows of `schemas.silver`, and leave out dead letters and duplicates.
 
     Among duplicates, the first in the log is kept. A stream remembers messages up to its watermark; a batch compares
     all messages. Raises PipelineError for settings that contradict each other.

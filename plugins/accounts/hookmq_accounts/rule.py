@@ -50,7 +50,9 @@ def actions_of(words: tuple[str, ...]) -> frozenset[Action]:
 
 
 def parse_rule(value: object, id: int, field: str) -> AccountRule:
-    """Return the rule in a JSON value. Raises AccountError with the part of `field` that is invalid."""
+    """Parse a rule from a JSON value. Raises AccountError, which names the invalid field; `field` is the path of the
+    value.
+    """
     if not isinstance(value, Mapping):
         raise invalid(field, "expected an object")
     given = {key: one for key, one in value.items() if one is not None and key != "id"}

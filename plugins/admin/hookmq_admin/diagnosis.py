@@ -75,7 +75,7 @@ async def _slow_client(call: Call, found: SessionSnapshot) -> Any:
 
 
 async def _oldest(call: Call, found: SessionSnapshot) -> float | None:
-    """Return the age of the oldest message that waits for the client or its acknowledgement, None if it has none."""
+    """Return the age of the client's oldest message that is queued or not acknowledged, or None if there is none."""
     received: list[float] = []
     try:
         if found.queued:

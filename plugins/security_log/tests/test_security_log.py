@@ -349,7 +349,7 @@ def event(number: int, host: str = "") -> SecurityEvent:
 
 
 def test_the_number_of_records_and_the_memory_are_bounded() -> None:
-    """An attacker with many addresses gets `rate` records a second, and the table does not grow."""
+    """An attacker with many addresses causes at most `rate` records a second, and the table does not grow."""
     aggregator = Aggregator(5, 10.0, 100, 200)
     written = [record for number in range(5000) for record in aggregator.add(event(number), 1.0)]
     assert len(written) == 100

@@ -154,7 +154,9 @@ class SparkSinkConfig:
 
     path: Path = field(metadata={"help": "folder of the streams; created if missing"})
     streams: tuple[StreamConfig, ...] = field(metadata={"help": "the streams"})
-    api: ApiConfig | None = setting(None, "the read API; without it only `hookmq spark` reads")
+    api: ApiConfig | None = setting(
+        None, "the read API; without it, only `hookmq spark` can read the streams"
+    )
     sync: bool = setting(
         True, "fsync before acknowledging; false survives the end of the process but no power cut"
     )

@@ -1,4 +1,4 @@
-"""Queries that end, and the progress that Spark reports about them."""
+"""Run streaming queries until all available data is read, and return the progress that Spark reports."""
 
 import json
 from pathlib import Path

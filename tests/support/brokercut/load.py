@@ -29,8 +29,11 @@ FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)
 
 
 class Load:
-    """The traffic. `note` receives every mark; `memory` is the state that the marks add up to. With `delays`, a client
-    publishes delayed messages; the broker must have the plugin."""
+    """Generates the traffic of a test, and records each step as a mark.
+
+    `note` receives every mark; `memory` is the state that results from them. With `delays`, a client also publishes
+    delayed messages, and the broker must have the plugin `delayed`.
+    """
 
     def __init__(self, seed: int, note: Callable[[bytes], None], delays: bool = False) -> None:
         self.delays = delays

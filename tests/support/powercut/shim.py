@@ -89,7 +89,7 @@ def build(folder: Path) -> Path:
 class Log:
     """The log that this process and all recorded processes append to.
 
-    The sync with number `failing`, counted from 1, fails with EIO.
+    Sync number `failing`, counted from 1, fails with EIO.
     """
 
     def __init__(self, library: Path, path: Path, failing: int = 0) -> None:

@@ -103,7 +103,7 @@ class Authorization(HandleBase):
         message: Message | None,
         subscription: Subscription | None,
     ) -> tuple[str, Message | None, Subscription | None]:
-        """Check the arguments of a question, and return the topic, message and subscription that plugins see."""
+        """Check the arguments of an authorization request. Return the topic, message and subscription for plugins."""
         for name, given, kind in (
             ("client", client, ClientInfo), ("topic", topic, str), ("message", message, Message | None),
             ("subscription", subscription, Subscription | None),

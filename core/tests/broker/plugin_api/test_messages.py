@@ -433,7 +433,7 @@ def test_one_call_visits_a_bounded_part_of_the_index(
     steps: list[int] = []
 
     class Counted:
-        """Searches for retained messages, with a count of the steps of each search."""
+        """Counts the steps of each search for retained messages."""
 
         def __init__(self) -> None:
             self.inner: RetainedSearches[Any] = RetainedSearches()
