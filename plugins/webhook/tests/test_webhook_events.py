@@ -194,7 +194,8 @@ async def test_every_event(service: Service, tmp_path: Path) -> None:
     told: dict[str, list[Received]] = {}
     for event in service.events:
         told.setdefault(event.type.removeprefix("hookmq."), []).append(event)
-    del told["broker.disconnected"]  # what a plugin did, under the name that the broker gave it
+    # The broker reports these to `on_event`: the action of a plugin, and the wrong packet of `small`.
+    del told["broker.disconnected"], told["broker.protocol_error"]
     assert CATALOG.keys() == told.keys()
     for name, kind in CATALOG.items():
         validator = jsonschema.Draft202012Validator(schema(kind))
