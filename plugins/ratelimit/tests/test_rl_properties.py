@@ -335,7 +335,7 @@ def test_memory_is_bounded_by_count_and_the_latest_are_kept(
     assert [bucket.key for bucket in allowance.buckets()] == order[-most:]
 
 
-@pytest.mark.parametrize("count", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30_000, pytest.param(400_000, marks=pytest.mark.slow)])
 def test_a_flood_of_addresses_is_bounded_and_washes_no_ban_out(count: int) -> None:
     plugin = make_plugin(
         RateLimitPlugin,
