@@ -137,6 +137,8 @@ LONG = {
         "docs/tutorials/first-plugin.md",
         "docs/how-to/from-mosquitto.md",
         "docs/how-to/access-rules.md",
+        "docs/how-to/accounts.md",
+        "docs/how-to/admin.md",
         "docs/how-to/passwords.md",
         "docs/how-to/webhooks.md",
         "docs/how-to/jwt.md",
