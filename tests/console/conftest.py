@@ -1,4 +1,8 @@
-"""One broker with clients, and one browser, shared by all tests of a worker."""
+"""One broker with clients, and one browser, shared by the tests of a module.
+
+They end with the module: while it runs, Playwright occupies the thread with its own event loop, and no other test could
+run one.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +16,7 @@ REFUSED = r"Failed to load resource: the server responded with a status of 4\d\d
 """Chromium writes this message for each response with an error status."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Start Debian's Chromium. Playwright's own browsers are not downloaded."""
     path = chromium()
@@ -24,7 +28,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
     """Run a broker with 130 online clients, offline clients with queues, a shared subscription and retained messages."""
     folder: Path = tmp_path_factory.mktemp("console")
