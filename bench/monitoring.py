@@ -203,7 +203,7 @@ async def idle(clients: int, seconds: float) -> str:
     shares = []
     for admin in (False, True):
         async with held(clients, admin):
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # the clients have just connected: leave that out of the figure
             before = time.process_time()
             await asyncio.sleep(seconds)
             shares.append((time.process_time() - before) / seconds)
@@ -234,7 +234,7 @@ def served() -> Iterator[tuple[int, int, str, str]]:
             token = pathlib.Path(folder) / "token"
             deadline = time.monotonic() + START_SECONDS
             while not token.exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
+                time.sleep(0.05)  # between two looks for the file that the broker writes
             yield (
                 process.pid,
                 int(ports["tcp"].rpartition(":")[2]),
@@ -268,6 +268,7 @@ def forwarded(pid: int, port: int, rate: int, seconds: float) -> tuple[float, in
                 received += len(sub.recv(1 << 20))
             except BlockingIOError:
                 break
+        # This paces the load: a hundred bursts a second.
         time.sleep(max(0.0, began + (step + 1) / 100 - time.monotonic()))
     used = cpu_seconds(pid) - before
     took = time.monotonic() - began
@@ -288,7 +289,7 @@ def tail(rate: int, seconds: float) -> str:
             ]
         )  # fmt: skip
         try:
-            time.sleep(1)
+            time.sleep(1)  # until the tail has subscribed
             assert follow.poll() is None
             share, followed = forwarded(pid, port, rate, seconds)
         finally:

@@ -103,7 +103,7 @@ class Trace(Protocol):
 
     @property
     def request(self) -> TraceRequest:
-        """What is traced."""
+        """The clients and messages to trace, and the limits."""
 
     @property
     def ended(self) -> str:

@@ -175,7 +175,7 @@ class Traces:
             if trace.wants(TraceKind.HOOK, topic, call.plugin_id) and trace.take():
                 trace.add(TraceKind.HOOK, call.hook, client_id, topic, fields)
 
-    # what is observed --------------------------------------------------------------------------------------------
+    # events of observer hooks --------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Report observers' events to the traces, if there are any. This is also called after a reload."""
