@@ -60,6 +60,7 @@ from hookmq.model.events import (
     SessionEvent,
 )
 from hookmq.model.histogram import Histogram
+from hookmq.model.log_events import LOG_LEVELS, LogEvent, LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message, Will
 from hookmq.model.metrics import Metrics
 from hookmq.model.reload_report import ReloadReport, SettingChange
@@ -235,6 +236,7 @@ class Plugin:
 __all__ = [
     "EMPTY",
     "HOOK_API",
+    "LOG_LEVELS",
     "OBSERVERS",
     "Accept",
     "Action",
@@ -280,6 +282,10 @@ __all__ = [
     "ListenerRegistry",
     "ListenerSnapshot",
     "Log",
+    "LogEvent",
+    "LogFollower",
+    "LogLevel",
+    "LogLevels",
     "Message",
     "MetricRegistry",
     "Metrics",

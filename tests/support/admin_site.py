@@ -1,6 +1,7 @@
 """A broker with the plugin `admin`, an HTTP listener on a free port, and tokens for the plugin's API."""
 
 import json
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,9 @@ from hookmq.plugin import (
     SettingChange,
     hookimpl,
 )
+from hookmq.server import logs
 from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.event_log import ServerLog
 from hookmq.server.extensions import PluginExtensions
 from hookmq.server.server import Server
 from hookmq.server.settings import HttpSettings, ListenerSettings
@@ -81,6 +84,8 @@ class Site:
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self.thread = LoopThread()
+        self._logger = logging.getLogger("hookmq")
+        self._level = self._logger.level
         self.tokens: dict[str, str] = {}
         self.reloads: list[ReloadReport | Exception] = []
         self.logs: list[tuple[str, str, dict[str, Any]]] = []
@@ -105,6 +110,7 @@ class Site:
         open_ = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
         broker = self.broker = Broker(open_, self.runtime, hooks)
         broker.configuration = lambda: "version: 1\n"
+        broker.event_log = self.event_log = ServerLog(self.runtime, lambda: "info")
         listeners = (
             ListenerSettings(name="tcp", bind="127.0.0.1:0"),
             ListenerSettings(
@@ -138,8 +144,10 @@ class Site:
             await self.http.close()
             await self.server.stop()
             await finished(lambda done: self.hooks.shutdown(5, done))
+            self.event_log.close()
             await self.runtime.close()
 
+        self._logger.setLevel(self._level)
         self.thread.run(stop())
         self.thread.close()
         failed = [entry for entry in self.logs if entry[0] == "error"]
@@ -191,6 +199,11 @@ class Site:
                 return Answer(found.status, found.headers, text, value)
 
         return self.thread.run(send())
+
+    @staticmethod
+    def log(level: str, event: str, **fields: object) -> None:
+        """Log an event to the process's log, which the API shows."""
+        logs.tell(level, event, **fields)
 
     def audit(self) -> list[Any]:
         """Return the audit log, newest first."""

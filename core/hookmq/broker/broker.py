@@ -25,6 +25,7 @@ from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
+from hookmq.model.log_events import EventLog
 from hookmq.model.metrics import Metrics, traffic_of
 from hookmq.model.reload_report import Reloader
 from hookmq.model.runtime import Runtime, Wire
@@ -127,6 +128,15 @@ class Broker:
     @configuration.setter
     def configuration(self, call: Callable[[], str]) -> None:
         self.state.configuration = call
+
+    @property
+    def event_log(self) -> EventLog | None:
+        """The log of the process, for plugins, or None if they cannot follow it."""
+        return self.state.event_log
+
+    @event_log.setter
+    def event_log(self, log: EventLog | None) -> None:
+        self.state.event_log = log
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
         """Report an event on a listener to the observers of `on_event`, before a client is known."""

@@ -9,6 +9,7 @@ from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled, PluginDecision
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action
+from hookmq.model.log_events import LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
 from hookmq.model.reload_report import ReloadReport
@@ -417,6 +418,25 @@ class BrokerHandle(Protocol):
         the same time; one follows at most 100 connections. Packets and deliveries of plugin clients are not reported.
         The trace ends when the plugin stops. Raises PluginError for an invalid filter, if 8 traces are running, or in
         a thread.
+        """
+
+    def log_levels(self) -> LogLevels:
+        """Return the level of the log in force, and ``log.level`` of the configuration. Raises PluginError if the broker
+        has no log of its own, as in tests, or in a thread.
+        """
+
+    def set_log_level(self, level: LogLevel) -> None:
+        """Log events of at least `level` from now on: ``debug``, ``info``, ``warning`` or ``error``.
+
+        A reload or a restart returns to ``log.level`` of the configuration. The call is reported as
+        ``broker.log_level_set``. Raises PluginError for another level, and as `log_levels` does.
+        """
+
+    def follow_log(self, recent: int = 0) -> LogFollower:
+        """Follow the log, beginning with the newest `recent` events, at most 500.
+
+        Only events that are logged can be followed: see `set_log_level`. An event that this plugin logs is followed too,
+        so do not log one for each event. Following ends when the plugin stops. Raises PluginError as `log_levels` does.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

@@ -140,6 +140,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),
+    "LogLevel": record(
+        level={"type": "string", "description": "the level in force"},
+        configured={"type": "string", "description": "the level after the next reload or restart"},
+    ),
     "Reload": record(applied=listed(ref("Change")), needs_restart=listed(ref("Change"))),
     "Rule": record(
         ("allow", "deny", "qos", "retain"), id=WHOLE, allow=listed(TEXT), deny=listed(TEXT), topic=listed(TEXT),

@@ -34,6 +34,9 @@ SAMPLES = {
     "listPlugins": Sample("/plugins"),
     "getConfiguration": Sample("/configuration"),
     "reloadConfiguration": Sample("/configuration/reload"),
+    "getLogLevel": Sample("/log/level"),
+    "setLogLevel": Sample("/log/level", {}, {"level": "info"}),
+    "tailLog": Sample("/log/tail", {"level": "info", "event": "client.", "recent": "5"}),
     "listClients": Sample("/clients", {"client_id": "lamp", "connected": "true", "limit": "1"}),
     "getClient": Sample("/clients/lamp"),
     "listClientSubscriptions": Sample("/clients/lamp/subscriptions"),
@@ -125,7 +128,7 @@ def test_each_route_has_a_sample() -> None:
 def test_each_route_answers_as_the_document_says(site: Site, route: Route) -> None:
     sample = SAMPLES[route.name]
     if route.streams:
-        return  # see test_admin_tail.py and test_admin_tracing.py
+        return  # see test_admin_log.py, test_admin_tail.py and test_admin_tracing.py
     path = sample.path
     if route.name == "reloadConfiguration":
         site.reloads.append(ReloadReport(applied=(CHANGE,)))
