@@ -42,6 +42,7 @@ from hookmq.hooks.verdicts import (
     PluginDecision,
 )
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
+from hookmq.model.drain import DrainRequest, DrainStatus
 from hookmq.model.errors import (
     BindError,
     ConfigError,
@@ -266,6 +267,8 @@ __all__ = [
     "Direction",
     "DisconnectReason",
     "Done",
+    "DrainRequest",
+    "DrainStatus",
     "Drop",
     "DropReason",
     "Dropped",

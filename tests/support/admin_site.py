@@ -1,5 +1,6 @@
 """A broker with the plugin `admin`, an HTTP listener on a free port, and tokens for the plugin's API."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable
@@ -209,6 +210,22 @@ class Site:
         """Return the audit log, newest first."""
         found: Any = self.ask("GET", "/audit").json
         return list(found["items"])
+
+
+def refuses(site: Site) -> bool:
+    """Return whether the MQTT listener closes a new connection at once."""
+
+    async def ask() -> bool:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        async with asyncio.timeout(60):
+            try:
+                closed = await reader.read(1) == b""
+            except ConnectionError:
+                closed = True
+        writer.close()
+        return closed
+
+    return site.run(ask())
 
 
 class Recorded(AsyncioRuntime):

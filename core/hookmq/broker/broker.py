@@ -24,6 +24,7 @@ from hookmq.hooks.instance import KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.model.client import ClientInfo, Peer, Scope
+from hookmq.model.drain import Disconnectable, Drainer
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.log_events import EventLog
 from hookmq.model.metrics import Metrics, traffic_of
@@ -128,6 +129,15 @@ class Broker:
     @configuration.setter
     def configuration(self, call: Callable[[], str]) -> None:
         self.state.configuration = call
+
+    @property
+    def drainer(self) -> Drainer | None:
+        """The object that drains the server for plugins, or None if there is no server."""
+        return self.state.drainer
+
+    @drainer.setter
+    def drainer(self, drainer: Drainer | None) -> None:
+        self.state.drainer = drainer
 
     @property
     def event_log(self) -> EventLog | None:
@@ -308,6 +318,18 @@ class Broker:
                     state.runtime.call_soon(partial(connection.disconnect, code, "no limits"))
                 session.encoding_version = shared_encoding(connection, session)
         revoke(state, None, None)
+
+    def network_clients(self) -> list[ClientConnection]:
+        """Return all connections of listeners, the oldest first, without those of plugin clients."""
+        return [one for one in self.connections if not isinstance(one, PluginConnection)]
+
+    def disconnect_clients(
+        self, clients: Sequence[Disconnectable], code: ReasonCode, reference: str
+    ) -> None:
+        """Disconnect `clients` with `code` and the server `reference`. Those that have ended are left out."""
+        for connection in clients:
+            self.state.guarded(partial(connection.disconnect, code, "", reference))
+        self.state.writes.schedule()
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Refuse new connections, disconnect every client, commit the remaining changes, then call `done`. If

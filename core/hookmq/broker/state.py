@@ -29,6 +29,7 @@ from hookmq.hooks.specs import OBSERVERS
 from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.cursors import Cursors
+from hookmq.model.drain import Drainer
 from hookmq.model.events import Action, Direction, Dropped, DropReason
 from hookmq.model.log_events import EventLog
 from hookmq.model.message import Message
@@ -144,6 +145,8 @@ class BrokerState:
         """Starts a reload for a plugin; None if there is nothing to reload. The server sets it."""
         self.configuration: Callable[[], str] = str
         """Returns the configuration in force as YAML without secrets; empty if there is none. The server sets it."""
+        self.drainer: Drainer | None = None
+        """Drains the server for a plugin; None if there is no server. The server sets it."""
         self.event_log: EventLog | None = None
         """The log of the process; None if it cannot be followed, as in tests. The server sets it."""
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them

@@ -8,6 +8,7 @@ from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled, PluginDecision
 from hookmq.model.client import ClientInfo
+from hookmq.model.drain import DrainRequest, DrainStatus
 from hookmq.model.events import Action
 from hookmq.model.log_events import LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message
@@ -419,6 +420,25 @@ class BrokerHandle(Protocol):
         The trace ends when the plugin stops. Raises PluginError for an invalid filter, if 8 traces are running, or in
         a thread.
         """
+
+    def drain(self, request: DrainRequest) -> None:
+        """Drain the broker without stopping it: ``/readyz`` returns 503, the MQTT listeners close new connections at
+        once, and the clients are disconnected in slices of 100 ms.
+
+        MQTT 5 clients get the reason code 0x8B, or with a server reference 0x9C, or 0x9D if they should use that server
+        from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if the broker stopped.
+        Then the broker runs without clients until it is stopped, or until `cancel_drain`. Meanwhile, `reload` is
+        refused. The call is reported as ``broker.drain_started``. Raises PluginError unless the broker is ready, if the
+        request needs a reference and there is none, or in a thread.
+        """
+
+    def cancel_drain(self) -> bool:
+        """End a drain: accept connections again. Return False if the broker does not drain. The call is reported as
+        ``broker.drain_cancelled``. Raises PluginError in a thread.
+        """
+
+    def drain_status(self) -> DrainStatus:
+        """Return how far a drain is. Raises PluginError in a thread."""
 
     def log_levels(self) -> LogLevels:
         """Return the level of the log in force, and ``log.level`` of the configuration. Raises PluginError if the broker

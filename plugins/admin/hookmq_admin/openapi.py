@@ -15,6 +15,7 @@ from hookmq_admin import (
     clients,
     decisions,
     diagnosis,
+    draining,
     logs,
     messages,
     system,
@@ -42,8 +43,8 @@ OPENAPI: Final = Route(
     "GET", "/openapi.json", "getOpenapi", Role.VIEWER, "Get this document", document_route, {"type": "object"}
 )  # fmt: skip
 ROUTES: Final = (
-    *system.ROUTES, *logs.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES,
-    *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
+    *system.ROUTES, *logs.ROUTES, *draining.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES,
+    *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 

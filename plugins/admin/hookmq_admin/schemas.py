@@ -140,6 +140,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),
+    "Drain": record(
+        draining=FLAG, waiting={"type": "integer", "description": "clients that are not disconnected yet"},
+        connections={"type": "integer", "description": "open connections of the MQTT listeners"},
+    ),
     "LogLevel": record(
         level={"type": "string", "description": "the level in force"},
         configured={"type": "string", "description": "the level after the next reload or restart"},

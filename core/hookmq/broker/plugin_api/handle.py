@@ -5,6 +5,7 @@ plugin's messages.
 from hookmq.broker.plugin_api.actions import Actions
 from hookmq.broker.plugin_api.authorization import Authorization
 from hookmq.broker.plugin_api.clients import Clients
+from hookmq.broker.plugin_api.draining import Draining
 from hookmq.broker.plugin_api.inspection import Inspection
 from hookmq.broker.plugin_api.keeping import Keeping
 from hookmq.broker.plugin_api.logs import Logs
@@ -26,6 +27,7 @@ class PluginBroker(
     Keeping,
     Tracing,
     Logs,
+    Draining,
 ):
     """One plugin's handle; see `hookmq.hooks.broker_handle.BrokerHandle`. Each group of members is in its own module."""
 
