@@ -34,7 +34,8 @@ from hookmq_accounts.plugin import AccountsPlugin
 from hookmq_admin.openapi import document
 from hookmq_admin.plugin import AdminPlugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
-from hookmq_testing import AsyncioClient, LoopThread, make_plugin
+from hookmq_storage.plugin import StoragePlugin
+from hookmq_testing import AsyncioClient, LoopThread, PluginInstance, make_plugin
 from jsonschema import Draft202012Validator
 
 T = TypeVar("T")
@@ -83,8 +84,11 @@ def validate(value: Any, schema: dict[str, Any]) -> None:
 class Site:
     """A running broker, with methods by which tests reach it."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(
+        self, folder: Path, plugins: tuple[PluginInstance, ...] = (), **config: Any
+    ) -> None:
         self.thread = LoopThread()
+        self._plugins = plugins
         self._logger = logging.getLogger("hookmq")
         self._level = self._logger.level
         self.tokens: dict[str, str] = {}
@@ -106,6 +110,7 @@ class Site:
             self.admin,
             make_plugin(AccountsPlugin, ACCOUNTS, "accounts"),
             make_plugin(Doors),
+            *self._plugins,
         )  # fmt: skip
         hooks = Hooks(plugins)
         open_ = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
@@ -145,6 +150,8 @@ class Site:
             await self.http.close()
             await self.server.stop()
             await finished(lambda done: self.hooks.shutdown(5, done))
+            self.broker.end()
+            await finished(self.broker.store.close)
             self.event_log.close()
             await self.runtime.close()
 
@@ -210,6 +217,11 @@ class Site:
         """Return the audit log, newest first."""
         found: Any = self.ask("GET", "/audit").json
         return list(found["items"])
+
+
+def storage(folder: Path) -> PluginInstance:
+    """Return a plugin that keeps the broker's state in `folder`."""
+    return make_plugin(StoragePlugin, {"path": str(folder)}, "storage", use="storage")
 
 
 def refuses(site: Site) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hookmq.cli_api import count, qos, seconds
 from hookmq.plugin import CommandGroup
 
-from hookmq_admin import accounts_cli, diagnosis_cli, drain_cli, log_cli, trace_cli
+from hookmq_admin import accounts_cli, backup_cli, diagnosis_cli, drain_cli, log_cli, trace_cli
 from hookmq_admin.api_client import (
     DEFAULT_URL,
     TOKEN,
@@ -114,6 +114,7 @@ def register(group: CommandGroup) -> None:
     trace_cli.register(command)
     log_cli.register(commands, command)
     drain_cli.register(command)
+    backup_cli.register(command)
     command("listeners", "List the listeners", _listeners)
     command("plugins", "List the plugins and their failures", _plugins)
     command("config", "Print the configuration without secrets", _config)

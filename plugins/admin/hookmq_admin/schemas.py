@@ -140,6 +140,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),
+    "Backup": record(
+        state={"type": "string", "enum": ["none", "running", "done", "failed"]}, target=maybe(TEXT),
+        started_at=maybe(TIME), ended_at=maybe(TIME),
+        progress={"type": "number", "description": "the copied part, from 0 to 1"}, bytes=WHOLE, error=TEXT,
+    ),
     "Drain": record(
         draining=FLAG, waiting={"type": "integer", "description": "clients that are not disconnected yet"},
         connections={"type": "integer", "description": "open connections of the MQTT listeners"},
