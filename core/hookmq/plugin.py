@@ -64,7 +64,7 @@ from hookmq.model.histogram import Histogram
 from hookmq.model.log_events import LOG_LEVELS, LogEvent, LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message, Will
 from hookmq.model.metrics import Metrics
-from hookmq.model.reload_report import ReloadReport, SettingChange
+from hookmq.model.reload_report import ConfigCheck, ConfigMistake, ReloadReport, SettingChange
 from hookmq.model.runtime import Cancel, Done, Promise, Runtime, Timer
 from hookmq.model.settings import (
     AuthSettings,
@@ -257,7 +257,9 @@ __all__ = [
     "ClientRecord",
     "ClientRequest",
     "CommandGroup",
+    "ConfigCheck",
     "ConfigError",
+    "ConfigMistake",
     "Connect",
     "ConnectRefused",
     "Context",

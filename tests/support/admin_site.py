@@ -18,6 +18,7 @@ from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
 from hookmq.plugin import (
     Accept,
     Action,
+    ConfigCheck,
     Deny,
     Plugin,
     ReloadReport,
@@ -92,6 +93,8 @@ class Site:
         self._logger = logging.getLogger("hookmq")
         self._level = self._logger.level
         self.tokens: dict[str, str] = {}
+        self.checks: dict[str, ConfigCheck] = {}
+        """By document, the result of the next check."""
         self.reloads: list[ReloadReport | Exception] = []
         self.logs: list[tuple[str, str, dict[str, Any]]] = []
         self._file = folder / "token"
@@ -116,6 +119,7 @@ class Site:
         open_ = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
         broker = self.broker = Broker(open_, self.runtime, hooks)
         broker.configuration = lambda: "version: 1\n"
+        broker.check_config = lambda text: self.checks.pop(text)
         broker.event_log = self.event_log = ServerLog(self.runtime, lambda: "info")
         listeners = (
             ListenerSettings(name="tcp", bind="127.0.0.1:0"),

@@ -28,7 +28,7 @@ from hookmq.model.drain import Disconnectable, Drainer
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.log_events import EventLog
 from hookmq.model.metrics import Metrics, traffic_of
-from hookmq.model.reload_report import Reloader
+from hookmq.model.reload_report import ConfigCheck, Reloader
 from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -129,6 +129,15 @@ class Broker:
     @configuration.setter
     def configuration(self, call: Callable[[], str]) -> None:
         self.state.configuration = call
+
+    @property
+    def check_config(self) -> Callable[[str], ConfigCheck] | None:
+        """The function that checks a configuration document, in a thread, or None if there is no configuration."""
+        return self.state.check_config
+
+    @check_config.setter
+    def check_config(self, call: Callable[[str], ConfigCheck] | None) -> None:
+        self.state.check_config = call
 
     @property
     def drainer(self) -> Drainer | None:

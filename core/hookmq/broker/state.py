@@ -34,7 +34,7 @@ from hookmq.model.events import Action, Direction, Dropped, DropReason
 from hookmq.model.log_events import EventLog
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
-from hookmq.model.reload_report import Reloader
+from hookmq.model.reload_report import ConfigCheck, Reloader
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -143,6 +143,8 @@ class BrokerState:
         """Returns the server's listeners. The server sets it."""
         self.reloader: Reloader | None = None
         """Starts a reload for a plugin; None if there is nothing to reload. The server sets it."""
+        self.check_config: Callable[[str], ConfigCheck] | None = None
+        """Checks a configuration document, in a thread; None if there is no configuration. The server sets it."""
         self.configuration: Callable[[], str] = str
         """Returns the configuration in force as YAML without secrets; empty if there is none. The server sets it."""
         self.drainer: Drainer | None = None

@@ -13,7 +13,7 @@ from hookmq.model.events import Action
 from hookmq.model.log_events import LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
-from hookmq.model.reload_report import ReloadReport
+from hookmq.model.reload_report import ConfigCheck, ReloadReport
 from hookmq.model.runtime import Runtime
 from hookmq.model.snapshots import (
     InflightMessage,
@@ -404,6 +404,15 @@ class BrokerHandle(Protocol):
         reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`, `on_reload` or
         `on_shutdown`: the reload waits for these hooks. The call is reported as ``broker.reload_applied`` or
         ``broker.reload_refused``. Raises PluginError in a thread.
+        """
+
+    def check_configuration(self, text: str) -> Awaitable[ConfigCheck]:
+        """Check a configuration document, with the options and the environment of this process. Nothing changes.
+
+        The result has all mistakes with their places, or the changes that a reload of this document would make. All
+        settings are checked, also those of plugins, but no plugin is constructed and no certificate opened: a reload may
+        still refuse the document. The work is done in a thread. Awaiting raises PluginError if the broker has no
+        configuration file, as in tests. Raises PluginError in a thread.
         """
 
     def trace(self, request: TraceRequest) -> Trace:

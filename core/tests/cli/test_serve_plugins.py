@@ -129,6 +129,9 @@ async def test_the_life_of_two_plugins(
     broker: BrokerHandle = plugin.broker
     broker.set_log_level("debug")
     assert broker.log_levels() == LogLevels("debug", "error")
+    found = await broker.check_configuration(path.read_text() + "broker: {max_qos: 1}\n")
+    assert found.changes is not None
+    assert [str(one) for one in found.changes.applied] == ["broker.max_qos: 2 -> 1"]
     told.clear()
     path.write_text(path.read_text() + "broker: {max_qos: 1}\n")
     os.kill(os.getpid(), signal.SIGHUP)

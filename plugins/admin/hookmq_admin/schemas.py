@@ -153,6 +153,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
         level={"type": "string", "description": "the level in force"},
         configured={"type": "string", "description": "the level after the next reload or restart"},
     ),
+    "ConfigCheck": record(
+        valid=FLAG,
+        mistakes=listed(record(message=TEXT, line=WHOLE, column=WHOLE, hint=TEXT)),
+        changes=maybe(ref("Reload")),
+    ),
     "Reload": record(applied=listed(ref("Change")), needs_restart=listed(ref("Change"))),
     "Rule": record(
         ("allow", "deny", "qos", "retain"), id=WHOLE, allow=listed(TEXT), deny=listed(TEXT), topic=listed(TEXT),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from admin_site import CHANGE, DOCUMENT, Site, validate
-from hookmq.plugin import ReloadReport
+from hookmq.plugin import ConfigCheck, ReloadReport
 from hookmq_admin import system
 from hookmq_admin.openapi import ROUTES
 from hookmq_admin.services import Route
@@ -42,6 +42,7 @@ SAMPLES = {
     "getLogLevel": Sample("/log/level"),
     "setLogLevel": Sample("/log/level", {}, {"level": "info"}),
     "tailLog": Sample("/log/tail", {"level": "info", "event": "client.", "recent": "5"}),
+    "checkConfiguration": Sample("/configuration/check", {}, {"yaml": "version: 1"}),
     "listClients": Sample("/clients", {"client_id": "lamp", "connected": "true", "limit": "1"}),
     "getClient": Sample("/clients/lamp"),
     "listClientSubscriptions": Sample("/clients/lamp/subscriptions"),
@@ -137,6 +138,8 @@ def test_each_route_answers_as_the_document_says(site: Site, route: Route) -> No
     path = sample.path
     if route.name == "reloadConfiguration":
         site.reloads.append(ReloadReport(applied=(CHANGE,)))
+    if route.name == "checkConfiguration":
+        site.checks["version: 1"] = ConfigCheck(changes=ReloadReport(applied=(CHANGE,)))
     if route.name == "revokeToken":
         made = site.ask("POST", "/tokens", json={"name": "doomed", "role": "viewer"})
         path = f"/tokens/{made.json['id']}"
