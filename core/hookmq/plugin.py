@@ -42,6 +42,7 @@ from hookmq.hooks.verdicts import (
     PluginDecision,
 )
 from hookmq.model.client import Certificate, ClientInfo, ClientRecord, Peer, Scope
+from hookmq.model.drain import DrainRequest, DrainStatus
 from hookmq.model.errors import (
     BindError,
     ConfigError,
@@ -60,9 +61,10 @@ from hookmq.model.events import (
     SessionEvent,
 )
 from hookmq.model.histogram import Histogram
+from hookmq.model.log_events import LOG_LEVELS, LogEvent, LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message, Will
 from hookmq.model.metrics import Metrics
-from hookmq.model.reload_report import ReloadReport, SettingChange
+from hookmq.model.reload_report import ConfigCheck, ConfigMistake, ReloadReport, SettingChange
 from hookmq.model.runtime import Cancel, Done, Promise, Runtime, Timer
 from hookmq.model.settings import (
     AuthSettings,
@@ -235,6 +237,7 @@ class Plugin:
 __all__ = [
     "EMPTY",
     "HOOK_API",
+    "LOG_LEVELS",
     "OBSERVERS",
     "Accept",
     "Action",
@@ -254,7 +257,9 @@ __all__ = [
     "ClientRecord",
     "ClientRequest",
     "CommandGroup",
+    "ConfigCheck",
     "ConfigError",
+    "ConfigMistake",
     "Connect",
     "ConnectRefused",
     "Context",
@@ -264,6 +269,8 @@ __all__ = [
     "Direction",
     "DisconnectReason",
     "Done",
+    "DrainRequest",
+    "DrainStatus",
     "Drop",
     "DropReason",
     "Dropped",
@@ -280,6 +287,10 @@ __all__ = [
     "ListenerRegistry",
     "ListenerSnapshot",
     "Log",
+    "LogEvent",
+    "LogFollower",
+    "LogLevel",
+    "LogLevels",
     "Message",
     "MetricRegistry",
     "Metrics",

@@ -1,6 +1,8 @@
 """A broker with the plugin `admin`, an HTTP listener on a free port, and tokens for the plugin's API."""
 
+import asyncio
 import json
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +18,16 @@ from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
 from hookmq.plugin import (
     Accept,
     Action,
+    ConfigCheck,
     Deny,
     Plugin,
     ReloadReport,
     SettingChange,
     hookimpl,
 )
+from hookmq.server import logs
 from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.event_log import ServerLog
 from hookmq.server.extensions import PluginExtensions
 from hookmq.server.server import Server
 from hookmq.server.settings import HttpSettings, ListenerSettings
@@ -30,7 +35,8 @@ from hookmq_accounts.plugin import AccountsPlugin
 from hookmq_admin.openapi import document
 from hookmq_admin.plugin import AdminPlugin
 from hookmq_ratelimit.plugin import RateLimitPlugin
-from hookmq_testing import AsyncioClient, LoopThread, make_plugin
+from hookmq_storage.plugin import StoragePlugin
+from hookmq_testing import AsyncioClient, LoopThread, PluginInstance, make_plugin
 from jsonschema import Draft202012Validator
 
 T = TypeVar("T")
@@ -79,9 +85,16 @@ def validate(value: Any, schema: dict[str, Any]) -> None:
 class Site:
     """A running broker, with methods by which tests reach it."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(
+        self, folder: Path, plugins: tuple[PluginInstance, ...] = (), **config: Any
+    ) -> None:
         self.thread = LoopThread()
+        self._plugins = plugins
+        self._logger = logging.getLogger("hookmq")
+        self._level = self._logger.level
         self.tokens: dict[str, str] = {}
+        self.checks: dict[str, ConfigCheck] = {}
+        """By document, the result of the next check."""
         self.reloads: list[ReloadReport | Exception] = []
         self.logs: list[tuple[str, str, dict[str, Any]]] = []
         self._file = folder / "token"
@@ -100,11 +113,14 @@ class Site:
             self.admin,
             make_plugin(AccountsPlugin, ACCOUNTS, "accounts"),
             make_plugin(Doors),
+            *self._plugins,
         )  # fmt: skip
         hooks = Hooks(plugins)
         open_ = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
         broker = self.broker = Broker(open_, self.runtime, hooks)
         broker.configuration = lambda: "version: 1\n"
+        broker.check_config = lambda text: self.checks.pop(text)
+        broker.event_log = self.event_log = ServerLog(self.runtime, lambda: "info")
         listeners = (
             ListenerSettings(name="tcp", bind="127.0.0.1:0"),
             ListenerSettings(
@@ -138,8 +154,12 @@ class Site:
             await self.http.close()
             await self.server.stop()
             await finished(lambda done: self.hooks.shutdown(5, done))
+            self.broker.end()
+            await finished(self.broker.store.close)
+            self.event_log.close()
             await self.runtime.close()
 
+        self._logger.setLevel(self._level)
         self.thread.run(stop())
         self.thread.close()
         failed = [entry for entry in self.logs if entry[0] == "error"]
@@ -192,10 +212,36 @@ class Site:
 
         return self.thread.run(send())
 
+    @staticmethod
+    def log(level: str, event: str, **fields: object) -> None:
+        """Log an event to the process's log, which the API shows."""
+        logs.tell(level, event, **fields)
+
     def audit(self) -> list[Any]:
         """Return the audit log, newest first."""
         found: Any = self.ask("GET", "/audit").json
         return list(found["items"])
+
+
+def storage(folder: Path) -> PluginInstance:
+    """Return a plugin that keeps the broker's state in `folder`."""
+    return make_plugin(StoragePlugin, {"path": str(folder)}, "storage", use="storage")
+
+
+def refuses(site: Site) -> bool:
+    """Return whether the MQTT listener closes a new connection at once."""
+
+    async def ask() -> bool:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        async with asyncio.timeout(60):
+            try:
+                closed = await reader.read(1) == b""
+            except ConnectionError:
+                closed = True
+        writer.close()
+        return closed
+
+    return site.run(ask())
 
 
 class Recorded(AsyncioRuntime):

@@ -24,9 +24,11 @@ from hookmq.hooks.instance import KeptState, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.model.client import ClientInfo, Peer, Scope
+from hookmq.model.drain import Disconnectable, Drainer
 from hookmq.model.events import DisconnectReason, EndedBy
+from hookmq.model.log_events import EventLog
 from hookmq.model.metrics import Metrics, traffic_of
-from hookmq.model.reload_report import Reloader
+from hookmq.model.reload_report import ConfigCheck, Reloader
 from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -127,6 +129,33 @@ class Broker:
     @configuration.setter
     def configuration(self, call: Callable[[], str]) -> None:
         self.state.configuration = call
+
+    @property
+    def check_config(self) -> Callable[[str], ConfigCheck] | None:
+        """The function that checks a configuration document, in a thread, or None if there is no configuration."""
+        return self.state.check_config
+
+    @check_config.setter
+    def check_config(self, call: Callable[[str], ConfigCheck] | None) -> None:
+        self.state.check_config = call
+
+    @property
+    def drainer(self) -> Drainer | None:
+        """The object that drains the server for plugins, or None if there is no server."""
+        return self.state.drainer
+
+    @drainer.setter
+    def drainer(self, drainer: Drainer | None) -> None:
+        self.state.drainer = drainer
+
+    @property
+    def event_log(self) -> EventLog | None:
+        """The log of the process, for plugins, or None if they cannot follow it."""
+        return self.state.event_log
+
+    @event_log.setter
+    def event_log(self, log: EventLog | None) -> None:
+        self.state.event_log = log
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
         """Report an event on a listener to the observers of `on_event`, before a client is known."""
@@ -298,6 +327,18 @@ class Broker:
                     state.runtime.call_soon(partial(connection.disconnect, code, "no limits"))
                 session.encoding_version = shared_encoding(connection, session)
         revoke(state, None, None)
+
+    def network_clients(self) -> list[ClientConnection]:
+        """Return all connections of listeners, the oldest first, without those of plugin clients."""
+        return [one for one in self.connections if not isinstance(one, PluginConnection)]
+
+    def disconnect_clients(
+        self, clients: Sequence[Disconnectable], code: ReasonCode, reference: str
+    ) -> None:
+        """Disconnect `clients` with `code` and the server `reference`. Those that have ended are left out."""
+        for connection in clients:
+            self.state.guarded(partial(connection.disconnect, code, "", reference))
+        self.state.writes.schedule()
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Refuse new connections, disconnect every client, commit the remaining changes, then call `done`. If

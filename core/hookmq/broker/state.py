@@ -29,10 +29,12 @@ from hookmq.hooks.specs import OBSERVERS
 from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.cursors import Cursors
+from hookmq.model.drain import Drainer
 from hookmq.model.events import Action, Direction, Dropped, DropReason
+from hookmq.model.log_events import EventLog
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
-from hookmq.model.reload_report import Reloader
+from hookmq.model.reload_report import ConfigCheck, Reloader
 from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
@@ -141,8 +143,14 @@ class BrokerState:
         """Returns the server's listeners. The server sets it."""
         self.reloader: Reloader | None = None
         """Starts a reload for a plugin; None if there is nothing to reload. The server sets it."""
+        self.check_config: Callable[[str], ConfigCheck] | None = None
+        """Checks a configuration document, in a thread; None if there is no configuration. The server sets it."""
         self.configuration: Callable[[], str] = str
         """Returns the configuration in force as YAML without secrets; empty if there is none. The server sets it."""
+        self.drainer: Drainer | None = None
+        """Drains the server for a plugin; None if there is no server. The server sets it."""
+        self.event_log: EventLog | None = None
+        """The log of the process; None if it cannot be followed, as in tests. The server sets it."""
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.plugin_states = PluginStates(self._record_plugin_state)

@@ -1,6 +1,7 @@
 """The options that choose a command's configuration: ``-c FILE``, ``-o KEY=VALUE`` and ``--data-dir``."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from hookmq.model.errors import ConfigError
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind")
 
+DOCUMENT: Final = "document"
+"""The name of a configuration that is not in a file, in messages."""
 STORAGE: Final = "storage"
 """The name of the plugin that stores state in a folder."""
 
@@ -26,11 +29,13 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     # fmt: on
 
 
-def config_of(arguments: argparse.Namespace) -> "Config":
-    """Read the configuration that the options choose. Raises ConfigError."""
-    from hookmq.config.model import default_config, load
+def config_of(arguments: argparse.Namespace, text: str | None = None) -> "Config":
+    """Read the configuration that the options choose, or `text` in its place. Raises ConfigError."""
+    from hookmq.config.model import default_config, load, loads
 
     def read(options: list[str]) -> "Config":
+        if text is not None:
+            return loads(text, DOCUMENT, options, folder=Path(arguments.config or "").parent)
         if arguments.config is None:
             return default_config(options)
         return load(arguments.config, options)

@@ -68,9 +68,11 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     """Run a broker until it stops. Raises StoreError if its store failed."""
     from hookmq.broker import Broker
     from hookmq.cli.summary import banner, notices
+    from hookmq.config.config_check import check_document
     from hookmq.config.hot_reload import HotReload, finished, start_plugins
     from hookmq.config.show import show
     from hookmq.server.asyncio_runtime import AsyncioRuntime
+    from hookmq.server.event_log import ServerLog
     from hookmq.server.extensions import PluginExtensions
     from hookmq.server.logs import chosen_format
     from hookmq.server.server import Server
@@ -111,6 +113,10 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     server = PluginServer(broker, config.listeners, runtime, reload=reload)
     live = HotReload(config, hooks, broker, server, lambda: config_of(arguments))
     broker.configuration = lambda: show(live.config, origins=False)
+    broker.check_config = lambda text: check_document(
+        text, lambda given: config_of(arguments, given), live.config
+    )
+    event_log = broker.event_log = ServerLog(runtime, lambda: live.config.log.level)
     try:
         await server.run()
     finally:
@@ -125,6 +131,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
                 f"the store did not close within {seconds:g} s: the disk is slow or hangs; nothing acknowledged is lost"
             ) from None
         finally:
+            event_log.close()
             await runtime.close()
         # The plugins, their processes and the store have ended, so another broker may use their folders.
         if server.phase() != "starting":

@@ -8,10 +8,12 @@ from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled, PluginDecision
 from hookmq.model.client import ClientInfo
+from hookmq.model.drain import DrainRequest, DrainStatus
 from hookmq.model.events import Action
+from hookmq.model.log_events import LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
-from hookmq.model.reload_report import ReloadReport
+from hookmq.model.reload_report import ConfigCheck, ReloadReport
 from hookmq.model.runtime import Runtime
 from hookmq.model.snapshots import (
     InflightMessage,
@@ -404,6 +406,15 @@ class BrokerHandle(Protocol):
         ``broker.reload_refused``. Raises PluginError in a thread.
         """
 
+    def check_configuration(self, text: str) -> Awaitable[ConfigCheck]:
+        """Check a configuration document, with the options and the environment of this process. Nothing changes.
+
+        The result has all mistakes with their places, or the changes that a reload of this document would make. All
+        settings are checked, also those of plugins, but no plugin is constructed and no certificate opened: a reload may
+        still refuse the document. The work is done in a thread. Awaiting raises PluginError if the broker has no
+        configuration file, as in tests. Raises PluginError in a thread.
+        """
+
     def trace(self, request: TraceRequest) -> Trace:
         """Start a trace: report what the broker does with some clients or messages, and which plugin decided what.
 
@@ -417,6 +428,44 @@ class BrokerHandle(Protocol):
         the same time; one follows at most 100 connections. Packets and deliveries of plugin clients are not reported.
         The trace ends when the plugin stops. Raises PluginError for an invalid filter, if 8 traces are running, or in
         a thread.
+        """
+
+    def drain(self, request: DrainRequest) -> None:
+        """Drain the broker without stopping it: ``/readyz`` returns 503, the MQTT listeners close new connections at
+        once, and the clients are disconnected in slices of 100 ms.
+
+        MQTT 5 clients get the reason code 0x8B, or with a server reference 0x9C, or 0x9D if they should use that server
+        from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if the broker stopped.
+        Then the broker runs without clients until it is stopped, or until `cancel_drain`. Meanwhile, `reload` is
+        refused. The call is reported as ``broker.drain_started``. Raises PluginError unless the broker is ready, if the
+        request needs a reference and there is none, or in a thread.
+        """
+
+    def cancel_drain(self) -> bool:
+        """End a drain: accept connections again. Return False if the broker does not drain. The call is reported as
+        ``broker.drain_cancelled``. Raises PluginError in a thread.
+        """
+
+    def drain_status(self) -> DrainStatus:
+        """Return how far a drain is. Raises PluginError in a thread."""
+
+    def log_levels(self) -> LogLevels:
+        """Return the level of the log in force, and ``log.level`` of the configuration. Raises PluginError if the broker
+        has no log of its own, as in tests, or in a thread.
+        """
+
+    def set_log_level(self, level: LogLevel) -> None:
+        """Log events of at least `level` from now on: ``debug``, ``info``, ``warning`` or ``error``.
+
+        A reload or a restart returns to ``log.level`` of the configuration. The call is reported as
+        ``broker.log_level_set``. Raises PluginError for another level, and as `log_levels` does.
+        """
+
+    def follow_log(self, recent: int = 0) -> LogFollower:
+        """Follow the log, beginning with the newest `recent` events, at most 500.
+
+        Only events that are logged can be followed: see `set_log_level`. An event that this plugin logs is followed too,
+        so do not log one for each event. Following ends when the plugin stops. Raises PluginError as `log_levels` does.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

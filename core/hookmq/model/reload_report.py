@@ -35,6 +35,24 @@ class ReloadReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigMistake:
+    """A mistake in a configuration. `line` and `column` count from 1; 0 means that the place is unknown."""
+
+    message: str
+    line: int = 0
+    column: int = 0
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigCheck:
+    """The result of a check: all mistakes, or the changes that a reload would make. Secrets are masked."""
+
+    mistakes: tuple[ConfigMistake, ...] = ()
+    changes: ReloadReport | None = None
+
+
 ReloadDone = Callable[[ReloadReport | None, BaseException | None], Any]
 """Called when a reload has ended, with (report, None) or (None, error)."""
 Reloader = Callable[[ReloadDone], Any]

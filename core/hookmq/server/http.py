@@ -16,7 +16,7 @@ from hookmq.server.connection_limit import ListenerConnections, Log
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.websocket import HttpConnection, WebServer
 
-ServerPhase = Literal["starting", "ready", "stopping", "failed"]
+ServerPhase = Literal["starting", "ready", "draining", "stopping", "failed"]
 """The phase of the server, as ``/readyz`` reports it."""
 RouteHandler = Callable[..., Awaitable[web.StreamResponse]]
 HEALTH: Final = ("/healthz", "/readyz")

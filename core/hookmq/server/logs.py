@@ -57,9 +57,13 @@ class DropSecrets(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Remove the fields. Always returns True, which keeps the record."""
         fields = getattr(record, "fields", None)
-        if fields:
-            record.fields = _clean(fields)
+        if fields and not isinstance(fields, _CleanFields):  # each handler has such a filter
+            record.fields = _CleanFields(_clean(fields))
         return True
+
+
+class _CleanFields(dict[str, Any]):
+    """Fields from which everything that must not be logged is removed."""
 
 
 def _clean(value: Any) -> Any:
@@ -69,10 +73,15 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"  # bytes come from clients
-    if isinstance(value, str) and len(value) > LONGEST:
-        # Untrusted clients choose client ids and topics, which may have 65,535 bytes.
-        return f"{value[:LONGEST]}… ({len(value)} characters)"
-    return value
+    return cut_text(value) if isinstance(value, str) else value
+
+
+def cut_text(text: str) -> str:
+    """Return `text`, or its beginning if it is longer than `LONGEST`."""
+    if len(text) <= LONGEST:
+        return text
+    # Untrusted clients choose client ids and topics, which may have 65,535 bytes.
+    return f"{text[:LONGEST]}… ({len(text)} characters)"
 
 
 class TextFormatter(logging.Formatter):
@@ -84,7 +93,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text. Text from clients is quoted, so it cannot start a new line or move the cursor."""
-        event, fields = _parts(record)
+        event, fields = record_parts(record)
         level = record.levelname.lower()
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         words = [f"{stamp}.{int(record.msecs):03d}", f"{level:<7}", _quoted(event, free=True)]
@@ -102,7 +111,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as JSON."""
-        event, fields = _parts(record)
+        event, fields = record_parts(record)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry: dict[str, Any] = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
@@ -119,7 +128,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str, ensure_ascii=False)
 
 
-def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
+def record_parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
+    """Return the event name and the fields of a record. Fields without a value are left out."""
     event = getattr(record, "event", None)
     given: Mapping[str, Any] = getattr(record, "fields", None) or {}
     fields = {name: value for name, value in given.items() if value is not None}

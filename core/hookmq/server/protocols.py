@@ -1,14 +1,16 @@
 """Protocols for the parts of the broker that the server uses, so that tests can replace them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hookmq.model.client import Peer, Scope
+from hookmq.model.drain import Disconnectable, Drainer
 from hookmq.model.metrics import Metrics
 from hookmq.model.reload_report import Reloader
 from hookmq.model.runtime import Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
+from hookmq.mqtt.reason_codes import ReasonCode
 
 
 class ConnectionHandler(Protocol):
@@ -47,6 +49,8 @@ class Broker(Protocol):
 
     listeners: Callable[[], tuple[ListenerSnapshot, ...]]
     """Returns the listeners, for plugins and metrics. The server sets it."""
+    drainer: Drainer | None
+    """Drains the server for a plugin. The server sets it."""
     reloader: Reloader | None
     """Starts a reload for a plugin. The server sets it if it has a configuration to reread."""
 
@@ -71,6 +75,14 @@ class Broker(Protocol):
         """Expire sessions and publish wills that came due while the broker was down, then call
         `done`.
         """
+
+    def network_clients(self) -> Sequence[Disconnectable]:
+        """Return all connections of listeners, the oldest first."""
+
+    def disconnect_clients(
+        self, clients: Sequence[Disconnectable], code: ReasonCode, reference: str
+    ) -> None:
+        """Disconnect `clients` with `code` and the server `reference`. Those that have ended are left out."""
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Disconnect every client, naming `reference` as the server to use instead. Then commit and call `done`."""

@@ -16,6 +16,8 @@ from hookmq.model.settings import BrokerSettings
 from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.mqtt.errors import HookMQError
 from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.client_drain import ClientDrain
+from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.extensions import PluginExtensions
 from hookmq.server.http import HttpSite, ServerPhase
 from hookmq.server.listener import Listener
@@ -78,6 +80,8 @@ class Server:
         self._site = HttpSite(self.phase)
         broker.on_failure = self._failed
         broker.listeners = self.snapshots
+        self._drain = ClientDrain(broker, self._loop, self._mqtt_gates, self.phase)
+        broker.drainer = self._drain
         if reload is not None:
             broker.reloader = self.request_reload
         names = [settings.name for settings in self._wanted]
@@ -150,12 +154,23 @@ class Server:
         """Make a listener without opening it. Raises ConfigError if its type is neither built in nor in `types`."""
         found = types.found.get(settings.type)
         accept, metrics, runtime = self.broker.accept, self.broker.metrics, self.runtime
+        listener: AnyListener
         if found is not None:
             plugin, factory, _ = found
-            return PluginListener(
+            listener = PluginListener(
                 settings, plugin, factory, accept, metrics, runtime, self._loop, broker
             )
-        return Listener(settings, accept, metrics, self._log, broker, self._loop, self._site)
+        else:
+            listener = Listener(
+                settings, accept, metrics, self._log, broker, self._loop, self._site
+            )
+        if self._drain.active and settings.type not in HTTP:
+            listener.gate.shut()  # a reload opens it while the server drains
+        return listener
+
+    def _mqtt_gates(self) -> list[ListenerConnections]:
+        """Return the connections of each listener, except those for HTTP."""
+        return [one.gate for one in self.listeners.values() if one.settings.type not in HTTP]
 
     def _log(self, level: str, event: str, /, **fields: object) -> None:
         """Log an event of a listener. If it is in `REPORTED`, notify the observers of `on_event` as well."""
@@ -170,7 +185,9 @@ class Server:
             return "failed"
         if self._ending or self._stop_wanted.is_set():
             return "stopping"
-        return "ready" if self._started else "starting"
+        if self._started:
+            return "draining" if self._drain.active else "ready"
+        return "starting"
 
     def connections(self) -> dict[str, int]:
         """Return the number of open transports of each listener, by name."""
@@ -200,6 +217,7 @@ class Server:
             return
         self._started = False
         self._ending = True
+        self._drain.end()
         settings = self.broker.settings.broker
         listeners = [one for one in self.listeners.values() if one.settings.type not in HTTP]
         for listener in listeners:

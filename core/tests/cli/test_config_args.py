@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from door import write
 from hookmq.cli import main
-from hookmq.cli.config_args import add_source, chosen, plugin_of
+from hookmq.cli.config_args import add_source, chosen, config_of, plugin_of
 from hookmq.model.errors import ConfigError
 from hookmq.plugin import Plugin
 
@@ -48,3 +48,19 @@ def test_a_command_sees_the_plugins_of_its_class_and_where_they_apply(
         plugin_of(parser.parse_args(["-c", path]), Plugin, "door")
     with pytest.raises(ConfigError, match="no plugin door with the id 'x'"):
         plugin_of(parser.parse_args(["-c", path, "--plugin", "x"]), Plugin, "door")
+
+
+def test_a_text_replaces_the_file_but_not_the_options(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "none.yaml"
+    (tmp_path / "reference").write_text("other:1883\n")
+    parser = argparse.ArgumentParser()
+    add_source(parser)
+    arguments = parser.parse_args(["-c", str(path), "-o", "broker.max_qos=1", "--data-dir", "x"])
+    text = (
+        "version: 1\nlisteners: [{name: a, bind: '127.0.0.1:0'}]\nplugins: [{use: storage}]\n"
+        "broker: {server_reference: {$file: reference}}\n"
+    )
+    config = config_of(arguments, text)
+    assert (config.source, config.broker.max_qos) == ("document", 1)
+    assert config.broker.server_reference == "other:1883"  # next to the configuration file
+    assert config.plugins[0].config["path"] == "x"

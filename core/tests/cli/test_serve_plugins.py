@@ -17,7 +17,7 @@ from hookmq.config.model import load
 from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.hooks.manager import Hooks
 from hookmq.model.errors import PluginError, StoreError
-from hookmq.plugin import Context, Plugin, hookimpl
+from hookmq.plugin import BrokerHandle, Context, LogLevels, Plugin, hookimpl
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import StoreFailed
 
@@ -51,6 +51,7 @@ class Watches(Plugin):
     told: list[str]
     wake: asyncio.Event
     fails: str
+    broker: BrokerHandle
 
     def note(self, what: str) -> None:
         self.told.append(f"{self.id} {what} {'open' if self.path.exists() else 'shut'}")
@@ -69,6 +70,7 @@ class Watches(Plugin):
     async def on_startup(self, broker: Any) -> None:
         if self.id == self.fails:
             raise RuntimeError("no database")
+        self.broker = broker
         self.note("startup")
 
     @hookimpl
@@ -123,6 +125,13 @@ async def test_the_life_of_two_plugins(
         "a load shut", "a startup shut", "b startup shut", "a metrics shut", "b metrics shut",
         "a ready open", "b ready open",
     ]  # fmt: skip
+    plugin: Any = hooks.plugins[0].plugin
+    broker: BrokerHandle = plugin.broker
+    broker.set_log_level("debug")
+    assert broker.log_levels() == LogLevels("debug", "error")
+    found = await broker.check_configuration(path.read_text() + "broker: {max_qos: 1}\n")
+    assert found.changes is not None
+    assert [str(one) for one in found.changes.applied] == ["broker.max_qos: 2 -> 1"]
     told.clear()
     path.write_text(path.read_text() + "broker: {max_qos: 1}\n")
     os.kill(os.getpid(), signal.SIGHUP)
@@ -131,6 +140,7 @@ async def test_the_life_of_two_plugins(
         "a reload 2 1 open",
         "b reload 2 1 open",
     ]
+    assert broker.log_levels() == LogLevels("error", "error")  # the reload returned to it
     told.clear()
     os.kill(os.getpid(), signal.SIGTERM)
     async with asyncio.timeout(60):

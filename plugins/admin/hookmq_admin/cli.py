@@ -10,7 +10,15 @@ from typing import Any, Final
 from hookmq.cli_api import count, qos, seconds
 from hookmq.plugin import CommandGroup
 
-from hookmq_admin import accounts_cli, diagnosis_cli, trace_cli
+from hookmq_admin import (
+    accounts_cli,
+    backup_cli,
+    config_cli,
+    diagnosis_cli,
+    drain_cli,
+    log_cli,
+    trace_cli,
+)
 from hookmq_admin.api_client import (
     DEFAULT_URL,
     TOKEN,
@@ -112,10 +120,12 @@ def register(group: CommandGroup) -> None:
     tail.add_argument("-C", "--count", type=count, help="end after this many messages")
     diagnosis_cli.register(command)
     trace_cli.register(command)
+    log_cli.register(commands, command)
+    drain_cli.register(command)
+    backup_cli.register(command)
     command("listeners", "List the listeners", _listeners)
     command("plugins", "List the plugins and their failures", _plugins)
-    command("config", "Print the configuration without secrets", _config)
-    command("reload", "Reload the configuration and print the changes", _reload)
+    config_cli.register(command)
     _limit(command("audit", "List changes, the newest first", _audit))
     _tokens(commands, command)
     accounts_cli.register(commands, command)
@@ -290,27 +300,6 @@ def _plugins(api: ApiClient, arguments: argparse.Namespace) -> None:
         one["implements"] = [hook["name"] for hook in hooks]
     columns = ("id", "version", "disabled", "circuit_open", "failures", "dropped", "implements")
     _table(arguments, items, *columns)
-
-
-def _config(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    found = api.ask("GET", "/configuration")
-    if arguments.json:
-        return found
-    sys.stdout.write(found["yaml"])
-    return None
-
-
-def _reload(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    found = api.ask("POST", "/configuration/reload")
-    if arguments.json:
-        return found
-    rows = [{**one, "when": "now"} for one in found["applied"]]
-    rows += [{**one, "when": "after a restart"} for one in found["needs_restart"]]
-    if rows:
-        print_table(rows, ("path", "old", "new", "when"))
-    else:
-        print("no changes")
-    return None
 
 
 def _audit(api: ApiClient, arguments: argparse.Namespace) -> None:

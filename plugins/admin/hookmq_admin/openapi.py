@@ -12,9 +12,12 @@ from typing import Any, Final
 from hookmq_admin import (
     access,
     accounts,
+    backups,
     clients,
     decisions,
     diagnosis,
+    draining,
+    logs,
     messages,
     system,
     tracing,
@@ -41,8 +44,8 @@ OPENAPI: Final = Route(
     "GET", "/openapi.json", "getOpenapi", Role.VIEWER, "Get this document", document_route, {"type": "object"}
 )  # fmt: skip
 ROUTES: Final = (
-    *system.ROUTES, *clients.ROUTES, *messages.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES,
-    *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
+    *system.ROUTES, *logs.ROUTES, *draining.ROUTES, *backups.ROUTES, *clients.ROUTES, *messages.ROUTES,
+    *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 

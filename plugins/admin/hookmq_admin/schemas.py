@@ -140,6 +140,24 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),
+    "Backup": record(
+        state={"type": "string", "enum": ["none", "running", "done", "failed"]}, target=maybe(TEXT),
+        started_at=maybe(TIME), ended_at=maybe(TIME),
+        progress={"type": "number", "description": "the copied part, from 0 to 1"}, bytes=WHOLE, error=TEXT,
+    ),
+    "Drain": record(
+        draining=FLAG, waiting={"type": "integer", "description": "clients that are not disconnected yet"},
+        connections={"type": "integer", "description": "open connections of the MQTT listeners"},
+    ),
+    "LogLevel": record(
+        level={"type": "string", "description": "the level in force"},
+        configured={"type": "string", "description": "the level after the next reload or restart"},
+    ),
+    "ConfigCheck": record(
+        valid=FLAG,
+        mistakes=listed(record(message=TEXT, line=WHOLE, column=WHOLE, hint=TEXT)),
+        changes=maybe(ref("Reload")),
+    ),
     "Reload": record(applied=listed(ref("Change")), needs_restart=listed(ref("Change"))),
     "Rule": record(
         ("allow", "deny", "qos", "retain"), id=WHOLE, allow=listed(TEXT), deny=listed(TEXT), topic=listed(TEXT),

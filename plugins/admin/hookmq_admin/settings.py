@@ -31,6 +31,9 @@ class AdminConfig:
         minimum=1, maximum=1000)
     tail_timeout: Seconds = setting(
         5.0, "maximum time that a live tail waits for a client that does not read", minimum=0.1, maximum=60)
+    backup_folder: str = setting(
+        "", "folder for backups of the store; by default, the API makes none", path=True)
+    max_backups: int = setting(10, "most backups in the folder; a further one is refused", minimum=1, maximum=1000)
     console_sockets: tuple[str, ...] = setting(
         (), "further WebSocket addresses to which the console may connect, such as wss://broker.example.com/mqtt")
     # fmt: on

@@ -96,6 +96,20 @@ async def reload(call: Call) -> Any:
     return _report(report)
 
 
+async def check(call: Call) -> Any:
+    """Return the mistakes in a configuration document, or the changes that a reload of it would make."""
+    try:
+        found = await call.broker.check_configuration(call.arguments["yaml"])
+    except PluginError as error:
+        raise ApiError(409, error.message) from None
+    mistakes = [
+        {"message": one.message, "line": one.line, "column": one.column, "hint": one.hint}
+        for one in found.mistakes
+    ]
+    changes = None if found.changes is None else _report(found.changes)
+    return {"valid": not mistakes, "mistakes": mistakes, "changes": changes}
+
+
 def _report(report: ReloadReport) -> Any:
     parts = {"applied": report.applied, "needs_restart": report.restart}
     return {
@@ -123,5 +137,9 @@ ROUTES: Final = (
           record(yaml=TEXT), tag=tag),
     Route("POST", "/configuration/reload", "reloadConfiguration", _A, "Reload the configuration", reload,
           ref("Reload"), change=True, errors=(409,), tag=tag),
+    Route("POST", "/configuration/check", "checkConfiguration", _A,
+          "Check a configuration document, and compare it with the configuration in force", check, ref("ConfigCheck"),
+          body={"yaml": Field("string", "the document", required=True)}, change=True,
+          hidden=("yaml",), errors=(409,)),
 )
 # fmt: on

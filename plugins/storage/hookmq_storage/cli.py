@@ -17,8 +17,9 @@ from hookmq_toolkit.durable_files import replacing, sync_file, sync_folder
 from hookmq_toolkit.state_folder import lock_folder, lock_holder
 
 from hookmq_storage import batch, portable
+from hookmq_storage.backup import reading, write_backup
 from hookmq_storage.check import problems
-from hookmq_storage.database import connect, connect_reading, copy, open_store, state, wrong
+from hookmq_storage.database import connect, connect_reading, open_store, state, wrong
 from hookmq_storage.engine import Engine
 from hookmq_storage.fields import References
 from hookmq_storage.folder import (
@@ -33,7 +34,7 @@ from hookmq_storage.folder import (
     read_mark,
     saved_folder,
 )
-from hookmq_storage.schema import APPLICATION_ID, VERSION, knows_plugin_state
+from hookmq_storage.schema import knows_plugin_state
 
 EXAMPLES: Final = """\
 examples:
@@ -134,27 +135,6 @@ class Bar:
 
 
 @contextmanager
-def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
-    """Open a store for reading, even while a broker uses it. Raises StoreError if it is not a HookMQ store."""
-    if not (folder / DATABASE).exists():
-        raise StoreError(f"{folder} contains no store")
-    if (folder / BUILT).exists() and lock_holder(folder) is None:
-        raise StoreError(
-            f"{folder}: a repair or import was killed; start the broker or run hookmq storage repair to complete it"
-        )
-    with closing(connect_reading(folder)) as db:
-        application: int = db.execute("PRAGMA application_id").fetchone()[0]
-        if application != APPLICATION_ID:
-            raise StoreError(f"{folder / DATABASE} belongs to another program")
-        version: int = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > VERSION:
-            raise StoreError(
-                f"{folder / DATABASE} has version {version}: install a newer hookmq-storage"
-            )
-        yield db
-
-
-@contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Lock a store in order to change it. Raises StoreError if it is in use."""
     if not (folder / DATABASE).exists() and not (folder / BUILT).exists():
@@ -170,7 +150,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def info(arguments: argparse.Namespace) -> int:
     """Print the store's contents and size."""
     folder: Path = arguments.folder
-    with _reading(folder) as db:
+    with reading(folder) as db:
         found = state(db)
         page: int = db.execute("PRAGMA page_size").fetchone()[0]
         pages: int = db.execute("PRAGMA page_count").fetchone()[0]
@@ -217,7 +197,7 @@ def plugin_state(arguments: argparse.Namespace) -> int:
     if arguments.delete is not None:
         return _delete_state(folder, arguments.delete)
     plugins: dict[str, dict[str, int]] = {}
-    with _reading(folder) as db:
+    with reading(folder) as db:
         if knows_plugin_state(db):
             # The bytes of a key are counted like those of its value, as in `broker.plugin_state_bytes`.
             for space, count, size in db.execute(
@@ -266,7 +246,7 @@ def check(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     bar = Bar("checking")
     count = 0
-    with _reading(folder) as db:
+    with reading(folder) as db:
         for count, problem in enumerate(problems(db, True, bar), 1):
             bar.end()
             print(problem)
@@ -292,7 +272,7 @@ def repair(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     with _alone(folder):
         if arguments.accept:
-            with _reading(folder) as db:
+            with reading(folder) as db:
                 problem = next(problems(db, True), "")
             if not problem:
                 (folder / MARK).unlink(missing_ok=True)
@@ -363,7 +343,7 @@ def export(arguments: argparse.Namespace) -> int:
     bad: list[str] = []
     bar = Bar("exporting")
     output: Path | None = arguments.output
-    with _reading(arguments.folder) as db:
+    with reading(arguments.folder) as db:
         db.execute("BEGIN")  # a snapshot
         lines = portable.lines(db, bad.append, bar)
         if output is None or str(output) == "-":
@@ -455,14 +435,7 @@ def backup(arguments: argparse.Namespace) -> int:
     """Copy a store to a new folder."""
     target: Path = arguments.target
     bar = Bar("copying")
-    with _reading(arguments.folder) as db:
-        target.mkdir(mode=0o700, parents=True)
-        try:
-            copy(db, target / DATABASE, lambda done, total: bar("pages", done, total), pages=4096)
-        except BaseException:
-            shutil.rmtree(target, ignore_errors=True)
-            raise
-        sync_folder(target.absolute().parent)
+    size = write_backup(arguments.folder, target, lambda done, total: bar("pages", done, total))
     bar.end()
-    print(f"{_size(target / DATABASE):,} bytes in {target}")
+    print(f"{size:,} bytes in {target}")
     return 0

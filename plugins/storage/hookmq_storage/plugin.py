@@ -9,6 +9,7 @@ from hookmq.plugin import (
     BrokerHandle,
     CommandGroup,
     ConfigError,
+    Context,
     MetricRegistry,
     Plugin,
     Size,
@@ -17,8 +18,10 @@ from hookmq.plugin import (
     setting,
 )
 from hookmq.storage_api import MemoryStore
+from hookmq_toolkit.backups import SERVICE
 from hookmq_toolkit.state_folder import default_folder
 
+from hookmq_storage.backup import BackupJob
 from hookmq_storage.database import Durability, Limits
 from hookmq_storage.folder import CURE, DATABASE
 from hookmq_storage.store import SQLiteStore
@@ -60,6 +63,12 @@ class StoragePlugin(Plugin):
 
     _store: SQLiteStore | None = None
 
+    def __init__(self, config: StorageConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self._backups = BackupJob(config.path, self.log)
+        if config.durability != "memory":
+            self.offered_services = {SERVICE: self._backups}
+
     @property
     def durability(self) -> Durability:
         """Return the configured durability of acknowledged messages."""
@@ -82,7 +91,13 @@ class StoragePlugin(Plugin):
         self._store = SQLiteStore(
             config.path, broker.runtime, config.durability, limits, config.verify
         )
+        self._backups.open(broker.runtime)
         return self._store
+
+    @hookimpl
+    async def on_shutdown(self) -> None:
+        """End a running backup."""
+        self._backups.close()
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:

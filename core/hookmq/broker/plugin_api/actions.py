@@ -15,7 +15,7 @@ from hookmq.broker.sessions.subscriptions import remove
 from hookmq.broker.sessions.wills import cancel_will
 from hookmq.hooks.recursion import DEPTH, at_depth
 from hookmq.hooks.specs import OBSERVERS
-from hookmq.model.reload_report import ReloadReport
+from hookmq.model.reload_report import ConfigCheck, ReloadReport
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import Session
@@ -167,6 +167,25 @@ class Actions(HandleBase):
             return
         self._tell("warning", "broker.reload_refused", None, error=str(error))
         self._fail(result, self._refusal("reload", str(error)))
+
+    def check_configuration(self, text: str) -> Awaitable[ConfigCheck]:
+        """Check a configuration document in a thread."""
+        self._only_on_loop("check_configuration()")
+        self._check_types("check a configuration", ("text", text, str))
+        return self._result_of(partial(self._check_configuration, text))
+
+    def _check_configuration(self, text: str, result: Promise) -> None:
+        check = self._state.check_config
+        if check is None:
+            raise self._refusal("check a configuration", "this broker has none")
+
+        def done(found: ConfigCheck | None, error: BaseException | None) -> None:
+            if error is None:
+                self._give(result, found)
+            else:
+                self._fail(result, self._refusal("check a configuration", repr(error)))
+
+        self._state.runtime.run_blocking(partial(check, text), done)
 
     def observe(self, hook: str, wanted: bool) -> None:
         """Switch this plugin's implementation of an observer hook on or off."""

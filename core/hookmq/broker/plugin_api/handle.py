@@ -5,8 +5,10 @@ plugin's messages.
 from hookmq.broker.plugin_api.actions import Actions
 from hookmq.broker.plugin_api.authorization import Authorization
 from hookmq.broker.plugin_api.clients import Clients
+from hookmq.broker.plugin_api.draining import Draining
 from hookmq.broker.plugin_api.inspection import Inspection
 from hookmq.broker.plugin_api.keeping import Keeping
+from hookmq.broker.plugin_api.logs import Logs
 from hookmq.broker.plugin_api.messages import Messages
 from hookmq.broker.plugin_api.publishing import Publishing
 from hookmq.broker.plugin_api.subscribing import Subscribing
@@ -15,7 +17,17 @@ from hookmq.model.runtime import Runtime
 
 
 class PluginBroker(
-    Publishing, Authorization, Inspection, Messages, Subscribing, Actions, Clients, Keeping, Tracing
+    Publishing,
+    Authorization,
+    Inspection,
+    Messages,
+    Subscribing,
+    Actions,
+    Clients,
+    Keeping,
+    Tracing,
+    Logs,
+    Draining,
 ):
     """One plugin's handle; see `hookmq.hooks.broker_handle.BrokerHandle`. Each group of members is in its own module."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq.model.errors import ConfigError, PluginError
-from hookmq.model.reload_report import ReloadDone, ReloadReport, SettingChange
+from hookmq.model.reload_report import ConfigCheck, ReloadDone, ReloadReport, SettingChange
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore, will
 
@@ -377,3 +377,24 @@ def test_an_observer_that_is_off_stays_off_after_a_reload(
 def test_other_hooks_cannot_be_switched(harness: Harness, plugin: str, hook: str, why: str) -> None:
     with pytest.raises(PluginError, match=why):
         harness.handle(plugin).observe(hook, False)
+
+
+def test_a_configuration_is_checked_in_a_thread(harness: Harness) -> None:
+    broker: Any = harness.handle("mine")
+    with pytest.raises(PluginError, match="text is int, not str"):
+        broker.check_configuration(1)
+    with pytest.raises(PluginError, match="this broker has none"):
+        harness.clock.run(broker.check_configuration("a"))
+    asked: list[str] = []
+
+    def check(text: str) -> ConfigCheck:
+        asked.append(text)
+        if text == "broken":
+            raise ValueError("no")
+        return ConfigCheck()
+
+    harness.broker.check_config = check
+    assert harness.clock.run(broker.check_configuration("a")) == ConfigCheck()
+    with pytest.raises(PluginError, match=r"ValueError\('no'\)"):
+        harness.clock.run(broker.check_configuration("broken"))
+    assert asked == ["a", "broken"]

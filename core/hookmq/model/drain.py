@@ -1,0 +1,74 @@
+"""Drain a broker without stopping it, so that its clients connect to another one. See `BrokerHandle.drain`."""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from hookmq.mqtt.reason_codes import ReasonCode
+
+MAX_SECONDS: Final = 3600.0
+"""The longest time over which clients are disconnected."""
+MAX_REFERENCE: Final = 1024
+"""Most characters of a server reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequest:
+    """How to disconnect the clients.
+
+    - `seconds`: the time over which the disconnections are spread, at most an hour.
+    - `reference`: the server that clients should use instead; if empty, ``broker.server_reference``.
+    - `moved`: whether clients should use that server from now on, also for later connections. Needs a reference.
+
+    Values outside these limits raise ValueError.
+    """
+
+    seconds: float = 10.0
+    reference: str = ""
+    moved: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds <= MAX_SECONDS:
+            raise ValueError(f"seconds is {self.seconds!r}: expected at most {MAX_SECONDS:g}")
+        if len(self.reference) > MAX_REFERENCE or not self.reference.isprintable():
+            raise ValueError(
+                f"reference: expected at most {MAX_REFERENCE} characters, without control characters"
+            )
+
+    def code(self, reference: str) -> ReasonCode:
+        """Return the reason code of the DISCONNECT that contains `reference`, which may be empty."""
+        if not reference:
+            return ReasonCode.SERVER_SHUTTING_DOWN
+        return ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStatus:
+    """Whether the broker drains, how many of its clients it has not disconnected yet, and its open connections.
+
+    `connections` are those of the MQTT listeners, including connections that are closing.
+    """
+
+    draining: bool
+    waiting: int
+    connections: int
+
+
+class Disconnectable(Protocol):
+    """The connection of a client."""
+
+    def disconnect(self, code: ReasonCode, reason: str = "", reference: str = "") -> None:
+        """Send DISCONNECT to MQTT 5, then close. Does nothing if the connection has ended."""
+
+
+class Drainer(Protocol):
+    """Drains a server. Call its methods on the event loop."""
+
+    def begin(self, request: DrainRequest) -> None:
+        """Begin to drain. Raises RuntimeError if the server is not ready or drains already, and ValueError if `request`
+        needs a reference and there is none."""
+
+    def cancel(self) -> bool:
+        """Accept connections again. Return False if the server does not drain."""
+
+    def status(self) -> DrainStatus:
+        """Return how far the drain is."""

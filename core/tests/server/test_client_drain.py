@@ -1,0 +1,163 @@
+"""Test the drain of a server that continues to run, as clients and plugins observe it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from hookmq.broker import Broker
+from hookmq.model.drain import DrainRequest, DrainStatus
+from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
+from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.server import Server
+from hookmq.server.settings import ListenerSettings
+
+Start = Callable[..., Any]
+TCP = ListenerSettings(name="tcp", bind="127.0.0.1:0")
+HTTP = ListenerSettings(name="http", type="http", bind="127.0.0.1:0")
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Start servers whose broker accepts every client. They are stopped at the end."""
+    runtime = AsyncioRuntime()
+    nodes: list[Server] = []
+
+    async def begin(**options: Any) -> Server:
+        settings = Settings(
+            broker=BrokerSettings(**options),
+            auth=AuthSettings("allow"),
+            authz=AuthzSettings("allow"),
+        )
+        node = Server(Broker(settings, runtime), (TCP, HTTP), runtime)
+        nodes.append(node)
+        await node.start()
+        return node
+
+    yield begin
+    for node in nodes:
+        await node.stop()
+    await runtime.close()
+
+
+async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> asyncio.StreamReader:
+    """Connect an MQTT client with a client id of one byte, and return its reader after CONNACK."""
+    reader, writer = await dial(node.addresses()["tcp"])
+    properties = b"\0" if version == 5 else b""
+    body = b"\0\4MQTT" + bytes((version,)) + b"\2\0\x3c" + properties + b"\0\1" + name
+    writer.write(b"\x10" + bytes((len(body),)) + body)
+    async with asyncio.timeout(60):
+        head = await reader.readexactly(2)
+        assert head[0] == 0x20
+        assert (await reader.readexactly(head[1]))[1] == 0
+    return reader  # type: ignore[no-any-return]
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """Return what arrives until the connection ends."""
+    async with asyncio.timeout(60):
+        try:
+            return await reader.read()
+        except ConnectionError:  # it was closed before its bytes were read
+            return b""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(60):
+        while not condition():
+            turned = loop.create_future()
+            loop.call_soon(turned.set_result, None)
+            await turned
+
+
+async def readiness(node: Server, dial: Any) -> bytes:
+    """Return the status line and the body of ``/readyz``."""
+    reader, writer = await dial(node.addresses()["http"])
+    writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    answer = await rest(reader)
+    return answer.split(b"\r\n")[0][9:12] + answer.split(b"\r\n\r\n")[1]
+
+
+async def test_clients_are_disconnected_in_slices_and_the_server_continues(
+    start: Start, dial: Any
+) -> None:
+    node = await start()
+    drainer = node.broker.drainer
+    assert drainer.status() == DrainStatus(False, 0, 0)
+    readers = [await connect(node, dial, name) for name in (b"a", b"b", b"c")]
+    readers.append(await connect(node, dial, b"d", version=4))
+    silent, _ = await dial(node.addresses()["tcp"])
+    drainer.begin(DrainRequest(seconds=0.2))
+    assert drainer.status().waiting == 2  # of 4, in two slices
+    assert await readiness(node, dial) == b"503draining\n"
+    late, _ = await dial(node.addresses()["tcp"])
+    assert await rest(late) == b""
+    assert await rest(silent) == b""
+    assert [await rest(one) for one in readers] == [b"\xe0\x01\x8b"] * 3 + [b""]
+    await until(lambda: drainer.status().connections == 0)
+    assert drainer.status() == DrainStatus(True, 0, 0)
+    with pytest.raises(RuntimeError, match="the broker is draining"):
+        drainer.begin(DrainRequest())
+    assert drainer.cancel()
+    assert not drainer.cancel()
+    assert await readiness(node, dial) == b"200ready\n"
+    assert node.phase() == "ready"
+    await connect(node, dial, b"a")
+
+
+async def test_a_cancelled_drain_leaves_the_clients_that_wait(start: Start, dial: Any) -> None:
+    node = await start()
+    first, second = await connect(node, dial, b"a"), await connect(node, dial, b"b")
+    node.broker.drainer.begin(DrainRequest(seconds=3600))
+    assert await rest(first) == b"\xe0\x01\x8b"
+    assert node.broker.drainer.cancel()
+    assert node.broker.drainer.status().waiting == 0
+    node.broker.drainer.begin(DrainRequest(seconds=0))
+    assert await rest(second) == b"\xe0\x01\x8b"
+
+
+@pytest.mark.parametrize(
+    ("setting", "request_", "code", "reference"),
+    [
+        ("", DrainRequest(seconds=0, reference="b:1"), 0x9C, b"b:1"),
+        ("c:1", DrainRequest(seconds=0), 0x9C, b"c:1"),
+        ("c:1", DrainRequest(seconds=0, moved=True), 0x9D, b"c:1"),
+        ("c:1", DrainRequest(seconds=0, reference="b:1", moved=True), 0x9D, b"b:1"),
+    ],
+)
+async def test_the_server_to_use(
+    start: Start, dial: Any, setting: str, request_: DrainRequest, code: int, reference: bytes
+) -> None:
+    node = await start(server_reference=setting)
+    reader = await connect(node, dial, b"a")
+    node.broker.drainer.begin(request_)
+    properties = b"\x1c\0" + bytes((len(reference),)) + reference
+    body = bytes((code, len(properties))) + properties
+    assert await rest(reader) == b"\xe0" + bytes((len(body),)) + body
+
+
+async def test_a_server_that_is_not_ready_does_not_drain(start: Start) -> None:
+    node = await start()
+    drainer = node.broker.drainer
+    with pytest.raises(ValueError, match="moved needs a server reference"):
+        drainer.begin(DrainRequest(moved=True))
+    assert node.phase() == "ready"
+    drainer.begin(DrainRequest())
+    made = node.make(TCP, node.broker.settings.broker, node._types)
+    assert not made.gate.open  # a listener that a reload opens
+    await node.stop()
+    assert not drainer.cancel()
+    with pytest.raises(RuntimeError, match="the broker is stopping"):
+        drainer.begin(DrainRequest())
+
+
+async def test_a_stop_ends_the_slices(start: Start, dial: Any) -> None:
+    node = await start()
+    readers = [await connect(node, dial, name) for name in (b"a", b"b")]
+    node.broker.drainer.begin(DrainRequest(seconds=3600))
+    assert node.broker.drainer.status().waiting == 1
+    await node.stop()
+    assert [await rest(one) for one in readers] == [b"\xe0\x01\x8b"] * 2
+    assert node.broker.drainer.status().waiting == 0
