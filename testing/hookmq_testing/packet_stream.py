@@ -29,7 +29,7 @@ class StreamOwner(Protocol):
         """Store the exception that drops the connection."""
 
     def _changed(self) -> None:
-        """Wake up the calls that wait."""
+        """Wake up the waiting calls."""
 
 
 class PacketStream(asyncio.Protocol):

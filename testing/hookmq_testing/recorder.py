@@ -17,7 +17,7 @@ RECORDED: Final = tuple(
 
 @dataclass(frozen=True)
 class HookCall:
-    """One call of a hook. Its arguments are also attributes: ``call.topic``."""
+    """A single call of a hook. Its arguments are also available as attributes, such as ``call.topic``."""
 
     hook: str
     arguments: Mapping[str, Any]

@@ -65,7 +65,7 @@ class TestSlowStore(TestDurableStore):
 
 
 class Complaints:
-    """The errors of the core that the simulator's disk finds. These tests ignore them."""
+    """Ignores the errors that the simulator's disk reports about the core."""
 
     def __call__(self, kind: str, text: str) -> None:
         pass

@@ -271,7 +271,7 @@ def test_client_ids_that_must_be_accepted(harness: Harness, level: int, client_i
 @statement("MQTT-3.1.3-6", "MQTT-3.1.3-7", "MQTT-3.2.2-16")
 @edge(10)
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_empty_client_id_gets_one_in_5(harness: Harness, clean: bool) -> None:
+def test_mqtt_5_assigns_a_client_id_if_it_is_empty(harness: Harness, clean: bool) -> None:
     assigned = []
     for _ in range(3):
         client = in_memory(harness).connect("", clean=clean, properties=m.session_expiry(60))
@@ -287,7 +287,7 @@ def test_an_empty_client_id_gets_one_in_5(harness: Harness, clean: bool) -> None
 
 
 @statement("MQTT-3.1.3-6", "MQTT-3.2.2-16")
-def test_an_assigned_client_id_is_nobody_elses(broker_harness: Any) -> None:
+def test_an_assigned_client_id_is_unique(broker_harness: Any) -> None:
     """The broker never assigns a client id that is in use. Two brokers draw the same random id, and
     one of them finds that it is taken.
     """

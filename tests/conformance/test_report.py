@@ -75,9 +75,10 @@ def rows() -> dict[str, list[str]]:
     return found
 
 
-def test_the_manual_names_the_tests_of_each_statement() -> None:
-    """The page names the tests of each statement. Run `make conformance` after changing tests."""
+def test_the_manual_names_the_tests_and_the_files_of_each_statement() -> None:
+    """Run `make conformance` after changing tests or tags, or moving a module."""
     page = rows()
+    places = tagged()
     wanted = [id for id, one in STATEMENTS.items() if one.concerns_us] + [str(n) for n in edges()]
     assert list(page) == wanted
     for key, cells in page.items():
@@ -85,6 +86,9 @@ def test_the_manual_names_the_tests_of_each_statement() -> None:
         position = 1 if key.isdigit() else 2
         assert re.findall(r"`([^`]*)`", cells[position]) == tests, key
         assert cells[position + 1] == ("passed" if tests else "see exceptions"), key
+        if not key.isdigit():
+            files = sorted({file for file, _ in places.get(key, [])})
+            assert re.findall(r"`([^`]*)`", cells[position + 2]) == files, key
 
 
 def test_the_manual_gives_the_reasons() -> None:

@@ -147,7 +147,7 @@ def test_session_expiry_of_every_kind(broker_harness: Any) -> None:
 
 
 @edge(2)
-def test_the_granted_expiry_is_told(broker_harness: Any) -> None:
+def test_the_granted_expiry_is_reported(broker_harness: Any) -> None:
     harness = broker_harness(config={"session": {"max_expiry": 50.0}})
     client = in_memory(harness).connect("c", properties=m.session_expiry(0xFFFFFFFF))
     assert m.session_expiry(50) in client.accepted()

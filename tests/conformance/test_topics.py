@@ -106,7 +106,7 @@ def test_matching(harness: Harness, level: int, name: str, topic: str, matches: 
 
 @statement("MQTT-4.7.2-1", "MQTT311-4.7.2-1")
 @LEVELS
-def test_the_brokers_own_topics_are_no_clients(harness: Harness, level: int) -> None:
+def test_clients_cannot_publish_to_broker_topics(harness: Harness, level: int) -> None:
     client = join(harness, "c", level, properties=QUIET)
     client.subscribe(("$SYS/#", 0), ("#", 0))
     client.publish("$SYS/x", b"forged", 1, 1)

@@ -19,7 +19,7 @@ async def test_nothing_stays_of_those_who_left(tmp_path: Path) -> None:
     [(0, 0, 0), (300, 0, 1), (0, 300 * 1024, 1), (20, 10_000, 0), (300, 300 * 1024, 2)],
 )
 def test_a_leak_is_seen(objects: int, memory: int, found: int) -> None:
-    """A leak is detected. Each round of 300 clients adds the same amount."""
+    """A leak is detected if each round of 300 clients adds the same number of objects or bytes."""
     rounds = [Round(50 * MEGABYTE + n * memory, 10_000 + n * objects, {}) for n in range(12)]
     assert len(judge(rounds, 300)) == found
 

@@ -221,7 +221,7 @@ class View:
         self.page.wait_for_function(script, arg=argument, timeout=WAIT)
 
     def violations(self, options: Mapping[str, Any]) -> list[str]:
-        """Return the serious violations of accessibility rules that axe finds on the page. `options` select rules."""
+        """Return the serious accessibility violations that axe finds on the page. `options` chooses the rules."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(
                 AXE.read_text("utf-8")

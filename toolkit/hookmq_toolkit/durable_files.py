@@ -48,7 +48,7 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def move_into_place(part: Path, path: Path) -> None:
-    """Fsync the file `part`, rename it to `path` and fsync the folder. Both are in the same folder."""
+    """Fsync the file `part`, rename it to `path`, and fsync their folder. Both paths must be in the same folder."""
     sync_file(part)
     os.replace(part, path)
     sync_folder(path.parent)

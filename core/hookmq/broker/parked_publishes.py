@@ -42,7 +42,7 @@ class Parked:
 
 
 class Parking:
-    """All publishes of a broker that wait for room. `schedule` is called after some have continued."""
+    """The publishes of all clients that wait for room in a queue. `schedule` is called when some have resumed."""
 
     __slots__ = (
         "_deadlines",

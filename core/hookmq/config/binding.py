@@ -167,7 +167,9 @@ class ConfigBinder:
     def bind(
         self, node: YamlNode, kind: Any, path: KeyPath = (), bounds: Mapping[str, Any] = {}
     ) -> Any:
-        """Convert `node` to a value of type `kind`; return FAILED after a problem. Reads files named by ``$file``.
+        """Convert `node` to a value of type `kind`, or return FAILED if there is a problem.
+
+        Reads files that ``$file`` names.
 
         Raises TypeError if `kind` is not a type that a configuration can contain.
         """

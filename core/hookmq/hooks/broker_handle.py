@@ -91,10 +91,11 @@ class BrokerHandle(Protocol):
         volatile: bool = False,
         transformed: bool = False,
     ) -> Awaitable[int]:
-        """Publish like `publish`, wait for the commit, and return the number of matching subscriptions and journals.
+        """Publish a message, wait for the commit, and return the number of matching subscriptions and journals.
 
-        Awaiting raises PluginError if the message was refused, after an internal error, if the store fails, or if the
-        broker ends first. The same applies to everything else that a plugin awaits. Raises PluginError in a thread.
+        The arguments are those of `publish`. Awaiting raises PluginError if the message is refused, an internal error
+        occurs, the store fails, or the broker ends first. The same applies to everything else that a plugin awaits.
+        Raises PluginError if called in a thread.
         """
 
     def transform(

@@ -1,7 +1,7 @@
 """MQTT 5.0 reason codes, the packets that may carry them, and their MQTT 3.x counterparts.
 
 Every refusal in HookMQ has one of these codes. The tables follow MQTT 5.0 sections 2.4 and 3.x and MQTT 3.1.1 section
-3.2.2.3. If table 2-6 and a packet's own table differ (0x8C in DISCONNECT), the packet's table counts.
+3.2.2.3. If table 2-6 and a packet's own table differ (0x8C in DISCONNECT), the packet's table applies.
 """
 
 from enum import IntEnum

@@ -33,12 +33,12 @@ _LONG: Final = 7
 
 
 class _Node(Generic[V]):
-    """The end of a path of `depth` levels.
+    """A node of the tree, `depth` levels below the root.
 
-    `name` is the path below the parent, with one or more levels, and `first` is its first level. `born` is its number
-    among the parent's children. `topic` is None if no message is retained here; otherwise a value has existed without
-    interruption since `since`. A removed node has no value and its `alive` is False. If it is a pointer, `parent` is
-    the node that it points to, which has the same depth.
+    `name` is the path below the parent, with one or more levels, and `first` is its first level. `born` numbers the
+    children of one parent in the order in which they were added. `topic` is None if no message is retained here;
+    otherwise, there has always been a message since `since`. A removed node has no message, and `alive` is False. The
+    `parent` of a pointer is the node to which it points, which has the same depth.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Test the limits of a request for a trace."""
+"""Test the limits on a trace request."""
 
 from typing import Any
 

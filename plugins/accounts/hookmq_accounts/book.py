@@ -126,8 +126,9 @@ class Book:
         qos: int,
         retain: bool,
     ) -> Rule | None:
-        """Return the rule that decides: the first that applies among the rules of the user, then of its groups in their
-        order. Return None if no rule applies."""
+        """Return the first rule that applies, or None. The rules of the user come first, then those of its groups, in
+        the order of the groups.
+        """
         for owner in chain((user,), (self._accounts["group"][name] for name in user.groups)):
             rules = self._compiled(owner)
             if len(rules):

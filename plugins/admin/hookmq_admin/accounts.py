@@ -113,7 +113,7 @@ async def export(call: Call) -> Any:
 
 
 async def import_(call: Call) -> Any:
-    """Create or change all users and groups of a document, or nothing."""
+    """Create or change all users and groups in a document, or none of them."""
     given = _given(call)
     options = {name: bool(given.pop(name, False)) for name in ("replace", "check")}
     with reported():

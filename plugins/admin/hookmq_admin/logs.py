@@ -64,7 +64,7 @@ class _Tail:
         self._skipped = 0
 
     async def pump(self, level: str, prefix: str) -> None:
-        """Pass the events of at least `level` whose names begin with `prefix`."""
+        """Pass on the events at or above `level` whose names begin with `prefix`."""
         wanted = LOG_LEVELS[LOG_LEVELS.index(level) :]
         passed = 0
         try:

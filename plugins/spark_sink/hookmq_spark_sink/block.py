@@ -1,7 +1,7 @@
 """Encode and decode blocks: records of one partition, stored as Arrow column buffers. PROTOCOL.md describes each byte.
 
-The code needs only the standard library. It processes whole columns, so that `list`, `map` and `join` do the work for
-each record. Readers get the bytes exactly as they were written.
+The code needs only the standard library. It works on whole columns, so that `list`, `map` and `join` process the
+records. Readers get the bytes exactly as they were written.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Test the input of ``hookmq storage import``. Data that a broker cannot use is refused with its
+"""Test the input of ``hookmq storage import``. If a broker cannot use a record, the error names its
 line.
 """
 

@@ -146,7 +146,7 @@ class SenderProcess:
         """Initially `SILENT`; lowered by tests."""
 
     async def start(self) -> None:
-        """Start the process before the first events. Raises OSError."""
+        """Start the process before any event arrives. Raises OSError if it cannot be started."""
         if self._life is None and not self._closed:
             await self._start()
 

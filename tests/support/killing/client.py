@@ -179,7 +179,7 @@ class Publisher(Client):
             self._unfinished[self.send(stream, index)] = stream, index
 
     def send(self, stream: Stream, index: int) -> int:
-        """Send a message of a stream and return its packet id."""
+        """Send a message from a stream and return its packet id."""
         return self.mqtt.send_publish(
             stream.target, stream.body(index), stream.qos, stream.retained
         )

@@ -462,8 +462,8 @@ def test_a_payload_refused_for_its_format_is_counted_and_logged(
 def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
     broker_harness: Make, qos: int
 ) -> None:
-    """If a reload enables the check of payload formats, it applies to open connections too. The
-    fast path discards property sections that it learned without the check.
+    """If a reload turns on the check of payload formats, the check also applies to open connections.
+    The fast path forgets the property sections that it accepted before.
     """
     harness = broker_harness()
     client = harness.connect("c")

@@ -1,4 +1,4 @@
-"""Test the calls with which plugins drain the broker."""
+"""Test the calls that plugins use to drain the broker."""
 
 from typing import Any
 
