@@ -396,6 +396,16 @@ class BrokerHandle(Protocol):
         stopped, but it is not repeated if it fails. Raises PluginError in a thread.
         """
 
+    def when_committed(self) -> Awaitable[bool]:
+        """Wait for the commit of what the broker records in this step, for example for the message of `on_publish`.
+
+        Call it in `on_publish`, which returns before the message is recorded. A step ends when the broker has handled
+        the bytes that it read from the client. The result is False if the step recorded nothing, or if everything was
+        acknowledged before the commit: nothing had to be written. It is also False if another plugin decides
+        asynchronously, because the message then belongs to a later step. This call delays no message. Raises
+        PluginError in a thread.
+        """
+
     def reload(self) -> Awaitable[ReloadReport]:
         """Reread the configuration file and apply it, like SIGHUP. The result lists the changes, and the changes that
         need a restart.

@@ -114,6 +114,7 @@ def calls(harness: Harness) -> dict[str, Awaitable[Any]]:
         "clear_retained": broker.clear_retained("r"),
         "queue": broker.queue("away"),
         "connect": broker.connect(ClientRequest("c", session_expiry=60)),
+        "when_committed": broker.when_committed(),
     }
 
 

@@ -1,6 +1,7 @@
 """Implement the `otel` plugin: traces and metrics by OTLP."""
 
 from collections import OrderedDict
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from hookmq.plugin import (
     Message,
     MetricRegistry,
     Plugin,
+    PluginError,
     ReasonCode,
     SessionEvent,
     Timer,
@@ -23,7 +25,7 @@ from hookmq.plugin import (
 from hookmq_toolkit.threads import in_thread
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span, SpanKind, set_span_in_context
 
 from hookmq_otel.export_health import silence_sdk
 from hookmq_otel.metric_export import MetricExport
@@ -40,7 +42,7 @@ HOOKS: Final = {
     "publish": ("on_publish", "on_published", "on_dropped"),
     "deliver": ("on_delivered",),
 }
-"""The hooks that each kind of span needs. A delivery is only traced with its publish."""
+"""The hooks that each kind of span needs. A commit or delivery is only traced with its publish."""
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class OtelPlugin(Plugin):
     def __init__(self, config: OtelConfig, context: Context) -> None:
         super().__init__(config, context)
         traced = config.traced
-        needed = {hook for kind in traced for hook in HOOKS[kind]}
+        needed = {hook for kind in traced for hook in HOOKS.get(kind, ())}
         if "publish" not in traced:
             needed.discard("on_delivered")
         self.idle_hooks = frozenset(hook for hooks in HOOKS.values() for hook in hooks) - needed
@@ -245,7 +247,29 @@ class OtelPlugin(Plugin):
         key = traceparent(pairs)
         self._open[key] = _Open(span, broker.now(), message)
         self._originals[id(message)] = key
+        if "commit" in self.config.traced:
+            waits = self._commit(broker, broker.when_committed(), span, message)
+            broker.runtime.spawn(waits, lambda _, error: None)
         return message.replace(properties=message.properties.replace(user_property=pairs))
+
+    async def _commit(
+        self, broker: BrokerHandle, committed: Awaitable[bool], publish: Span, message: Message
+    ) -> None:
+        """Record the commit of a message, if it needs one. This begins once the message has been routed."""
+        began, error = broker.time(), ""
+        try:
+            if not await committed:
+                return
+        except PluginError as failed:
+            error = failed.message
+        spans = self._spans
+        if spans is None:
+            return
+        context = set_span_in_context(publish, EMPTY)
+        attributes = _attributes(None, message, "commit")
+        span = spans.start("commit", context, SpanKind.INTERNAL, began, attributes)
+        if span is not None:
+            spans.end(span, broker.time(), error)
 
     @hookimpl
     async def on_published(self, message: Message, matched: int, broker: BrokerHandle) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from hookmq.plugin import ConfigError, Seconds, setting
 
-Spans = Literal["connect", "publish", "deliver"]
+Spans = Literal["connect", "publish", "commit", "deliver"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class OtelConfig:
         True, "let the traceparent of a client decide whether its message is traced"
     )
     spans: tuple[Spans, ...] = setting(
-        ("connect", "publish", "deliver"), "the spans to record", nonempty=True
+        ("connect", "publish", "commit", "deliver"), "the spans to record", nonempty=True
     )
     max_rate: int = setting(
         100,

@@ -11,7 +11,7 @@ from hookmq_otel.export_health import ExportHealth
 from hookmq_otel.metric_export import by_family
 from hookmq_otel.plugin import OtelPlugin
 from hookmq_otel.propagation import extract, inject, span_context, traceparent
-from hookmq_testing import Harness, MemoryClient, make_plugin
+from hookmq_testing import DurableStore, Harness, MemoryClient, SlowStore, make_plugin
 from hookmq_testing.contracts import PluginContract
 from opentelemetry.trace import NonRecordingSpan
 from otlp_collector import Collector, collecting, values
@@ -59,10 +59,10 @@ def collector() -> Iterator[Collector]:
 def make(collector: Collector) -> Iterator[Make]:
     opened: list[Harness] = []
 
-    def build(**config: Any) -> Harness:
+    def build(store: SlowStore | None = None, **config: Any) -> Harness:
         given = {"endpoint": collector.url, "sampling": 1.0, "metrics_interval": "0s"} | config
         changer = Changer(None, Context("changer"))
-        found = Harness([make_plugin(OtelPlugin, given, "otel"), changer])
+        found = Harness([make_plugin(OtelPlugin, given, "otel"), changer], store=store)
         opened.append(found)
         return found
 
@@ -104,6 +104,67 @@ def test_a_message_from_connect_to_delivery(make: Make, collector: Collector) ->
         assert b"hello" not in span.SerializeToString()
     assert collector.services == {"plant"}
     assert {one["authorization"] for one in collector.headers} == {"Bearer x"}
+
+
+def with_slow_store(make: Make, **config: Any) -> tuple[Harness, SlowStore]:
+    """Create a broker with an offline subscriber of `q`, whose store delays each commit."""
+    store = SlowStore(DurableStore(), slow=False)
+    harness = make(store=store, **config)
+    away = harness.connect("away", session_expiry_interval=600)
+    away.subscribe("q", qos=1)
+    away.disconnect()
+    harness.settle()
+    store.slow = True
+    return harness, store
+
+
+def test_the_commit_of_a_message(make: Make, collector: Collector) -> None:
+    """A message that is stored has a `commit` span, which ends with the commit. Other messages have none."""
+    harness, store = with_slow_store(make)
+    client = harness.connect("sender")
+    client.publish("nobody", b"x", qos=1, expect=0x10)
+    client.publish("q", b"x", qos=1)
+    harness.advance(0.5)
+    store.finish()
+    harness.settle()
+    harness.close()
+    [commit] = collector.named("commit")
+    [publish] = [
+        one for one in collector.named("publish")
+        if values(one.attributes)["messaging.destination.name"] == "q"
+    ]  # fmt: skip
+    assert (commit.trace_id, commit.parent_span_id) == (publish.trace_id, publish.span_id)
+    found = values(commit.attributes)
+    assert found["messaging.operation.name"] == "commit"
+    assert found["messaging.destination.name"] == "q"
+    assert commit.status.code == 0
+    assert commit.end_time_unix_nano - commit.start_time_unix_nano > 490_000_000
+    assert publish.end_time_unix_nano < commit.end_time_unix_nano
+
+
+def test_a_commit_that_fails(make: Make, collector: Collector) -> None:
+    harness, store = with_slow_store(make)
+    harness.connect("sender").publish("q", b"x", qos=1)
+    harness.settle()
+    store.fail("disk on fire")
+    harness.settle()
+    harness.close()
+    [commit] = collector.named("commit")
+    assert (commit.status.code, commit.status.message) == (
+        2,
+        "plugin 'otel': the store failed: disk on fire",
+    )
+
+
+def test_commits_that_are_not_selected(make: Make, collector: Collector) -> None:
+    harness, store = with_slow_store(make, spans=["publish"])
+    harness.connect("sender").publish("q", b"x", qos=1)
+    harness.settle()
+    store.finish()
+    harness.settle()
+    harness.close()
+    assert len(collector.named("publish")) == 1
+    assert collector.named("commit") == []
 
 
 def test_the_trace_of_the_client_continues(make: Make, collector: Collector) -> None:

@@ -1,4 +1,4 @@
-"""Calls that plugins use to keep state and set timers."""
+"""Calls that plugins use to keep state, set timers and wait for a commit."""
 
 import builtins
 from collections.abc import Awaitable
@@ -62,6 +62,33 @@ class Keeping(HandleBase):
         existed = self._state.plugin_states.drop_timer(space, key)
         self._state.plugin_timers.wake()
         return self._committed(existed)
+
+    def when_committed(self) -> Awaitable[bool]:
+        """Return an awaitable that completes once what this step of the broker records is committed. Its result says
+        whether anything was recorded.
+        """
+        self._only_on_loop("when_committed()")
+        state = self._state
+        committer = state.committer
+        result = self._promise()
+        added, number = committer.added, committer.number
+        recorded: bool | None = None
+
+        def step_ended() -> None:
+            nonlocal recorded
+            if recorded is None:
+                recorded = committer.added != added
+
+        def committed() -> None:
+            step_ended()  # an in-memory store may finish first
+            # The number is unchanged if all records were removed from the batch, so that nothing was written.
+            self._give(result, recorded is True and committer.number != number)
+
+        # Do not split the batch here: the records of this step belong to the same commit.
+        committer.after_commit(committed, may_split=False)
+        state.runtime.call_soon(step_ended)
+        state.writes.schedule()
+        return result
 
     def _space(self, call: str) -> PluginSpace:
         """Return the plugin's space. Raises PluginError in a thread, or before the state has been loaded."""

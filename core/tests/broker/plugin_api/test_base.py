@@ -13,6 +13,7 @@ from hookmq.broker import Broker
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.manager import Hooks
 from hookmq.hooks.traces import TraceRequest
+from hookmq.model.drain import DrainRequest
 from hookmq.model.errors import PluginError
 from hookmq.model.events import Action
 from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
@@ -63,6 +64,14 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("state", lambda broker: broker.state),
     ("set_timer()", lambda broker: broker.set_timer("k", 0.0)),
     ("cancel_timer()", lambda broker: broker.cancel_timer("k")),
+    ("when_committed()", lambda broker: broker.when_committed()),
+    ("check_configuration()", lambda broker: broker.check_configuration("version: 1")),
+    ("drain()", lambda broker: broker.drain(DrainRequest())),
+    ("cancel_drain()", lambda broker: broker.cancel_drain()),
+    ("drain_status()", lambda broker: broker.drain_status()),
+    ("log_levels()", lambda broker: broker.log_levels()),
+    ("set_log_level()", lambda broker: broker.set_log_level("info")),
+    ("follow_log()", lambda broker: broker.follow_log()),
 ]
 """Calls that return broker state. They are refused in a thread."""
 FREE: list[tuple[str, Callable[[BrokerHandle], Any]]] = [

@@ -334,3 +334,133 @@ def test_a_delete_is_recorded_only_if_there_was_something(broker_harness: Make) 
     harness.handle("counter").cancel_timer("k")
     harness.settle()
     assert store.records(PutState, DropState) == records == []
+
+
+# the commit of a message ------------------------------------------------------------------------------------------------
+
+
+class Waiter(Plugin):
+    """A plugin that waits for the commit of each message. `ends` maps its payload to the result."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Context("waiter"))
+        self.ends: dict[bytes, object] = {}
+
+    @hookimpl
+    def on_publish(self, message: Message, broker: BrokerHandle) -> None:
+        def done(result: object, error: BaseException | None) -> None:
+            self.ends[message.payload] = result if error is None else error
+
+        broker.runtime.spawn(broker.when_committed(), done)
+
+
+class Later(Plugin):
+    """A plugin that decides on messages 0.1 s later."""
+
+    @hookimpl
+    async def on_publish(self, message: Message, broker: BrokerHandle) -> None:
+        waited = broker.runtime.promise()
+        broker.runtime.call_later(0.1, lambda: waited.set_result(None))
+        await waited
+
+
+def with_offline(make: Make, *plugins: Plugin) -> tuple[Harness, SlowStore]:
+    """Create a broker with a slow store, an offline subscriber of `q` and an online one of `on`."""
+    store = SlowStore(DurableStore(), slow=False)
+    harness = make(plugins, store=store)
+    away = harness.connect("away", session_expiry_interval=600)
+    away.subscribe("q", 1)
+    away.disconnect()
+    online = harness.connect("online", session_expiry_interval=600)
+    online.subscribe("on", 1)
+    harness.settle()
+    store.slow = True
+    return harness, store
+
+
+def test_when_committed_ends_with_the_commit_of_the_message(broker_harness: Make) -> None:
+    waiter = Waiter()
+    harness, store = with_offline(broker_harness, waiter)
+    pub = harness.connect("pub")
+    pub.publish("q", b"queued", 1)
+    harness.settle()
+    assert store.committing is not None
+    assert waiter.ends == {}
+    store.finish()
+    harness.settle()
+    assert waiter.ends == {b"queued": True}
+    pub.expect(Puback)
+
+
+def test_when_committed_says_whether_anything_was_written(broker_harness: Make) -> None:
+    """Another client's record in the same batch does not count, nor a record that was removed before the commit."""
+    waiter = Waiter()
+    harness, store = with_offline(broker_harness, waiter)
+    first, second = harness.connect("first"), harness.connect("second")
+    with harness.together():
+        first.publish("q", b"queued", 1)
+        second.publish("nobody", b"passed on", 0)
+    harness.settle()
+    assert waiter.ends == {}  # the result waits for the batch all the same
+    store.finish()
+    harness.settle()
+    assert waiter.ends == {b"queued": True, b"passed on": False}
+    first.publish("q", b"queued again", 1)
+    second.publish("on", b"acknowledged", 1)
+    harness.settle()  # the subscriber acknowledges it while the other commit runs
+    store.finish()
+    harness.settle()
+    assert waiter.ends[b"acknowledged"] is False
+
+
+def test_when_committed_without_a_store(broker_harness: Make) -> None:
+    waiter = Waiter()
+    harness = broker_harness([waiter])
+    harness.connect("pub").publish("nobody", b"x", 1)
+    harness.settle()
+    assert waiter.ends == {b"x": False}
+
+
+def test_when_committed_does_not_count_a_message_that_is_decided_later(
+    broker_harness: Make,
+) -> None:
+    waiter = Waiter()
+    harness, store = with_offline(broker_harness, waiter, Later(None, Context("later")))
+    harness.connect("pub").publish("q", b"x", 1)
+    harness.settle()
+    assert waiter.ends == {b"x": False}
+    harness.advance(2)
+    assert store.committing is not None
+    store.finish()
+    harness.settle()
+    assert waiter.ends == {b"x": False}
+
+
+def test_when_committed_fails_with_the_store(broker_harness: Make) -> None:
+    waiter = Waiter()
+    harness, store = with_offline(broker_harness, waiter)
+    harness.connect("pub").publish("q", b"x", 1)
+    harness.settle()
+    store.fail("disk on fire")
+    harness.settle()
+    assert str(waiter.ends[b"x"]) == "plugin 'waiter': the store failed: disk on fire"
+
+
+def test_a_batch_is_not_cut_between_a_message_and_its_waiter(
+    broker_harness: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq.storage.group_commit.MAX_RECORDS", 1)
+    waiter = Waiter()
+    harness, store = with_offline(broker_harness, waiter)
+    pub = harness.connect("pub")
+    with harness.together():
+        for number in range(3):
+            pub.publish("q", b"%d" % number, 1)
+    harness.settle()
+    while store.committing is not None:
+        stored = {one.message.payload for one in store.committing if type(one) is PutMessage}
+        assert not stored & waiter.ends.keys()
+        store.finish(all=False)
+        harness.settle()
+        assert stored <= waiter.ends.keys()
+    assert waiter.ends == {b"0": True, b"1": True, b"2": True}
