@@ -150,10 +150,7 @@ def test_a_commit_that_fails(make: Make, collector: Collector) -> None:
     harness.settle()
     harness.close()
     [commit] = collector.named("commit")
-    assert (commit.status.code, commit.status.message) == (
-        2,
-        "plugin 'otel': the store failed: disk on fire",
-    )
+    assert (commit.status.code, commit.status.message) == (2, "the store failed: disk on fire")
 
 
 def test_commits_that_are_not_selected(make: Make, collector: Collector) -> None:
