@@ -44,6 +44,9 @@ _SEQUENCES: Final[dict[Any, Any]] = {
 _WORDS_FOR_BOOL: Final = {
     "yes": "true", "on": "true", "y": "true", "1": "true", "no": "false", "off": "false", "n": "false", "0": "false",
 }  # fmt: skip
+_HIDDEN: Final = "the reason is not shown, because it may contain a value of $env or $file"
+_SEEN: Final = 16
+"""An error that contains this many characters of a secret's beginning is not shown."""
 _UNITS: Final = {
     "duration": "a duration such as 5s or 250ms",
     "size": "a size such as 64KiB or a number of bytes",
@@ -417,12 +420,32 @@ class ConfigBinder:
         hint = error.hint if isinstance(error, ConfigError) else ""
         key, _, rest = message.partition(": ")
         if rest and key in names:
-            child = node.at((key,))
-            # the message could show part of the secret
-            hidden = child.secret or is_secret_key(key)
-            self.problems.add(child.place, (*path, key), "invalid value" if hidden else rest, hint)
+            place, path = node.at((key,)).place, (*path, key)
+            hidden = is_secret_key(key) or self._reads_outside(path) or self._reveals(message)
+            self.problems.add(
+                place, path, "invalid value" if hidden else rest, "" if hidden else hint
+            )
+        elif self._reads_outside(path):
+            self.problems.add(node.place, path, "invalid values", _HIDDEN)
         else:
             self.problems.add(node.place, path, message or "invalid values", hint)
+
+    def _reads_outside(self, path: KeyPath) -> bool:
+        """Return whether a value at or below `path` comes from ``$env`` or ``$file``. An error for it might contain
+        this value, even in another form."""
+        return any(
+            node.secret and node.origin and at[: len(path)] == path
+            for at, node in self.nodes.items()
+        )
+
+    def _reveals(self, message: str) -> bool:
+        """Return whether `message` contains a value from ``$env`` or ``$file``, perhaps that of a different key."""
+        return any(
+            part in message
+            for node in self.nodes.values()
+            if node.secret and node.text
+            for part in (node.text, repr(node.text)[1:-1], node.text.strip()[:_SEEN])
+        )
 
     def _model(self, node: YamlNode, kind: Any, path: KeyPath) -> Any:
         if node.value is not None and not isinstance(node.value, dict):
@@ -441,7 +464,10 @@ class ConfigBinder:
             for detail in details() if callable(details) else [{"loc": (), "msg": str(error)}]:
                 location = tuple(detail["loc"])
                 place = node.at(location).place
-                self.problems.add(place, (*path, *location), str(detail["msg"]))
+                message = str(detail["msg"])
+                hidden = self._reads_outside((*path, *location)) or self._reveals(message)
+                message = "invalid value" if hidden else message
+                self.problems.add(place, (*path, *location), message, _HIDDEN if hidden else "")
             return FAILED
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hookmq.config.diagnostics import ConfigErrors, ConfigProblems
 from hookmq.config.diff import compare
 from hookmq.config.model import Config
-from hookmq.config.plugins import bound, loaded
+from hookmq.config.plugins import bound, loaded, not_loaded
 from hookmq.hooks.discovery import installed
 from hookmq.model.errors import ConfigError, PluginError
 from hookmq.model.reload_report import ConfigCheck, ConfigMistake
@@ -27,8 +27,7 @@ def check_document(text: str, read: Callable[[str], Config], running: Config) ->
                 _, kind = loaded(entry, offered)
             except PluginError as error:
                 if entry.required is True:
-                    place = new.error_at(("plugins", index), error.message)
-                    problems.errors.append(place)
+                    problems.errors.append(not_loaded(new, index, error))
                 continue
             bound(new, index, kind, problems)
         problems.check()

@@ -27,13 +27,16 @@ def compare(old: Config, new: Config) -> ReloadReport:
     applied: list[SettingChange] = []
     restart: list[SettingChange] = []
     moved = moved_listeners(old, new)
+    hidden = _secret_names(old) | _secret_names(new)
     for path, before, after in _differences(old, new, ()):
         secret = (
             any(is_secret_path(path[: end + 1]) for end in range(len(path)))
             or _is_secret(old, path)
             or _is_secret(new, path)
+            or (path == ("plugins", "order") and bool(hidden))
         )
-        change = SettingChange(dotted(path), _shown(before, secret), _shown(after, secret))
+        named = (path[0], MASK, *path[2:]) if path[:2] in hidden else path
+        change = SettingChange(dotted(named), _shown(before, secret), _shown(after, secret))
         live = _live(path, before, after) or (path[0] == "listeners" and path[1] in moved)
         (applied if live else restart).append(change)
     return ReloadReport(tuple(applied), tuple(restart))
@@ -109,6 +112,19 @@ def _is_secret(config: Config, path: KeyPath) -> bool:
     prefix = tuple(real)
     return any(
         node.secret for at, node in config.origin.nodes.items() if at[: len(prefix)] == prefix
+    )
+
+
+def _secret_names(config: Config) -> frozenset[KeyPath]:
+    """Return the paths, as `_differences` yields them, of listeners and plugins whose names come from ``$env`` or
+    ``$file``."""
+    nodes = config.origin.nodes if config.origin else {}
+    return frozenset(
+        (section, name)
+        for section in ("listeners", "plugins")
+        for index, name in enumerate(_by_name(getattr(config, section)) or {})
+        for key in ("name", "id", "use")
+        if (node := nodes.get((section, index, key))) is not None and node.secret
     )
 
 

@@ -112,6 +112,14 @@ def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
     )
 
 
+def not_loaded(config: Config, index: int, error: PluginError) -> ConfigError:
+    """Return `error` of `loaded` for the plugin entry at `index` with its place, and without a secret name."""
+    path: KeyPath = ("plugins", index)
+    node = config.origin.nodes.get((*path, "use")) if config.origin else None
+    secret = node is not None and node.secret
+    return config.error_at(path, "the plugin cannot be used" if secret else error.message)
+
+
 def loaded(entry: PluginEntry, offered: Sequence[InstalledPlugin]) -> Loaded:
     """Return a plugin's class. Raises PluginError, or PluginNotFound with the name of a similar plugin."""
     try:
@@ -299,7 +307,8 @@ def check_types(config: Config, types: ListenerTypes) -> None:
     for index, listener in enumerate(config.listeners):
         if listener.type not in known:
             path: KeyPath = ("listeners", index, "type")
-            raise config.error_at(path, *unknown_type(listener.type, known))
+            node = config.origin.nodes.get(path) if config.origin else None
+            raise config.error_at(path, *unknown_type(listener.type, known, node))
         check = types.found[listener.type][2] if listener.type in types.found else None
         if check is not None:
             try:

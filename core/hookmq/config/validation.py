@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from hookmq.config.binding import found as described
 from hookmq.config.diagnostics import ConfigProblems, KeyPath, nearest
 from hookmq.config.yaml_document import YamlNode
 from hookmq.hooks.specs import SPECS
@@ -25,8 +26,10 @@ def check(root: YamlNode, problems: ConfigProblems) -> None:
     _Checker(root, problems).check()
 
 
-def unknown_type(kind: str, known: Sequence[str]) -> tuple[str, str]:
-    """Return the error message and hint for a listener whose type is not in `known`."""
+def unknown_type(kind: str, known: Sequence[str], node: YamlNode | None = None) -> tuple[str, str]:
+    """Return the error message and hint for a listener whose type is not in `known`. `node` is the value's node."""
+    if node is not None and node.secret:
+        return f"expected one of {', '.join(known)}, found {described(node)}", ""
     hint = nearest(kind, list(known))
     message = f"expected one of {', '.join(known)}, found the text {kind!r}"
     return message, hint if hint.startswith("did") else ""
@@ -39,6 +42,11 @@ def _text(node: YamlNode, key: str, default: str | None = None) -> str | None:
         return default
     value = child.value if child.text is None else child.text
     return value if isinstance(value, str) else None
+
+
+def _quoted(node: YamlNode, text: str) -> str:
+    """Return `text`, the value of `node`, in quotes for a message. A secret is only described."""
+    return f"({described(node)})" if node.secret else repr(text)
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -89,11 +97,13 @@ class _Checker:
         node = item.at((key,))
         what = "plugin" if seen is self._plugins else "listener"
         if not _NAME.fullmatch(name):
-            message = f"the name {name!r} of a {what} may contain only letters, digits and _ . -"
+            shown = _quoted(node, name)
+            message = f"the name {shown} of a {what} may contain only letters, digits and _ . -"
             self._add(node.place, (*path, key), message)
         if name in seen:
             hint = f"the first is at {seen[name].place.brief}"
-            self._add(node.place, (*path, key), f"two {what}s have the name {name!r}", hint)
+            message = f"two {what}s have the name {_quoted(node, name)}"
+            self._add(node.place, (*path, key), message, hint)
         else:
             seen[name] = node
 
@@ -122,7 +132,8 @@ class _Checker:
         for other_family, other_host, other_port, other in self._binds:
             if (family, port) == (other_family, other_port) and port and _overlap(host, other_host):
                 hint = f"the other is at {other.place.brief}"
-                self._add(node.place, (*path, "bind"), f"another listener uses {bind}", hint)
+                shown = _quoted(node, bind) if node.secret or other.secret else bind
+                self._add(node.place, (*path, "bind"), f"another listener uses {shown}", hint)
                 return
         self._binds.append((family, host, port, node))
 
@@ -131,8 +142,9 @@ class _Checker:
         if kind not in TYPES:
             # a plugin may add the type; if there are plugins, leave the check to `check_types`
             if next(self._items("plugins"), None) is None:
-                message, hint = unknown_type(kind, TYPES)
-                self._add(item.at(("type",)).place, (*path, "type"), message, hint)
+                node = item.at(("type",))
+                message, hint = unknown_type(kind, TYPES, node)
+                self._add(node.place, (*path, "type"), message, hint)
             return
         secure = kind in ("tls", "wss", "https")
         for key, what, hint in (
@@ -154,8 +166,8 @@ class _Checker:
             if mount.endswith("/"):
                 return
             # Without the slash, clients mounted at `a` could reach topics below another mount point, `ab/`.
-            message = f"expected a mount point that ends with '/', found {mount!r}"
-            hint = f"did you mean {mount + '/'!r}?"
+            message = f"expected a mount point that ends with '/', found {_quoted(node, mount)}"
+            hint = "" if node.secret else f"did you mean {mount + '/'!r}?"
         self._add(node.place, path, message, hint)
 
     def _plugin(self, item: YamlNode, path: KeyPath) -> None:
@@ -172,8 +184,8 @@ class _Checker:
         if names is not None and isinstance(names.value, list):
             for position, name in enumerate(names.value):
                 if isinstance(name.value, str) and name.value not in self._listeners:
-                    hint = nearest(name.value, list(self._listeners))
-                    message = f"there is no listener {name.value!r}"
+                    hint = "" if name.secret else nearest(name.value, self._known())
+                    message = f"there is no listener {_quoted(name, name.value)}"
                     self._add(name.place, (*path, "listeners", position), message, hint)
         self._filters(item, path)
         hooks = item.value.get("hooks")
@@ -185,6 +197,9 @@ class _Checker:
                     self._add(place, at, "there is no such hook", nearest(hook, list(SPECS)))
                 elif isinstance(options.value, Mapping):
                     self._filters(options, at)
+
+    def _known(self) -> list[str]:
+        return [name for name, node in self._listeners.items() if not node.secret]
 
     def _filters(self, item: YamlNode, path: KeyPath) -> None:
         filters = item.value.get("filters")

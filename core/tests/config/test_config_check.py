@@ -62,5 +62,34 @@ def test_the_content_of_a_file_is_never_shown(tmp_path: Path) -> None:
     assert found.changes.applied[0].new == "***"
 
 
+@pytest.mark.parametrize("content", ["hunter2", "hunter2 'and more'\nof it"])
+@pytest.mark.parametrize(
+    "section",
+    [
+        "listeners: [{name: a, bind: FILE}]",
+        "listeners: [{name: FILE, bind: '127.0.0.1:1'}]",
+        "listeners: [{name: FILE, bind: '127.0.0.1:1'}, {name: FILE, bind: '127.0.0.1:2'}]",
+        "listeners: [{name: a, type: FILE, bind: '127.0.0.1:1'}]",
+        "listeners: [{name: a, type: FILE, bind: '127.0.0.1:1', tls: {certificate: c, key: k}}]",
+        "listeners: [{name: a, mount_point: FILE}]",
+        "listeners: [{name: a, trusted_proxies: [FILE]}]",
+        "listeners: [{name: a, type: ws, websocket: {path: FILE}}]",
+        "listeners: [{name: a}]\nplugins: [{use: FILE}]",
+        "listeners: [{name: a}]\nplugins: [{use: FILE, required: false}]",
+        "listeners: [{name: a}]\nplugins: [{use: none, required: false, id: FILE}]",
+        "listeners: [{name: a}]\nplugins: [{use: none, required: false, listeners: [FILE]}]",
+        "listeners: [{name: a}]\nplugins: [{use: none, required: false, filters: [FILE]}]",
+        "listeners: [{name: a}]\nplugins: [{use: none, required: false, hooks: {FILE: {}}}]",
+        "listeners: [{name: a}]\nlog: {level: FILE, format: FILE}",
+        "listeners: [{name: a}]\nbroker: FILE",
+    ],
+)
+def test_no_mistake_and_no_change_shows_a_file(tmp_path: Path, section: str, content: str) -> None:
+    (tmp_path / "secret").write_text(content)
+    found = check("version: 1\n" + section.replace("FILE", "{$file: secret}"), tmp_path)
+    assert found.mistakes or found.changes
+    assert "hunter2" not in repr(found)
+
+
 def test_mistakes_are_values() -> None:
     assert ConfigMistake("a") == ConfigMistake("a", 0, 0, "")

@@ -1,6 +1,8 @@
 """Test the two references to secrets, ``{$env: NAME}`` and ``{$file: PATH}``."""
 
+import dataclasses
 import pathlib
+from typing import Any
 
 import pytest
 from binding_samples import Sample
@@ -34,5 +36,59 @@ def test_an_indirection_is_checked_as_if_it_stood_there() -> None:
     text = "version: 1\nlisteners: [{name: a}, {name: {$env: N}, bind: {$env: B}}]\n"
     with pytest.raises(ConfigError) as caught:
         loads(text, "f", (), {"N": "a", "B": "127.0.0.1:1883"})
-    assert "two listeners have the name 'a'" in str(caught.value)
+    assert "two listeners have the name (the value of $env: N)" in str(caught.value)
     assert "another listener uses" in str(caught.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo:
+    """Settings that are refused with a message that contains some of them."""
+
+    message: str
+    names: tuple[str, ...] = ()
+    other: str = ""
+
+    def __post_init__(self) -> None:
+        shown = f"{self.names[0] if self.names else ''!r} {self.other!r} {self.other[:20].upper()}"
+        raise ConfigError(self.message.replace("%", shown), hint=shown)
+
+
+class Model:
+    """Settings that validate themselves, like those of pydantic."""
+
+    @staticmethod
+    def model_json_schema() -> dict[str, Any]:
+        return {"properties": {"names": {}, "other": {}}}
+
+    @staticmethod
+    def model_validate(given: dict[str, Any]) -> None:
+        class Refused(ValueError):
+            def errors(self) -> list[dict[str, Any]]:
+                found = [{"loc": ("names", 0), "msg": f"wrong: {given['names'][0].upper()}"}]
+                return [*found, {"loc": (), "msg": given["names"][0].upper()}]
+
+        raise Refused(str(given))
+
+
+@pytest.mark.parametrize("message", ["names: not %", "other: not %", "message: not %", "%", "a: b"])
+@pytest.mark.parametrize("content", ["hunter2", "hunter2 it's\nlong enough to be cut"])
+def test_no_class_that_refuses_its_values_shows_one_of_a_file(
+    tmp_path: pathlib.Path, message: str, content: str
+) -> None:
+    (tmp_path / "key").write_text(content)
+    for text in ("names: [{$file: key}]", "other: {$file: key}"):
+        problems = ConfigProblems()
+        node = parse(f"message: '{message}'\n{text}\n", "f")
+        ConfigBinder(problems, {}, tmp_path).bind(node, Echo)
+        (error,) = problems.errors
+        assert "hunter2" not in repr((str(error), error.hint)).lower()
+    problems = ConfigProblems()
+    ConfigBinder(problems, {}, tmp_path).bind(parse("names: [{$file: key}]\n", "f"), Model)
+    assert len(problems.errors) == 2
+    assert "hunter2" not in "".join(map(str, problems.errors)).lower()
+
+
+def test_a_class_that_refuses_its_values_shows_those_of_the_document() -> None:
+    problems = ConfigProblems()
+    ConfigBinder(problems, {}).bind(parse("message: 'other: not %'\nother: this\n", "f"), Echo)
+    assert "'this'" in str(problems.errors[0])
