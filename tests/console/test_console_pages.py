@@ -1,5 +1,6 @@
 """Test every page of the console in a real browser: it shows the broker's state and has no accessibility violation."""
 
+import re
 from typing import Any
 
 import pytest
@@ -59,15 +60,17 @@ def test_no_page_has_a_serious_accessibility_violation(
 def test_the_overview_shows_figures_and_draws_them(tab: Open, site: Operated) -> None:
     view = tab().sign_in()
     tiles = view.page.locator(".tile")
-    view.until("() => document.querySelectorAll('.tile').length === 8")
+    view.until("() => document.querySelectorAll('.tile').length === 10")
     assert int(tiles.nth(0).locator("dd").first.inner_text()) >= 130
-    assert view.page.locator("figure svg").count() == 6
+    assert view.page.locator("figure svg").count() == 9
     view.until("() => document.querySelector('figure polyline')?.points.length > 2")
     view.count("Listeners", 3)
     site.burst("light/1/set", 50)  # the next samples contain them
     view.until(
         "() => /in: now .*highest [1-9]/.test(document.querySelector('figure svg').getAttribute('aria-label'))"
     )
+    site.publish("light/1/set", b"x")  # a commit, for the latencies
+    view.sees(view.page.get_by_label(re.compile(r"^Commits: latency in ms\. p50: .*highest \d")))
     view.page.locator("figure svg").first.hover()
     view.until("() => /:/.test(document.querySelector('.moment').textContent)")
 

@@ -10,7 +10,7 @@ from aiohttp import web
 PART: Final = 1 << 16
 """Number of bytes after which other work of the event loop gets a turn. Encoding them takes less than a millisecond."""
 SLICE: Final = 512
-"""Number of values of a list that are encoded in one call, if they are numbers."""
+"""Number of values of a list that are encoded in one call, if they are numbers or null."""
 
 
 async def send(
@@ -60,7 +60,7 @@ def _texts(value: Any, depth: int = 3) -> Iterator[str]:
             start = ", "
         yield "}"
     elif depth and isinstance(value, list) and len(value) > 1:
-        step = SLICE if isinstance(value[0], int | float) else 1
+        step = SLICE if isinstance(value[0], int | float | None) else 1
         start = "["
         for first in range(0, len(value), step):
             yield start + json.dumps(value[first : first + step])[1:-1]

@@ -1,10 +1,13 @@
 """Samples of the broker's metrics. A limited number of them is kept in memory."""
 
+import math
 from array import array
 from collections.abc import Mapping
 from typing import Final
 
 from hookmq.plugin import BrokerHandle, Timer
+
+from hookmq_admin.latency import LATENCIES, Buckets, buckets, percentiles
 
 COUNTERS: Final = (
     "messages_received_total", "messages_delivered_total", "bytes_received_total", "bytes_sent_total",
@@ -15,7 +18,7 @@ GAUGES: Final = (
 )  # fmt: skip
 LAG: Final = "loop_lag"
 """Name of the series that shows by how many seconds each sample was late because the event loop was busy."""
-SERIES: Final = (*COUNTERS, *GAUGES, LAG)
+SERIES: Final = (*COUNTERS, *GAUGES, LAG, *LATENCIES)
 _DROPPED: Final = "messages_dropped_total{"
 
 
@@ -30,6 +33,7 @@ class History:
         self._values = {name: array("d") for name in SERIES}
         self._timer: Timer | None = None
         self._due = broker.now()
+        self._buckets: Buckets = {}
 
     def start(self) -> None:
         """Take a sample now, and further samples at regular intervals."""
@@ -41,6 +45,10 @@ class History:
             self._values[name].append(counters.get(name, 0.0))
         self._values["dropped_total"][-1] = sum(dropped(counters).values())
         self._values[LAG].append(max(0.0, now - self._due))
+        read = buckets(counters)
+        for name, value in percentiles(self._buckets, read).items():
+            self._values[name].append(math.nan if value is None else value)
+        self._buckets = read
         # Delete many samples at once, because each deletion copies the arrays.
         if len(self._times) > self._most + self._most // 8:
             for values in (self._times, *self._values.values()):
@@ -56,12 +64,18 @@ class History:
 
     def samples(
         self, since: float, most: int, names: tuple[str, ...]
-    ) -> tuple[list[float], dict[str, list[float]]]:
-        """Return the times and values of the newest samples after `since`, at most `most` of them."""
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
+        """Return the times and values of the newest samples after `since`, at most `most` of them. A latency is None in
+        a sample without values."""
         first = max(0, len(self._times) - min(most, self._most))
         while first < len(self._times) and self._times[first] <= since:
             first += 1
-        return list(self._times[first:]), {name: list(self._values[name][first:]) for name in names}
+        found: dict[str, list[float | None]] = {
+            name: list(self._values[name][first:]) for name in names
+        }
+        for name in set(LATENCIES).intersection(found):
+            found[name] = [_known(value) for value in self._values[name][first:]]
+        return list(self._times[first:]), found
 
     def rates(self) -> dict[str, float]:
         """Return the changes per second of the counters between the last two samples."""
@@ -73,10 +87,22 @@ class History:
             for name in COUNTERS
         }
 
+    def latency(self) -> dict[str, float | None]:
+        """Return the percentiles of the latencies between the last two samples, in seconds. None if there was no
+        value."""
+        if not self._times:
+            return dict.fromkeys(LATENCIES)
+        return {name: _known(self._values[name][-1]) for name in LATENCIES}
+
     @property
     def lag(self) -> float:
         """The event loop's lag, in seconds, at the last sample."""
         return self._values[LAG][-1] if self._values[LAG] else 0.0
+
+
+def _known(value: float) -> float | None:
+    """Return a value, or None if it is missing, because an array has no None."""
+    return None if math.isnan(value) else value
 
 
 def dropped(counters: Mapping[str, float]) -> dict[str, float]:

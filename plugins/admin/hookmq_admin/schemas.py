@@ -3,12 +3,15 @@ otherwise."""
 
 from typing import Any, Final
 
+from hookmq_admin.latency import LATENCIES
+
 Schema = dict[str, Any]
 TEXT: Final[Schema] = {"type": "string"}
 WHOLE: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
 FLAG: Final[Schema] = {"type": "boolean"}
 TIME: Final[Schema] = {"type": "number", "description": "epoch seconds"}
+SECONDS: Final[Schema] = {"type": "number", "description": "seconds"}
 
 
 def maybe(schema: Schema) -> Schema:
@@ -58,7 +61,8 @@ _CONTENT: Final = ("payload", "properties")
 _SESSION: Final[Schema] = {
     "client_id": TEXT, "username": maybe(TEXT), "identity": maybe(TEXT), "listener": TEXT, "address": TEXT,
     "port": WHOLE, "transport": TEXT, "version": WHOLE, "connected": FLAG, "connected_at": TIME,
-    "ended_at": maybe(TIME), "clean_start": FLAG, "keep_alive": WHOLE, "expiry": maybe(NUMBER), "durable": FLAG,
+    "ended_at": maybe(TIME), "clean_start": FLAG, "keep_alive": {"type": "integer", "description": "seconds"},
+    "expiry": {"type": ["number", "null"], "description": "seconds; null if it never expires"}, "durable": FLAG,
     "subscriptions": WHOLE, "inflight": WHOLE, "queued": WHOLE, "queued_bytes": WHOLE, "will": maybe(TEXT),
     "receive_maximum": WHOLE,
 }  # fmt: skip
@@ -72,6 +76,11 @@ _COUNTED: Final[Schema] = {
     "messages": WHOLE, "bytes": WHOLE,
     "error": {"type": "integer", "description": "by how many messages the count may be too high"},
 }  # fmt: skip
+
+_LATENCY: Final[Schema] = {
+    "type": ["number", "null"],
+    "description": "seconds, between the last two samples; null if nothing was measured",
+}
 
 COMPONENTS: Final[dict[str, Schema]] = {
     "Problem": record(
@@ -105,16 +114,20 @@ COMPONENTS: Final[dict[str, Schema]] = {
         name=TEXT, type=TEXT, address=TEXT, connections=WHOLE, max_connections=WHOLE
     ),
     "Hook": record(
-        name=TEXT, outcomes=mapped(WHOLE), timed=WHOLE, seconds=NUMBER, queue=WHOLE, dropped=WHOLE, last_error=TEXT
+        name=TEXT, outcomes=mapped(WHOLE), timed=WHOLE, seconds=SECONDS, queue=WHOLE, dropped=WHOLE, last_error=TEXT
     ),
     "Plugin": record(
         id=TEXT, use=TEXT, version=TEXT, listeners=maybe(listed(TEXT)), filters=maybe(listed(TEXT)), disabled=TEXT,
         circuit_open=FLAG, hooks=listed(ref("Hook")),
     ),
     "Overview": record(
-        version=TEXT, time=TIME, started_at=TIME, uptime=NUMBER, connections=WHOLE, sessions=WHOLE,
-        subscriptions=WHOLE, retained_messages=WHOLE, queue_bytes=WHOLE, rates=mapped(NUMBER), dropped=mapped(NUMBER),
-        loop_lag=NUMBER,
+        version=TEXT, time=TIME, started_at=TIME, uptime=SECONDS, connections=WHOLE, sessions=WHOLE,
+        subscriptions=WHOLE, retained_messages=WHOLE,
+        queue_bytes={"type": "integer", "description": "bytes of queued messages"},
+        rates=mapped({"type": "number", "description": "per second, between the last two samples"}),
+        dropped=mapped({"type": "number", "description": "messages since the broker started"}),
+        loop_lag={"type": "number", "description": "by how many seconds the event loop was late at the last sample"},
+        latency=record(**dict.fromkeys(LATENCIES, _LATENCY)),
     ),
     "SlowClients": record(
         items=listed(record(
@@ -126,9 +139,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
         examined=WHOLE,
     ),
     "HotTopics": record(
-        running=FLAG, filter=TEXT, levels=WHOLE, started_at=TIME, seconds=NUMBER,
+        running=FLAG, filter=TEXT, levels=WHOLE, started_at=TIME, seconds=SECONDS,
         listened={"type": "number", "description": "seconds during which messages were counted"}, messages=WHOLE,
-        topics=listed(record(topic=TEXT, **_COUNTED, rate=NUMBER)),
+        topics=listed(record(topic=TEXT, **_COUNTED, rate={"type": "number", "description": "messages per second"})),
     ),
     "Drops": record(
         running=FLAG, started_at=TIME, reasons=mapped(WHOLE), recorded=WHOLE,
@@ -138,7 +151,14 @@ COMPONENTS: Final[dict[str, Schema]] = {
             bytes=WHOLE, sender=maybe(TEXT), detail=TEXT,
         )),
     ),
-    "History": record(interval=NUMBER, times=listed(TIME), series=mapped(listed(NUMBER))),
+    "History": record(
+        interval={"type": "number", "description": "seconds between two samples"}, times=listed(TIME),
+        series=mapped(listed({
+            "type": ["number", "null"],
+            "description": "counters are totals since the start; loop_lag and latencies are in seconds, and a latency "
+                           "is null in a sample without values",
+        })),
+    ),
     "Change": record(path=TEXT, old=TEXT, new=TEXT),
     "Backup": record(
         state={"type": "string", "enum": ["none", "running", "done", "failed"]}, target=maybe(TEXT),

@@ -50,6 +50,7 @@ async def overview(call: Call) -> Any:
         "rates": services.history.rates(),
         "dropped": dropped(counters),
         "loop_lag": services.history.lag,
+        "latency": services.history.latency(),
     }
 
 

@@ -4,23 +4,26 @@ import { clock, number } from "./format.js";
 
 const WIDTH = 600, HEIGHT = 140, POINTS = 240;
 
-// `lines` are { title, values }; `times` are in epoch seconds; `show` makes a text of a value.
+// `lines` are { title, values }; `times` are in epoch seconds; `show` makes a text of a value. A value that is null leaves a gap.
 export function chart(title, times, lines, show = number) {
   const slots = buckets(times), last = times.length - 1;
   const drawn = lines.map((line) => slots.map(([from, to]) => highest(line.values.slice(from, to))));
-  const most = ceiling(Math.max(0, ...drawn.map(highest)));
+  const most = ceiling(Math.max(0, ...drawn.map((values) => highest(values) ?? 0)));
   const x = (index) => (slots.length > 1 ? (index / (slots.length - 1)) * WIDTH : 0);
   const y = (value) => HEIGHT - (value / most) * HEIGHT;
-  const now = (line) => (last < 0 ? "–" : show(line.values[last]));
-  const label = `${title}. ${lines.map((line) => `${line.title}: now ${now(line)}, highest ${show(highest(line.values))}`).join("; ")}`;
+  const text = (value) => (value === null || value === undefined ? "–" : show(value));
+  const now = (line) => text(line.values[last]);
+  const label = `${title}. ${lines.map((line) => `${line.title}: now ${now(line)}, highest ${text(highest(line.values))}`).join("; ")}`;
   const plot = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
   for (const part of [0, 0.5, 1]) plot.append(shape("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part }));
   drawn.forEach((values, index) => {
-    const points = values.map((value, slot) => `${x(slot).toFixed(1)},${y(value).toFixed(1)}`);
-    if (!points.length) return;
-    const ground = `${x(0)},${HEIGHT} ${points.join(" ")} ${x(values.length - 1).toFixed(1)},${HEIGHT}`;
-    if (lines.length === 1) plot.append(shape("polygon", { class: "fill", points: ground }));
-    plot.append(shape("polyline", { class: `line line-${index}`, points: points.join(" ") }));
+    for (const [from, to] of parts(values)) {
+      const points = values.slice(from, to).map((value, slot) => `${x(from + slot).toFixed(1)},${y(value).toFixed(1)}`);
+      const ground = `${x(from).toFixed(1)},${HEIGHT} ${points.join(" ")} ${x(to - 1).toFixed(1)},${HEIGHT}`;
+      if (lines.length === 1) plot.append(shape("polygon", { class: "fill", points: ground }));
+      if (points.length === 1) points.push(points[0]); // a dot
+      plot.append(shape("polyline", { class: `line line-${index}`, points: points.join(" ") }));
+    }
   });
   const mark = shape("line", { class: "mark", x1: 0, x2: 0, y1: 0, y2: HEIGHT, visibility: "hidden" });
   plot.append(mark);
@@ -36,7 +39,7 @@ export function chart(title, times, lines, show = number) {
     mark.setAttribute("x2", x(slot));
     mark.setAttribute("visibility", "visible");
     moment.textContent = clock(times[slots[slot][1] - 1], true);
-    figures.forEach((figure, index) => { figure.textContent = show(drawn[index][slot]); });
+    figures.forEach((figure, index) => { figure.textContent = text(drawn[index][slot]); });
   });
   plot.addEventListener("pointerleave", () => {
     mark.setAttribute("visibility", "hidden");
@@ -63,8 +66,20 @@ function buckets(times) {
   ]);
 }
 
+// The highest value, or null if there is none.
 function highest(values) {
-  return values.reduce((most, value) => (value > most ? value : most), 0);
+  return values.reduce((most, value) => (value !== null && (most === null || value > most) ? value : most), null);
+}
+
+// The parts of a line between its gaps, as pairs of their first index and the index after their last.
+function parts(values) {
+  const found = [];
+  values.forEach((value, index) => {
+    if (value === null) return;
+    if (index && values[index - 1] !== null) found.at(-1)[1] = index + 1;
+    else found.push([index, index + 1]);
+  });
+  return found;
 }
 
 // The smallest 1, 2 or 5 times a power of ten that is not below `value`.

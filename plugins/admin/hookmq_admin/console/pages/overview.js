@@ -13,26 +13,37 @@ const REASONS = {
   retain_limit: "too many retained messages", rate_limited: "rate limited", depth: "published too deeply",
 };
 
+// The title and meaning of each latency. The API has seconds, and null if nothing was measured.
+const LATENCIES = {
+  commit: ["Commits", "the time to store changes of sessions and messages"],
+  delivery: ["Deliveries", "the time from receiving a message to sending it, also in a queue; one turn in 16 is measured"],
+  hook: ["Hooks", "the duration of calls of all plugins; for messages, one in 64 is measured"],
+};
+const milliseconds = (seconds) => (seconds === null ? null : seconds * 1000);
+const below = (seconds) => (seconds === null ? "–" : `≤ ${number(seconds * 1000)} ms`);
+
 export default function overview(context, main) {
   const figures = node("div", { class: "tiles" }), charts = node("div", { class: "charts" });
-  const drops = node("div"), listeners = node("div");
+  const drops = node("div"), listeners = node("div"), drain = node("div");
   let touched = 0, seconds = Number(RANGES[0][0]), times = [], series = {}, interval = 10;
   const range = choice("Range", "range", RANGES, { onchange: (event) => {
     seconds = Number(event.target.value);
     times = [];
     context.attempt(update);
   } });
-  main.append(node("div", { class: "head" }, node("h2", {}, "Overview"), range), figures, charts,
+  main.append(node("div", { class: "head" }, node("h2", {}, "Overview"), range), drain, figures, charts,
+    node("p", { class: "soft" }, `Of 100 values between two samples, 50 are at most p50, and 99 are at most p99. Values are counted in ranges, so each figure is the upper bound of one. Commits: ${LATENCIES.commit[1]}. Deliveries: ${LATENCIES.delivery[1]}. Hooks: ${LATENCIES.hook[1]}.`),
     node("div", { class: "two" }, drops, listeners));
   charts.addEventListener("pointermove", () => { touched = Date.now(); });
   context.repeat(update);
 
   async function update() {
-    const [now, history, open] = await Promise.all([
-      context.ask("GET", "/overview"), load(), context.ask("GET", "/listeners"),
+    const [now, history, open, drained] = await Promise.all([
+      context.ask("GET", "/overview"), load(), context.ask("GET", "/listeners"), context.ask("GET", "/drain"),
     ]);
     add(history);
     show(now);
+    drain.replaceChildren(drained.draining ? node("p", { class: "card bad" }, `The broker is draining: it refuses new clients, and ${number(drained.waiting)} clients are still to be disconnected.`) : "");
     listeners.replaceChildren(section("Listeners", table("Listeners", [
       { title: "Name", value: (one) => one.name }, { title: "Type", value: (one) => one.type },
       { title: "Address", value: (one) => one.address }, { title: "Connections", value: (one) => one.connections, number: true },
@@ -64,6 +75,8 @@ export default function overview(context, main) {
       ["In queues", bytes(now.queue_bytes), `${number(now.retained_messages)} retained messages`],
       ["Dropped", `${number(now.rates.dropped)}/s`, `${number(lost)} since the start`, now.rates.dropped > 0],
       ["Event loop lag", `${number(now.loop_lag * 1000)} ms`, "at the last sample", now.loop_lag > 0.1],
+      ...Object.entries(LATENCIES).slice(0, 2).map(([name, [title]]) =>
+        [`${title}, p99`, below(now.latency[`${name}_p99`]), `p50 ${below(now.latency[`${name}_p50`])}, in the last ${duration(interval)}`]),
       ["Subscriptions", number(now.subscriptions), `${number(now.rates.connections_accepted)} new connections/s`],
       ["Running for", duration(now.uptime), `version ${now.version}, since ${time(now.started_at)}`],
     ];
@@ -79,6 +92,8 @@ export default function overview(context, main) {
         chart("Bytes in queues", times, [{ title: "bytes", values: series.queue_bytes }], bytes),
         chart("Dropped messages per second", later, [{ title: "dropped", values: perSecond("dropped_total") }]),
         chart("Event loop lag in ms", times, [{ title: "lag", values: series.loop_lag.map((lag) => lag * 1000) }]),
+        ...Object.entries(LATENCIES).map(([name, [title]]) => chart(`${title}: latency in ms`, times, ["p50", "p99"].map((part) =>
+          ({ title: part, values: series[`${name}_${part}`].map(milliseconds) })))),
       );
     }
     const reasons = Object.entries(now.dropped).map(([name, count]) => {
