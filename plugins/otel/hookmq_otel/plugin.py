@@ -1,7 +1,7 @@
 """Implement the `otel` plugin: traces and metrics by OTLP."""
 
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from hookmq.plugin import (
     Timer,
     hookimpl,
 )
+from hookmq_toolkit.spans import SERVICE
 from hookmq_toolkit.threads import in_thread
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.sdk.resources import Resource
@@ -36,13 +37,13 @@ from hookmq_otel.span_export import SpanExport
 PATIENCE: Final = 30.0
 """Seconds after which a span ends whose end no hook reported."""
 DELIVERIES: Final = 10
-"""Deliveries a second that are traced, for each trace a second that may begin."""
+"""Deliveries and spans of other plugins a second that are traced, for each trace a second that may begin."""
 HOOKS: Final = {
     "connect": ("on_connect", "on_session", "on_auth_failed"),
     "publish": ("on_publish", "on_published", "on_dropped"),
     "deliver": ("on_delivered",),
 }
-"""The hooks that each kind of span needs. A commit or delivery is only traced with its publish."""
+"""The hooks that each kind of span needs. The others are only traced with their publish."""
 
 
 @dataclass(slots=True)
@@ -90,13 +91,15 @@ class OtelPlugin(Plugin):
         if "publish" not in traced:
             needed.discard("on_delivered")
         self.idle_hooks = frozenset(hook for hooks in HOOKS.values() for hook in hooks) - needed
+        if {"publish", "plugins"} <= traced:
+            self.offered_services = {SERVICE: self}
         self._spans: SpanExport | None = None
         self._metrics: MetricExport | None = None
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._originals: dict[int, str] = {}
         """The keys in `_open`, by the identity of the message that the client sent."""
         self._recent: OrderedDict[str, None] = OrderedDict()
-        """The `traceparent` of published messages whose deliveries are traced."""
+        """The `traceparent` of published messages whose deliveries and webhooks are traced."""
         self._budget = Budget(config.max_rate)
         # A message may have many receivers, and any client may send the context of a traced message again.
         self._deliveries = Budget(config.max_rate * DELIVERIES)
@@ -318,18 +321,45 @@ class OtelPlugin(Plugin):
     def _deliver(
         self, message: Message, broker: BrokerHandle, client_id: str, error: str = ""
     ) -> None:
-        spans = self._spans
         pairs = message.properties.user_property or ()
-        key = traceparent(pairs) if pairs else ""
-        if spans is None or not (key in self._recent or key in self._open):
-            return
-        context = extract(pairs)
-        if context is None or not self._deliveries.take(broker.now()):
+        context = self._published_context(pairs, broker)
+        if context is None or self._spans is None:
             return
         attributes = _attributes(None, message, "deliver") | {"messaging.client.id": client_id}
-        span = spans.start("deliver", context, SpanKind.PRODUCER, message.received_at, attributes)
+        began = message.received_at
+        span = self._spans.start("deliver", context, SpanKind.PRODUCER, began, attributes)
         if span is not None:
-            spans.end(span, broker.time(), error)
+            self._spans.end(span, broker.time(), error)
+
+    def _published_context(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
+        """Return the context of a message that was traced, for one more span after `publish`, or None."""
+        key = traceparent(pairs) if pairs else ""
+        if self._spans is None or not (key in self._recent or key in self._open):
+            return None
+        context = extract(pairs)
+        return context if context is not None and self._deliveries.take(broker.now()) else None
+
+    # spans of other plugins ---------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        name: str,
+        traceparent: str,
+        began: float,
+        ended: float,
+        attributes: Mapping[str, str | int | float | bool],
+        error: str = "",
+    ) -> None:
+        """Record a span of another plugin; see `hookmq_toolkit.spans`."""
+        broker, spans = self._broker, self._spans
+        if broker is None or spans is None:
+            return
+        context = self._published_context((("traceparent", traceparent),), broker)
+        if context is None:
+            return
+        span = spans.start(name, context, SpanKind.CLIENT, began, attributes)
+        if span is not None:
+            spans.end(span, ended, error)
 
     # metrics ------------------------------------------------------------------------------------------------------
 

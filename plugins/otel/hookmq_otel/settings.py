@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from hookmq.plugin import ConfigError, Seconds, setting
 
-Spans = Literal["connect", "publish", "commit", "deliver"]
+Spans = Literal["connect", "publish", "commit", "deliver", "plugins"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class OtelConfig:
         True, "let the traceparent of a client decide whether its message is traced"
     )
     spans: tuple[Spans, ...] = setting(
-        ("connect", "publish", "commit", "deliver"), "the spans to record", nonempty=True
+        ("connect", "publish", "commit", "deliver", "plugins"),
+        "the spans to record; plugins: those that other plugins report, such as webhook",
+        nonempty=True,
     )
     max_rate: int = setting(
         100,
-        "traces a second that begin; ten times as many deliveries a second are traced",
+        "traces a second that begin; ten times as many spans of deliveries and plugins a second",
         minimum=1,
     )
     max_queue: int = setting(

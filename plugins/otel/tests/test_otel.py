@@ -13,6 +13,7 @@ from hookmq_otel.plugin import OtelPlugin
 from hookmq_otel.propagation import extract, inject, span_context, traceparent
 from hookmq_testing import DurableStore, Harness, MemoryClient, SlowStore, make_plugin
 from hookmq_testing.contracts import PluginContract
+from hookmq_toolkit.spans import SERVICE, SpanRecorder
 from opentelemetry.trace import NonRecordingSpan
 from otlp_collector import Collector, collecting, values
 
@@ -162,6 +163,37 @@ def test_commits_that_are_not_selected(make: Make, collector: Collector) -> None
     harness.close()
     assert len(collector.named("publish")) == 1
     assert collector.named("commit") == []
+
+
+def test_spans_that_other_plugins_report(make: Make, collector: Collector) -> None:
+    """Only spans of messages that the plugin traced are recorded, whatever context a client sent."""
+    harness = make(max_rate=1, spans=["publish", "plugins"])
+    reader = harness.connect("reader")
+    reader.subscribe("a")
+    harness.connect("sender").publish("a", b"x")
+    context = properties(reader)["traceparent"]
+    recorder = harness.handle("changer").services(SERVICE)["otel"]
+    assert isinstance(recorder, SpanRecorder)
+    now = harness.clock.time()
+    recorder.record("other", SAMPLED, now, now, {})
+    recorder.record("other", "rubbish", now, now, {})
+    recorder.record("webhook", context, now - 2, now - 1, {"hookmq.plugin": "hook"}, "status 503")
+    for _ in range(20):
+        recorder.record("more", context, now, now, {})
+    harness.close()
+    recorder.record("late", context, now, now, {})
+    [publish], [span] = collector.named("publish"), collector.named("webhook")
+    assert (span.trace_id, span.parent_span_id) == (publish.trace_id, publish.span_id)
+    assert span.end_time_unix_nano - span.start_time_unix_nano == 1_000_000_000
+    assert values(span.attributes) == {"hookmq.plugin": "hook"}
+    assert (span.status.code, span.status.message) == (2, "status 503")
+    assert len(collector.named("more")) == 9
+    assert len(collector.spans) == 11
+
+
+def test_no_service_without_spans_of_plugins(make: Make) -> None:
+    for config in ({"sampling": 0.0}, {"spans": ["publish"]}, {"spans": ["plugins"]}):
+        assert make(**config).handle("changer").services(SERVICE) == {}
 
 
 def test_the_trace_of_the_client_continues(make: Make, collector: Collector) -> None:

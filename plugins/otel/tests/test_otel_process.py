@@ -39,18 +39,42 @@ def test_a_collector_that_does_not_answer_stops_nothing(tmp_path: Path) -> None:
         assert not [one for one in served.log if one["event"] == "log"]
 
 
+STORED = """
+  - use: storage
+    config: {{path: "{folder}/state"}}
+  - use: webhook
+    config: {{url: "{url}/hook", events: [message.published], outbox: {{path: "{folder}/outbox"}}}}
+"""
+
+
 def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
+    """The collector also answers the webhook, whose requests have the trace context of their message."""
     with collecting() as collector:
-        (tmp_path / "hookmq.yaml").write_text(CONFIG.format(url=collector.url))
+        text = (CONFIG + STORED).format(url=collector.url, folder=tmp_path)
+        (tmp_path / "hookmq.yaml").write_text(text)
         with (
             serving("-c", str(tmp_path / "hookmq.yaml")) as served,
             Client(served.ports["tcp"], version=V5) as client,
         ):
             client.subscribe("a", 1)
-            client.publish("a", b"x", 1)
-            client.message()
-        assert {span.name for span in collector.spans} == {"connect", "publish", "deliver"}
-        [publish] = collector.named("publish")
-        assert values(publish.attributes)["hookmq.matched"] == 1
-        assert publish.start_time_unix_nano < publish.end_time_unix_nano
+            for _ in range(2):  # the second request begins when the first has been answered
+                client.publish("a", b"x", 1)
+                client.message()
+                while collector.requests.get(timeout=WAIT) != "/hook":
+                    pass
+        assert {span.name for span in collector.spans} == {
+            "connect", "publish", "commit", "deliver", "webhook",
+        }  # fmt: skip
+        first = collector.named("publish")[0]
+        assert values(first.attributes)["hookmq.matched"] == 2  # the client and the outbox
+        assert first.start_time_unix_nano < first.end_time_unix_nano
+        sent = [one["traceparent"] for one in collector.headers if "traceparent" in one]
+        assert sent[0].split("-")[1:3] == [first.trace_id.hex(), first.span_id.hex()]
+        for name in ("commit", "webhook"):
+            [span] = [
+                one for one in collector.named(name) if one.parent_span_id == first.span_id
+            ]  # fmt: skip
+            assert (span.trace_id, span.status.code) == (first.trace_id, 0)
+        assert values(span.attributes)["hookmq.plugin"] == "webhook"
+        assert values(span.attributes)["server.address"] == "127.0.0.1"
         assert "hookmq.messages_received" in collector.metrics

@@ -39,6 +39,7 @@ from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue, Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender as HttpSender
+from hookmq_webhook.spans import report
 
 JOURNALED: Final = frozenset({"message.published", "will.published"})
 """Event types that come from the journal instead of a hook in the `at_least_once` mode."""
@@ -291,7 +292,13 @@ class WebhookPlugin(Observing):
 
     async def _send(self, events: Sequence[Numbered]) -> Answer:
         assert self.sender is not None
-        return await self.sender.send(events)
+        assert self._broker is not None
+        if all(one.event.trace is None for one in events):
+            return await self.sender.send(events)
+        config, began = self.config, self._broker.time()
+        answer = await self.sender.send(events)
+        report(self._broker, self.id, config, events, began, answer)
+        return answer
 
     # events ---------------------------------------------------------------------------------------------------------
 

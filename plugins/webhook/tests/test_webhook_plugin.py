@@ -2,15 +2,16 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hookmq.mqtt_api import Puback
-from hookmq.plugin import BrokerHandle, ConfigError, MetricRegistry, Plugin, hookimpl
+from hookmq.plugin import BrokerHandle, ConfigError, Context, MetricRegistry, Plugin, hookimpl
 from hookmq_testing import DurableStore, Harness, PluginContract, make_plugin, run_command
+from hookmq_toolkit.spans import SERVICE
 from hookmq_toolkit.tls_client import TlsConfig
 from hookmq_webhook.config import (
     AuthConfig,
@@ -31,6 +32,7 @@ from hookmq_webhook.queues import Numbered
 from hookmq_webhook.signature import new_secret
 
 URL = "http://127.0.0.1:1/in"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class TestContract(PluginContract):
@@ -81,7 +83,11 @@ class Faked(WebhookPlugin):
 
 
 def harness(
-    tmp_path: Path, store: DurableStore | None = None, id: str = "hook", **config: Any
+    tmp_path: Path,
+    store: DurableStore | None = None,
+    id: str = "hook",
+    plugins: Sequence[Plugin] = (),
+    **config: Any,
 ) -> tuple[Harness, Service, Faked]:
     outbox = config.pop("outbox", {})
     settings = {
@@ -93,7 +99,7 @@ def harness(
     instance = make_plugin(Faked, settings, id)
     plugin = instance.plugin
     assert isinstance(plugin, Faked)
-    made = Harness([instance], store=store)
+    made = Harness([instance, *plugins], store=store)
     return made, Service.made[-1], plugin
 
 
@@ -120,6 +126,63 @@ def test_events_are_sent_in_order(tmp_path: Path) -> None:
         assert sorted(numbers) == list(range(len(numbers)))
     assert service.types[0] == "broker.started"
     assert service.types[-1] == "broker.stopping"
+
+
+class Recorder(Plugin):
+    """A plugin that records spans."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Context("recorder"))
+        self.offered_services = {SERVICE: self}
+        self.spans: list[tuple[Any, ...]] = []
+
+    def record(
+        self,
+        name: str,
+        traceparent: str,
+        began: float,
+        ended: float,
+        attributes: Mapping[str, str | int | float | bool],
+        error: str = "",
+    ) -> None:
+        self.spans.append((name, traceparent, ended - began, dict(attributes), error))
+
+
+def test_requests_with_traced_messages_are_reported_as_spans(tmp_path: Path) -> None:
+    recorder = Recorder()
+    world, service, _ = harness(
+        tmp_path,
+        plugins=[recorder],
+        url="https://u.example:99/in?key=k",
+        events=("message.published",),
+        mode="best_effort",
+        envelope="batch",
+        batch=BatchConfig(count=2, linger=0.5),
+        retry=RetryConfig(first_delay=5.0),
+    )
+    with world:
+        client = world.connect("one")
+        service.answer = Answer(Verdict.AGAIN, "status 503")
+        client.publish("a", b"x", user_property=(("traceparent", TRACE),))
+        client.publish("b", b"x")
+        world.advance(0.6)
+        service.answer = Answer(Verdict.ARRIVED)
+        world.advance(10)
+        client.publish("c", b"x")
+        world.advance(10)
+    assert len(service.sent) == 3
+    attributes = {
+        "hookmq.plugin": "hook",
+        "hookmq.event": "message.published",
+        "hookmq.events": 2,
+        "http.request.method": "POST",
+        "server.address": "u.example",
+        "messaging.destination.name": "a",
+    }
+    assert recorder.spans == [
+        ("webhook", TRACE, 0.0, attributes, "status 503"),
+        ("webhook", TRACE, 0.0, attributes, ""),
+    ]
 
 
 def test_a_qos_0_delivery_has_no_event_for_an_acknowledgement(tmp_path: Path) -> None:
