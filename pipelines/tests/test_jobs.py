@@ -2,6 +2,8 @@
 message is accounted for.
 """
 
+import json
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ from rows import ordered
 
 HOOKMQ = Path(sys.executable).with_name("hookmq")
 CONF = Path(__file__).parents[1] / "conf"
+MANUAL = Path(__file__).parents[2] / "docs" / "how-to" / "spark.md"
 BAD = [b"", b"\xff", b"warm", b'{"battery": 1}', b'{"celsius": "hot"}', b'{"celsius": 1, "at": 5}']
 
 
@@ -139,6 +142,37 @@ def test_from_the_broker_to_the_tables(spark: SparkSession, broker: Broker) -> N
     once(conf, "silver")
     assert ordered(rows(spark, folder / "again" / "silver")) == ordered(good)
     assert keys(rows(spark, folder / "again" / "dead_letter")) == keys(bad)
+
+
+def consumers_of_the_manual() -> list[str]:
+    """Return the consumers in the manual's example of retention."""
+    found = re.search(r"^ +consumers: \[(.+)\]$", MANUAL.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1].split(", ")
+
+
+def test_retention_follows_the_query_whose_name_the_manual_gives(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = {
+        "name": "telemetry", "partitions": 1, "consumers": consumers_of_the_manual(), "segment_size": 4096,
+        "retention_bytes": 8192, "retention_time": 0, "max_bytes": "1MiB",
+    }  # fmt: skip
+    with running(tmp_path, stream=stream) as broker:
+
+        def first_offset() -> int:
+            command = [str(HOOKMQ), "spark", "streams", str(tmp_path / "streams"), "--json"]
+            told = subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
+            return int(json.loads(told.stdout)["partitions"]["0"]["earliest"])
+
+        broker.publish(fleet(0, 200))
+        assert first_offset() == 0  # much more than `retention_bytes`, but nobody has read it
+        conf = configured(broker, "bronze")
+        run(spark, build(spark, conf, ["bronze"]), conf.name, once=True)
+        deadline = time.monotonic() + WAIT
+        while not first_offset():
+            assert time.monotonic() < deadline, "retention did not move"
+            broker.publish(fleet(200, 20))  # the end of a segment starts retention
 
 
 def test_gold_is_what_a_batch_makes_of_the_closed_windows(

@@ -14,6 +14,7 @@ from hookmq.config_api import parse_size
 from hookmq.plugin import CommandGroup, HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
+from hookmq_spark_sink.consumers import ConsumerState, states
 from hookmq_spark_sink.index import StreamIndex, parse, raise_file_limit
 from hookmq_spark_sink.reading import Matcher
 
@@ -186,18 +187,10 @@ class _Found:
             self.earliest.append(max(at, first))
             self.latest.append(max(at, last))
 
-    def lags(self) -> dict[str, int]:
-        """Return the lag of each consumer."""
+    def consumers(self) -> list[ConsumerState]:
+        """Return the declared consumers and those that have committed."""
         known = files.read_consumers(self.folder, self.described.log_id)
-        return {
-            name: sum(
-                max(0, latest - max(earliest, one.offsets.get(place, 0)))
-                for place, (earliest, latest) in enumerate(
-                    zip(self.earliest, self.latest, strict=True)
-                )
-            )
-            for name, one in known.items()
-        }
+        return states(files.read_declared(self.folder), known, self.earliest, self.latest)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -232,7 +225,10 @@ def streams(arguments: argparse.Namespace) -> int:
                     zip(found.earliest, found.latest, strict=True)
                 )
             },
-            "lag": found.lags(),
+            "consumers": {
+                one.name: {"lag": one.lag, "declared": one.declared, "updated": one.updated or None}
+                for one in found.consumers()
+            },
         }
         if arguments.json:
             print(json.dumps(shown))
@@ -242,9 +238,15 @@ def streams(arguments: argparse.Namespace) -> int:
             print(f"  {name:<10} {shown[name]:,}")
         for place, ends in shown["partitions"].items():
             print(f"  partition {place:<4} {ends['earliest']:,} to {ends['latest']:,}")
-        for name, lag in shown["lag"].items():
-            print(f"  consumer {name} lags {lag:,}")
+        for one in found.consumers():
+            print(f"  consumer {one.name} lags {one.lag:,}{_remark(one)}")
     return 0
+
+
+def _remark(one: ConsumerState) -> str:
+    if one.silent:
+        return ": it has never committed, so all messages are kept for it"
+    return "" if one.declared else ": it is not declared, so messages are not kept for it"
 
 
 def read(arguments: argparse.Namespace) -> int:

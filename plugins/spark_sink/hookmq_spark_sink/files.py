@@ -3,6 +3,7 @@
 NAME/stream.json      the stream's description; written once
 NAME/trimmed.json     where each partition begins; written before older records are deleted
 NAME/consumers.json   each consumer's offsets; written by the reader process
+NAME/declared.json    the names of the declared consumers, for commands; written when the broker starts
 NAME/state            how far readers may read; written after each commit, invalid after the broker has ended
 NAME/log/*.segment    the records
 """
@@ -12,7 +13,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -23,10 +24,11 @@ from hookmq_toolkit.durable_files import write_atomically
 STREAM: Final = "stream.json"
 TRIMMED: Final = "trimmed.json"
 CONSUMERS: Final = "consumers.json"
+DECLARED: Final = "declared.json"
 STATE: Final = "state"
 LOG: Final = "log"
 FORMAT: Final = 1
-KNOWN: Final = frozenset({STREAM, TRIMMED, CONSUMERS, STATE, LOG})
+KNOWN: Final = frozenset({STREAM, TRIMMED, CONSUMERS, DECLARED, STATE, LOG})
 _STATE_MAGIC: Final = b"HqSt"
 _STATE: Final = struct.Struct("<4sI16sQQI4x")
 """Magic, CRC of the rest, boot, generation, readable, partitions; then each partition's earliest and latest offset."""
@@ -205,3 +207,23 @@ def write_consumers(folder: Path, log_id: str, consumers: dict[str, Consumer]) -
         },
     }
     write_atomically(folder / CONSUMERS, json.dumps(text).encode(), owner_of_folder=True)
+
+
+def read_declared(folder: Path) -> tuple[str, ...]:
+    """Return the names of the consumers that the stream declared when the broker last started. Raises StoreError if the
+    file is invalid.
+    """
+    found = _read_json(folder / DECLARED)
+    names = [] if found is None else found.get("consumers")
+    if not isinstance(names, list):
+        raise StoreError(f"{folder / DECLARED} is damaged")
+    return tuple(map(str, names))
+
+
+def write_declared(folder: Path, names: tuple[str, ...]) -> None:
+    """Write the names of the declared consumers if they have changed. Raises OSError if that fails."""
+    with suppress(StoreError):  # a damaged file is replaced
+        if read_declared(folder) == names and (folder / DECLARED).exists():
+            return
+    text = {"format": FORMAT, "consumers": names}
+    write_atomically(folder / DECLARED, json.dumps(text).encode(), owner_of_folder=True)

@@ -5,6 +5,7 @@ from functools import partial
 
 from hookmq.plugin import MetricRegistry, StoreError
 
+from hookmq_spark_sink.consumers import ConsumerState
 from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.stream import Stream
 
@@ -74,17 +75,29 @@ def register(
     registry.gauge(
         "spark_sink_consumer_lag",
         "Messages that a consumer has not committed.",
-        lambda: list(lags()),
+        lambda: list(consumers(lambda one: one.lag)),
+    )
+    registry.gauge(
+        "spark_sink_consumer_declared",
+        "1 if messages are kept for a consumer that has not committed them, 0 if it is not in the configuration.",
+        lambda: list(consumers(lambda one: one.declared)),
+    )
+    registry.gauge(
+        "spark_sink_consumer_committed_time_seconds",
+        "Unix time of a consumer's last commit; 0 if it has never committed.",
+        lambda: list(consumers(lambda one: one.updated)),
     )
 
-    def lags() -> Iterator[tuple[dict[str, str], int]]:
-        for one in streams():
+    def consumers(
+        read: Callable[[ConsumerState], float],
+    ) -> Iterator[tuple[dict[str, str], float]]:
+        for stream in streams():
             try:
-                found = one.lag()
+                found = stream.consumers()
             except StoreError:
                 continue
-            for name, lag in found.items():
-                yield {"stream": one.config.name, "consumer": name}, lag
+            for one in found:
+                yield {"stream": stream.config.name, "consumer": one.name}, float(read(one))
 
     def of_reader(field: str) -> int:
         found = reader()

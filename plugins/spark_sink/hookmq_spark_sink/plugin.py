@@ -1,6 +1,7 @@
 """The `spark_sink` plugin."""
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from hookmq.plugin import (
@@ -17,7 +18,7 @@ from hookmq.plugin import (
 )
 from hookmq.server_api import server_context
 
-from hookmq_spark_sink import files
+from hookmq_spark_sink import consumers, files
 from hookmq_spark_sink.config import SparkSinkConfig
 from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.stream import Stream
@@ -40,6 +41,16 @@ class SparkSinkPlugin(Plugin):
         self._boot = os.urandom(16)
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The address for readers, and consumers whose names do not match. Reads two small files for each stream."""
+        found = []
+        if (api := self.config.api) is not None:
+            found.append(f"readers connect to {'https' if api.tls else 'http'}://{api.bind}")
+        for one in self.config.streams:
+            found += consumers.notes(one.name, self.config.path / one.name, one.consumers)
+        return found
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:

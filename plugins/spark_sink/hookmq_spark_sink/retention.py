@@ -45,8 +45,9 @@ class Plan(NamedTuple):
 class Upkeep:
     """The result of `keep_up`.
 
-    `earliest` contains the changed partitions. `dropped` is the number of removed records that a declared consumer had
-    not committed. `merged` contains the merged segments with their new number of blocks and bytes.
+    `consumers` contains the names of those that have committed. `earliest` contains the changed partitions. `dropped`
+    is the number of removed records that a declared consumer had not committed. `merged` contains the merged segments
+    with their new number of blocks and bytes.
     """
 
     removed: list[Sealed] = field(default_factory=list)
@@ -56,16 +57,16 @@ class Upkeep:
     free: int = 0
     low_disk: bool = False
     problems: list[str] = field(default_factory=list)
+    consumers: frozenset[str] = frozenset()
 
 
-def held(plan: Plan) -> dict[int, int]:
+def held(plan: Plan, known: dict[str, files.Consumer]) -> dict[int, int]:
     """Return each partition's first offset that some declared consumer has not committed.
 
-    The result is empty if there are no declared consumers. Raises StoreError if their file is invalid.
+    `known` contains the consumers that have committed. The result is empty if there are no declared consumers.
     """
     if not plan.config.consumers:
         return {}
-    known = files.read_consumers(plan.folder, plan.log.id)
     return {
         place: min(
             known[name].offsets.get(place, 0) if name in known else 0
@@ -108,7 +109,9 @@ def keep_up(plan: Plan) -> Upkeep:
     done = Upkeep()
     try:
         free = plan.log.free()
-        removed, dropped = choose(plan, held(plan), plan.log.size, free)
+        known = files.read_consumers(plan.folder, plan.log.id)
+        done.consumers = frozenset(known)
+        removed, dropped = choose(plan, held(plan, known), plan.log.size, free)
         if removed:
             _remove(plan, removed, done)
             done.dropped = dropped

@@ -21,6 +21,7 @@ from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
+from hookmq_spark_sink.consumers import ConsumerState, ConsumerWatch, states
 from hookmq_spark_sink.index import SegmentIndex, closed_indexes
 from hookmq_spark_sink.retention import Plan, Upkeep, keep_up, merge_beside
 
@@ -130,6 +131,8 @@ class Stream:
         self._closed = False
         self._quiet: list[Callable[[], None]] = []
         self._began = 0.0
+        self._opened = 0.0
+        self._watch = ConsumerWatch(config.consumers, self._log)
 
     # Journal ---------------------------------------------------------------------------------------------
 
@@ -322,7 +325,8 @@ class Stream:
         files.read_consumers(self.folder, self.log.id)
         self._state = files.StateFile(self.folder, self._boot)
         self._stored = self.log.size
-        self._began = self._runtime.now()
+        files.write_declared(self.folder, self.config.consumers)
+        self._began = self._opened = self._runtime.now()
         self._tell()
         if dropped:
             self._log("info", "spark_sink.uncommitted_dropped", records=dropped)
@@ -437,6 +441,8 @@ class Stream:
     def _kept(self, result: Upkeep) -> None:
         for one in result.problems:
             self._log("error", "spark_sink.upkeep_failed", reason=one)
+        seconds = self._runtime.now() - self._opened
+        self._watch.look(result.consumers, self.latest != self.earliest, seconds)
         if result.low_disk != self.low_disk:
             self.low_disk = result.low_disk
             if result.low_disk:
@@ -470,22 +476,13 @@ class Stream:
         else:
             done()
 
-    def lag(self) -> dict[str, int]:
-        """Return the number of records that each consumer has not committed, declared consumers first.
+    def consumers(self) -> list[ConsumerState]:
+        """Return the declared consumers and those that have committed, declared ones first.
 
         Reads a small file. Raises StoreError if the file is damaged.
         """
         known = files.read_consumers(self.folder, self.log.id)
-        found: dict[str, int] = {}
-        for name in (*self.config.consumers, *known):
-            one = known.get(name)
-            found[name] = sum(
-                latest - max(earliest, one.offsets.get(place, 0) if one else 0)
-                for place, (earliest, latest) in enumerate(
-                    zip(self.earliest, self.latest, strict=True)
-                )
-            )
-        return found
+        return states(self.config.consumers, known, self.earliest, self.latest)
 
     @property
     def size(self) -> int:

@@ -64,9 +64,27 @@ def test_streams(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert shown["partitions"] == {
         str(place): {"earliest": 0, "latest": latest} for place, latest in enumerate(stream.latest)
     }
-    assert shown["lag"] == {"etl": 4}
+    assert shown["consumers"] == {"etl": {"lag": 4, "declared": False, "updated": 1.0}}
+    kept.open(last=kept.commit - 1, consumers=("etl", "bronze"))
     assert run("streams", kept.path) == 0
-    assert "consumer etl lags 4" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "consumer etl lags 4\n" in shown
+    assert (
+        "consumer bronze lags 5: it has never committed, so all messages are kept for it" in shown
+    )
+
+
+def test_streams_names_undeclared_consumers(
+    run: Run, kept: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = kept.open(last=kept.commit - 1, consumers=("bronze",))
+    known = {"plant.bronze": files.Consumer({}, 1.0)}
+    files.write_consumers(stream.folder, stream.log.id, known)
+    assert run("streams", kept.path) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "consumer plant.bronze lags 5: it is not declared, so messages are not kept for it" in shown
+    )
 
 
 def test_read(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from hookmq.plugin import Journal, Message, StoreError
 from hookmq.storage_api import Bounded, CommitId, Readable, StoreFailed
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
+from hookmq_spark_sink.consumers import ConsumerState
 from hookmq_spark_sink.files import read_state
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.retention import merge_beside
@@ -200,7 +201,11 @@ def test_retention_waits_for_declared_consumers(keep: Keep) -> None:
     commit_consumer(kept, "b", 15)
     kept.look()
     assert 0 < kept.stream.earliest[0] <= 15
-    assert kept.stream.lag() == {"a": 0, "b": 25, "other": 40 - kept.stream.earliest[0]}
+    assert kept.stream.consumers() == [
+        ConsumerState("a", True, 0, 1.0),
+        ConsumerState("b", True, 25, 1.0),
+        ConsumerState("other", False, 40 - kept.stream.earliest[0], 1.0),
+    ]
     assert kept.stream.counts.dropped == 0
 
 

@@ -1,0 +1,99 @@
+"""Compare the consumers that a stream declares with those that have committed offsets."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hookmq.plugin import StoreError
+
+from hookmq_spark_sink import files
+
+SILENT_AFTER: Final = 600.0
+"""Seconds for which a stream may have messages before a declared consumer that never committed is reported."""
+
+
+class ConsumerState(NamedTuple):
+    """A consumer that is declared or has committed.
+
+    `lag` is the number of records that it has not committed. `updated` is the time of its last commit in epoch seconds;
+    0 if there was none.
+    """
+
+    name: str
+    declared: bool
+    lag: int
+    updated: float
+
+    @property
+    def silent(self) -> bool:
+        """Whether the consumer is declared but has never committed."""
+        return self.declared and not self.updated
+
+
+def states(
+    declared: Iterable[str],
+    known: Mapping[str, files.Consumer],
+    earliest: Iterable[int],
+    latest: Iterable[int],
+) -> list[ConsumerState]:
+    """Return the consumers, declared ones first. `earliest` and `latest` are offsets by partition."""
+    names = tuple(declared)
+    ends = list(enumerate(zip(earliest, latest, strict=True)))
+    found = []
+    for name in dict.fromkeys((*names, *known)):
+        one = known.get(name)
+        offsets = one.offsets if one else {}
+        lag = sum(max(0, last - max(first, offsets.get(place, 0))) for place, (first, last) in ends)
+        found.append(ConsumerState(name, name in names, lag, one.updated if one else 0.0))
+    return found
+
+
+def notes(stream: str, folder: Path, declared: tuple[str, ...]) -> list[str]:
+    """Return what an operator should know about the consumers of a stream, before the broker starts. Reads two small
+    files. The result is empty if the stream does not exist yet or cannot be read, which its start reports.
+    """
+    try:
+        described = files.read_description(folder)
+        known = {} if described is None else files.read_consumers(folder, described.log_id)
+    except StoreError:
+        return []
+    if described is None or not declared:
+        return []
+    found = [
+        f"stream {stream}: the consumer {name} has never committed, so all messages are kept for it"
+        for name in declared
+        if name not in known
+    ]
+    found += [
+        f"stream {stream}: {name} commits but is not in consumers, so messages are not kept for it"
+        for name in known
+        if name not in declared
+    ]
+    return found
+
+
+class ConsumerWatch:
+    """Logs consumers that a stream does not declare, and declared ones that never commit. Each is logged once."""
+
+    def __init__(self, declared: tuple[str, ...], log: Callable[..., None]) -> None:
+        self._declared = declared
+        self._log = log
+        self._logged: set[str] = set()
+
+    def look(self, committed: Iterable[str], messages: bool, seconds: float) -> None:
+        """Compare the declared consumers with those that have `committed`.
+
+        `messages` tells whether the stream has any, and `seconds` how long it has been open. Without declared
+        consumers, nothing is logged, because then no reader expects that messages are kept for it.
+        """
+        if not self._declared:
+            return
+        names = set(committed)
+        for name in sorted(names - set(self._declared) - self._logged):
+            self._logged.add(name)
+            self._log("warning", "spark_sink.undeclared_consumer", consumer=name)
+        if messages and seconds >= SILENT_AFTER:
+            for name in self._declared:
+                if name not in names and name not in self._logged:
+                    self._logged.add(name)
+                    self._log("warning", "spark_sink.silent_consumer", consumer=name)
