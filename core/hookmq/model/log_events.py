@@ -16,7 +16,8 @@ RECENT: Final = 500
 class LogEvent:
     """One event of the log. `time` is in epoch seconds, and `fields` holds JSON values without secrets.
 
-    Texts longer than 1,000 characters are cut. The field ``traceback`` is only the last line of a traceback.
+    Texts longer than 1,000 characters are cut, and values beyond 65,536 characters are left out. The field
+    ``traceback`` is only the last line of a traceback.
     """
 
     time: float

@@ -5,9 +5,8 @@ While nobody follows, the cost is one object per logged event, in a list of boun
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from math import isfinite
 from typing import Final, cast
 
 from hookmq.model.log_events import RECENT, LogEvent, LogLevel, LogLevels
@@ -146,25 +145,12 @@ class _Recorder(logging.Handler):
 
 def _event(record: logging.LogRecord) -> LogEvent:
     name, fields = record_parts(record)
-    found = {key: _plain(value) for key, value in fields.items()}
+    found = dict(fields)  # JSON values of bounded size, because of `DropSecrets`
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
         # Not the exception itself, which would keep everything alive that its traceback refers to.
         found["traceback"] = cut_text(f"{type(error).__name__}: {error}")
     return LogEvent(record.created, _name(record.levelno), cut_text(name), found)
-
-
-def _plain(value: object) -> object:
-    """Return a field as a JSON value."""
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, float) and isfinite(value):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(child) for key, child in value.items()}
-    if isinstance(value, list):
-        return [_plain(child) for child in value]
-    return cut_text(str(value))
 
 
 def _name(number: int) -> LogLevel:

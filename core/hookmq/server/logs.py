@@ -10,8 +10,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from math import isfinite
 from typing import IO, Any, Final, Literal
 
 Format = Literal["auto", "text", "json"]
@@ -31,6 +32,8 @@ _COLORS: Final = {
     "error": "\x1b[31m",
     "critical": "\x1b[31m",
 }
+_MORE: Final = "…"
+"""Stands for values that are not logged, because there are too many."""
 _PLAIN: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/@+#$%*,[]{}"
 )
@@ -40,6 +43,11 @@ LONGEST: Final = 1000
 """The maximum number of characters logged from a field or a traceback line."""
 DEEPEST: Final = 100
 """The maximum number of lines logged from a traceback. The last lines are kept."""
+LARGEST: Final = 65536
+"""The maximum number of characters logged from the fields of an event. Each value counts `VALUE` more."""
+VALUE: Final = 16
+NESTED: Final = 16
+"""The maximum depth of the values of an event."""
 WAITING: Final = 4 << 20
 """The maximum number of characters waiting to be written."""
 PATIENCE: Final = 2.0
@@ -52,28 +60,80 @@ def is_dropped(name: str) -> bool:
 
 
 class DropSecrets(logging.Filter):
-    """Removes fields that must not be logged, also from nested mappings."""
+    """Removes fields that must not be logged, also from nested mappings, and makes JSON values of the others.
+
+    An object whose text cannot be obtained becomes the name of its class, so that no value makes a call that logs fail.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Remove the fields. Always returns True, which keeps the record."""
+        """Replace the fields. Always returns True, which keeps the record."""
         fields = getattr(record, "fields", None)
         if fields and not isinstance(fields, _CleanFields):  # each handler has such a filter
-            record.fields = _CleanFields(_clean(fields))
+            record.fields = _CleanFields(_Cleaner().mapping(fields, 0))
         return True
 
 
 class _CleanFields(dict[str, Any]):
-    """Fields from which everything that must not be logged is removed."""
+    """JSON values, of bounded size, without anything that must not be logged."""
 
 
-def _clean(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _clean(v) for k, v in value.items() if not is_dropped(str(k))}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"<{len(value)} bytes>"  # bytes come from clients
-    return cut_text(value) if isinstance(value, str) else value
+class _Cleaner:
+    """Makes JSON values of the fields of one event."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = LARGEST
+
+    def mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, child in value.items():
+            name = self._text(key)
+            if is_dropped(name):
+                continue
+            found[name] = self._value(child, depth + 1)
+            if self._left <= 0:
+                found[_MORE] = _MORE
+                break
+        return found
+
+    def _value(self, value: Any, depth: int) -> Any:
+        self._left -= VALUE
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return value if value.bit_length() <= 1024 else f"<{value.bit_length()} bits>"
+        if isinstance(value, float):
+            return value if isfinite(value) else str(value)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return f"<{len(value)} bytes>"  # bytes come from clients
+        if isinstance(value, Mapping | list | tuple | set | frozenset):
+            if depth >= NESTED:
+                return _MORE
+            try:
+                if isinstance(value, Mapping):
+                    return self.mapping(value, depth)
+                return self._list(value, depth)
+            except Exception:
+                return f"<{type(value).__name__}>"
+        return self._text(value)
+
+    def _list(self, value: Iterable[Any], depth: int) -> list[Any]:
+        found: list[Any] = []
+        for child in value:
+            found.append(self._value(child, depth + 1))
+            if self._left <= 0:
+                found.append(_MORE)
+                break
+        return found
+
+    def _text(self, value: Any) -> str:
+        try:
+            text = cut_text(str(value))
+        except Exception:
+            text = f"<{type(value).__name__}>"
+        self._left -= len(text)
+        return text
 
 
 def cut_text(text: str) -> str:
@@ -134,7 +194,8 @@ def record_parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
     given: Mapping[str, Any] = getattr(record, "fields", None) or {}
     fields = {name: value for name, value in given.items() if value is not None}
     if event is None:  # the record comes from a library
-        return "log", {"logger": record.name, "message": record.getMessage(), **fields}
+        message = cut_text(record.getMessage())
+        return "log", {"logger": record.name, "message": message, **fields}
     return str(event), fields
 
 
@@ -143,7 +204,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]
     if not record.exc_info:
         return []
     lines = formatter.formatException(record.exc_info).split("\n")
-    return [_clean(line) for line in lines[-DEEPEST:]]
+    return [cut_text(line) for line in lines[-DEEPEST:]]
 
 
 def _text(value: Any) -> str:

@@ -255,3 +255,64 @@ def test_a_fault_of_the_broker_shows_its_traceback(stream: io.StringIO) -> None:
     (entry,) = [json.loads(line) for line in stream.getvalue().splitlines() if "internal" in line]
     assert "in fault" in entry["traceback"]
     assert entry["traceback"].endswith("ValueError: why")
+
+
+class Silent:
+    """An object without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __hash__ = object.__hash__
+
+
+class Odd(dict[str, object]):
+    """A mapping that cannot be read."""
+
+    def items(self) -> Any:
+        raise KeyError("no items")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_value_makes_a_call_that_logs_fail(
+    stream: io.StringIO, form: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep: Any = "end"
+    for _ in range(5000):
+        deep = {"a": [deep]}
+    cycle: list[Any] = []
+    cycle += [cycle, cycle]
+    logs.configure("info", form, stream)
+    tell(
+        "odd.values", deep=deep, silent=Silent(), keys={Silent(): 1, 5: 2, b"x": 3},
+        huge=10**6000, nan=float("nan"), odd=Odd(a=1), raw=b"abc", some=frozenset((1,)),
+    )  # fmt: skip
+    tell("odd.fields", cycle=cycle)
+    text = stream.getvalue()
+    assert [text.count(one) for one in ("odd.values", "odd.fields", "\n")] == [1, 1, 2]
+    assert "<Silent>" in text
+    assert "<Odd>" in text
+    assert capsys.readouterr().err == ""
+    if form == "json":
+        fields = json.loads(text.splitlines()[0], parse_constant=pytest.fail)
+        assert fields["keys"] == {"<Silent>": 1, "5": 2, "b'x'": 3}
+        assert (fields["huge"], fields["nan"], fields["raw"]) == (
+            "<19932 bits>",
+            "nan",
+            "<3 bytes>",
+        )
+        assert fields["some"] == [1]
+    assert len(text) < 3 * logs.LARGEST
+
+
+def test_an_event_has_an_end(stream: io.StringIO) -> None:
+    logs.configure("info", "json", stream)
+    tell("a.b", client_id="first", many=list(range(100_000)), more={str(n): n for n in range(9999)})
+    tell("a.b", keys={"k" * 5000: 1}, long={str(n): "x" * 1000 for n in range(1000)})
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["client_id"] == "first"
+    assert (first["many"][:2], first["many"][-1], first["\u2026"]) == ([0, 1], "\u2026", "\u2026")
+    assert len(stream.getvalue()) < 4 * logs.LARGEST
+    assert next(iter(second["keys"])).endswith("(5000 characters)")
+    logging.getLogger("library").warning("%s", "y" * 5000)
+    assert json.loads(stream.getvalue().splitlines()[2])["message"].endswith("(5000 characters)")

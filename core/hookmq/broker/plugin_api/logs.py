@@ -22,8 +22,10 @@ class Logs(HandleBase):
             wanted = ", ".join(LOG_LEVELS)
             raise self._refusal("set the log level", f"expected one of {wanted}, found {level!r}")
         before = log.levels().current
-        log.set_level(level)
+        if level != "error":
+            log.set_level(level)
         self._tell("warning", "broker.log_level_set", None, old=before, new=level)
+        log.set_level(level)  # only now if it hides this event
 
     def follow_log(self, recent: int = 0) -> LogFollower:
         """Follow the log until the plugin stops."""

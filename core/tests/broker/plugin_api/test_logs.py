@@ -74,6 +74,23 @@ def test_the_level_is_changed_and_reported(harness: Harness) -> None:
     )  # fmt: skip
 
 
+def test_a_level_that_hides_the_change_is_set_after_it_is_logged(harness: Harness) -> None:
+    broker: Any = harness.handle("p")
+    events: list[object] = []
+
+    class Noting(Log):
+        def set_level(self, level: LogLevel) -> None:
+            self.level = level
+            events.append((level, [event for _, event, _ in harness.logs]))
+
+    harness.broker.event_log = Noting()
+    broker.set_log_level("error")
+    assert events == [("error", ["broker.log_level_set"])]
+    broker.set_log_level("debug")
+    assert events[1] == ("debug", ["broker.log_level_set"])
+    assert len(harness.logs) == 2
+
+
 def test_following_ends_with_the_plugin(harness: Harness) -> None:
     broker: Any = harness.handle("p")
     log = harness.broker.event_log = Log()
