@@ -40,4 +40,8 @@ def report(
         if event.topic is not None:
             attributes["messaging.destination.name"] = event.topic
         for recorder in recorders:
-            recorder.record("webhook", event.trace, began, ended, attributes, error)
+            try:
+                recorder.record("webhook", event.trace, began, ended, attributes, error)
+            except Exception as failed:
+                # The request is done. An exception here would send it again.
+                broker.log("error", "webhook.span_not_recorded", id=one.id, reason=repr(failed))

@@ -185,6 +185,19 @@ def test_requests_with_traced_messages_are_reported_as_spans(tmp_path: Path) -> 
     ]
 
 
+def test_a_recorder_that_fails_does_not_repeat_a_request(tmp_path: Path) -> None:
+    recorder = Recorder()
+    recorder.spans = None  # type: ignore[assignment]
+    world, service, _ = harness(
+        tmp_path, plugins=[recorder], events=("message.published",), mode="best_effort"
+    )
+    with world:
+        world.connect("one").publish("a", b"x", user_property=(("traceparent", TRACE),))
+        world.advance(60)
+    assert len(service.sent) == 1
+    assert len(world.logged("webhook.span_not_recorded")) == 1
+
+
 def test_a_qos_0_delivery_has_no_event_for_an_acknowledgement(tmp_path: Path) -> None:
     world, service, _ = harness(tmp_path, events=("message.delivered", "message.acked"))
     with world:
