@@ -16,14 +16,16 @@ PAGES = {
     "topics": "Topics",
     "mqtt": "MQTT client",
     "diagnosis": "Diagnosis",
+    "log": "Log",
     "plugins": "Plugins",
     "access": "Access",
     "configuration": "Configuration",
+    "maintenance": "Maintenance",
     "tokens": "Tokens",
     "audit": "Audit log",
 }
 """The pages by address, with their titles."""
-LOADED = "() => document.querySelectorAll('main td, main pre').length > 0 || /mqtt|access/.test(location.hash)"
+LOADED = "() => document.querySelectorAll('main td, main pre').length > 0 || /mqtt|access|log|maint/.test(location.hash)"
 PHONE = {"width": 360, "height": 740}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
@@ -177,7 +179,7 @@ def test_plugins_and_the_configuration(tab: Open) -> None:
     view.until("() => document.querySelector('pre').textContent.startsWith('version: 1')")
 
 
-@pytest.mark.parametrize(("role", "hidden"), [("viewer", 4), ("operator", 3), ("admin", 0)])
+@pytest.mark.parametrize(("role", "hidden"), [("viewer", 6), ("operator", 4), ("admin", 0)])
 def test_a_role_sees_only_its_pages(tab: Open, role: str, hidden: int) -> None:
     view = tab().sign_in(role)
     assert view.page.locator("#nav a").count() == len(PAGES) - 1 - hidden

@@ -31,7 +31,12 @@ plugins:
   - use: ratelimit
     config: {{limits: []}}
   - use: admin
-    config: {{first_token_file: {folder}/admin.token, history_interval: 1s, tail_rate: 1000, failures: 1000}}
+    config:
+      first_token_file: {folder}/admin.token
+      backup_folder: {folder}/backups
+      history_interval: 1s
+      tail_rate: 1000
+      failures: 1000
 """
 PORTS = {"tcp": 0, "ws": 0, "http": 0}
 

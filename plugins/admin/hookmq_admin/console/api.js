@@ -3,6 +3,7 @@
 const BASE = new URL("api/v1", document.baseURI).pathname;
 const KEY = "hookmq-admin-token";
 const ROLES = ["viewer", "operator", "admin"];
+const MEANING = { 413: "this is larger than http.max_body of the listener" }; // the listener refuses it, without a detail
 let me = null;
 
 export class Refused extends Error {
@@ -51,7 +52,7 @@ export async function open(method, path, { query = {}, body, headers = {}, signa
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
   const name = problem.field ? `${problem.field}: ` : "";
-  throw new Refused(response.status, name + (problem.detail ?? `status ${response.status}`));
+  throw new Refused(response.status, name + (problem.detail ?? MEANING[response.status] ?? `status ${response.status}`));
 }
 
 export async function ask(method, path, options) {

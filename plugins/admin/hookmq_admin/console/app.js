@@ -8,6 +8,8 @@ import client from "./pages/client.js";
 import clients from "./pages/clients.js";
 import configuration from "./pages/configuration.js";
 import diagnosis from "./pages/diagnosis.js";
+import log from "./pages/log.js";
+import maintenance from "./pages/maintenance.js";
 import mqtt from "./pages/mqtt.js";
 import overview from "./pages/overview.js";
 import plugins from "./pages/plugins.js";
@@ -22,8 +24,9 @@ const THEMES = ["auto", "light", "dark"];
 const PAGES = {
   overview: [overview, "Overview", "viewer"], clients: [clients, "Clients", "viewer"], client: [client, "", "viewer"],
   subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
-  mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], plugins: [plugins, "Plugins", "viewer"], access: [access, "Access", "operator"],
-  configuration: [configuration, "Configuration", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
+  mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], log: [log, "Log", "operator"],
+  plugins: [plugins, "Plugins", "viewer"], access: [access, "Access", "operator"],
+  configuration: [configuration, "Configuration", "admin"], maintenance: [maintenance, "Maintenance", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
 const main = document.getElementById("main");
 const bar = document.getElementById("status");

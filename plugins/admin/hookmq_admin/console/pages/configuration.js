@@ -1,18 +1,36 @@
-// The configuration without secrets, and its reload.
+// The configuration without secrets, its reload, and the check of another document.
 import { askTagged } from "../api.js";
 import { confirmed } from "../dialog.js";
-import { button, node, section } from "../dom.js";
+import { area, button, form, node, section } from "../dom.js";
 import { table } from "../table.js";
 
 const CHANGED = [{ title: "Setting", value: (one) => one.path }, { title: "Before", value: (one) => one.old }, { title: "After", value: (one) => one.new }];
 
+const MISTAKE = [
+  { title: "Line", value: (one) => one.line, number: true }, { title: "Column", value: (one) => one.column, number: true },
+  { title: "Mistake", value: (one) => one.message }, { title: "Hint", value: (one) => one.hint },
+];
+const restart = (report) => (report.needs_restart.length ? section("Needs a restart", table("Changes that need a restart", CHANGED, report.needs_restart)) : "");
+
+// The mistakes in a document, or the changes that a reload of it would make.
+function verdict({ valid, mistakes, changes }) {
+  const found = node("div", {}, node("p", {}, node("span", { class: valid ? "badge on" : "badge bad" }, valid ? "no mistake" : `mistakes: ${mistakes.length}`)));
+  if (!valid) found.append(table("Mistakes", MISTAKE, mistakes));
+  else if (changes) found.append(table("Changes that a reload would make", CHANGED, changes.applied, { empty: "A reload of this document would change nothing at once." }), restart(changes));
+  return found;
+}
+
 export default function configuration(context, main) {
   const { attempt, say, signal } = context;
-  const text = node("pre", { tabindex: "0", role: "region", "aria-label": "Configuration" }), changes = node("div", { "aria-live": "polite" });
+  const text = node("pre", { tabindex: "0", role: "region", "aria-label": "Configuration" }), changes = node("div", { "aria-live": "polite" }), checked = node("div", { "aria-live": "polite" });
   let tag = null;
   main.append(node("div", { class: "head" }, node("h2", {}, "Configuration"), button("Reload the file", reload, { class: "main" })),
     node("p", { class: "soft" }, "This is the configuration that the broker uses. Secrets are shown as ***. To change it, edit the file on the broker's machine, then reload it."),
-    changes, text);
+    changes, text,
+    section("Check a document", node("p", { class: "soft" }, "The broker checks all settings, also those of plugins, and changes nothing."),
+      form([area("Configuration", "yaml", { rows: 8, required: true, maxlength: 65535, placeholder: "version: 1" })], "Check", ({ yaml }) => attempt(async () => {
+        checked.replaceChildren(verdict(await context.ask("POST", "/configuration/check", { body: { yaml } })));
+      }), { class: "bar" }), checked));
   attempt(update);
 
   async function update() {
@@ -27,8 +45,7 @@ export default function configuration(context, main) {
       try {
         const done = await context.ask("POST", "/configuration/reload", { headers: tag ? { "If-Match": tag } : {} });
         changes.replaceChildren(
-          section("Applied", table("Applied changes", CHANGED, done.applied, { empty: "Nothing has changed." })),
-          done.needs_restart.length ? section("Needs a restart", table("Changes that need a restart", CHANGED, done.needs_restart)) : "");
+          section("Applied", table("Applied changes", CHANGED, done.applied, { empty: "Nothing has changed." })), restart(done));
         say("The configuration was reloaded.");
       } catch (error) {
         if (error.status !== 412) throw error;

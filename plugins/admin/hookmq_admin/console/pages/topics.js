@@ -1,5 +1,5 @@
 // Topics with live and retained messages, over the API. It needs no MQTT client.
-import { events, may, open } from "../api.js";
+import { may, open } from "../api.js";
 import { confirmed } from "../dialog.js";
 import { button, field, form, node, section } from "../dom.js";
 import { cut, number, payload, time } from "../format.js";
@@ -7,6 +7,7 @@ import { MessageList } from "../message_list.js";
 import { messageView } from "../message_view.js";
 import { publishForm } from "../publish_form.js";
 import { pages, table } from "../table.js";
+import { Tail } from "../tail.js";
 import { TopicTree } from "../topic_tree.js";
 
 const RATE = 1000;
@@ -16,14 +17,19 @@ export default function topics(context, main) {
   const mayRead = may("operator");
   const detail = node("div", { class: "card detail" }, node("p", { class: "empty" }, "Select a topic to see its last message."));
   const tree = new TopicTree(signal, choose), messages = new MessageList(signal, (message) => choose({ topic: message.topic, last: message }));
-  let tail = null, filter = context.query.filter ?? "#";
+  const tail = new Tail(context, (name, data) => {
+    if (name === "skipped") return messages.skip(data.messages);
+    const message = { ...data, at: data.received_at };
+    messages.add(message);
+    return tree.add(message);
+  });
+  let filter = context.query.filter ?? "#";
   const follow = form([field("Filter", "filter", { required: true, value: filter, placeholder: "sensors/#" })], "Follow", (given) => {
     filter = given.filter;
     context.remember(given);
     attempt(start);
   }, { class: "bar" });
-  const stop = button("Stop", () => end("The tail is closed."), { disabled: true });
-  follow.append(stop);
+  follow.append(tail.stop);
   let wanted = "#";
   const retained = pages(context, (cursor, limit) => ask("GET", "/retained", { query: { filter: wanted, cursor, limit } }), (items) => {
     for (const one of items) tree.add({ ...one, at: one.received_at });
@@ -46,7 +52,6 @@ export default function topics(context, main) {
       say(`Published: ${number(done.matched)} subscriptions match.`);
     }))) : "");
   retained.show();
-  signal.addEventListener("abort", () => tail?.abort());
 
   function choose(branch) {
     const { topic } = branch;
@@ -63,34 +68,9 @@ export default function topics(context, main) {
     });
   }
 
-  function end(text, bad = false) {
-    tail?.abort();
-    tail = null;
-    stop.disabled = true;
-    if (text) say(text, bad);
-  }
-
-  async function start() {
-    end("");
-    const mine = tail = new AbortController();
+  function start() {
     messages.clear();
     tree.clear();
-    const response = await open("GET", "/tail", { query: { filter, rate: RATE, retained: true }, signal: mine.signal });
-    stop.disabled = false;
-    say(`Following ${cut(filter)}.`);
-    try {
-      for await (const [name, data] of events(response.body)) {
-        if (name === "message") {
-          const message = { ...data, at: data.received_at };
-          messages.add(message);
-          tree.add(message);
-        } else if (name === "skipped") messages.skip(data.messages);
-        else return end(`The tail has ended: ${data.reason}.`, true);
-      }
-    } catch (error) {
-      if (mine.signal.aborted) return undefined;
-      return end("The tail has ended: the connection was lost.", true);
-    }
-    return mine.signal.aborted ? undefined : end("The tail has ended: the broker closed it.", true);
+    return tail.follow((mine) => open("GET", "/tail", { query: { filter, rate: RATE, retained: true }, signal: mine }), `Following ${cut(filter)}.`);
   }
 }
