@@ -60,7 +60,7 @@ from hookmq.model.events import (
     EndedBy,
     SessionEvent,
 )
-from hookmq.model.histogram import Histogram
+from hookmq.model.histogram import Exemplar, Histogram
 from hookmq.model.log_events import LOG_LEVELS, LogEvent, LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message, Will
 from hookmq.model.metrics import Metrics
@@ -275,6 +275,7 @@ __all__ = [
     "DropReason",
     "Dropped",
     "EndedBy",
+    "Exemplar",
     "Handled",
     "Histogram",
     "HookMQError",

@@ -57,7 +57,9 @@ class Probe(Plugin):
         return Allow()
 
     @hookimpl
-    def on_publish(self, message):
+    def on_publish(self, message, broker):
+        if message.topic == "full/1":
+            broker.when_committed("0af7651916cd43dd8448eb211c80319c")
         if message.topic.startswith("broken/"):
             raise RuntimeError("this topic always fails")
 
@@ -152,6 +154,7 @@ def running(folder: Path, target: str) -> Iterator[Prometheus]:
         [
             "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={address}", "--log.level=warn",
+            "--enable-feature=exemplar-storage",
         ],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
     )  # fmt: skip
@@ -245,6 +248,14 @@ def test_every_metric_of_the_board_and_of_the_alerts_exists(prometheus: Promethe
     assert used - known == ABSENT
     for rule in prometheus.get("rules")["groups"][0]["rules"]:
         assert rule["health"] == "ok", rule
+
+
+def test_prometheus_stores_the_exemplars_of_commits(prometheus: Prometheus) -> None:
+    query = {"query": "hookmq_commit_duration_seconds_bucket", "start": "0", "end": "9999999999"}
+    found = prometheus.get("query_exemplars", **query)
+    labels = [one["labels"] for series in found for one in series["exemplars"]]
+    assert labels
+    assert all(one == {"trace_id": "0af7651916cd43dd8448eb211c80319c"} for one in labels)
 
 
 def test_prometheus_reads_both_formats_without_complaint(prometheus: Prometheus) -> None:

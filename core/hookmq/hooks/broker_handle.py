@@ -396,14 +396,16 @@ class BrokerHandle(Protocol):
         stopped, but it is not repeated if it fails. Raises PluginError in a thread.
         """
 
-    def when_committed(self) -> Awaitable[bool]:
+    def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
         """Wait for the commit of what the broker records in this step, for example for the message of `on_publish`.
 
         Call it in `on_publish`, which returns before the message is recorded. A step ends when the broker has handled
         the bytes that it read from the client. The result is False if the step recorded nothing, or if everything was
         acknowledged before the commit: nothing had to be written. It is also False if another plugin decides
-        asynchronously, because the message then belongs to a later step. This call delays no message. Raises
-        PluginError in a thread.
+        asynchronously, because the message then belongs to a later step. This call delays no message.
+
+        If the result is True, `trace_id` becomes an exemplar of ``hookmq_commit_duration_seconds``. Raises PluginError
+        unless it is empty or 32 lower-case hex digits, or in a thread.
         """
 
     def reload(self) -> Awaitable[ReloadReport]:

@@ -11,7 +11,7 @@ from copy import copy
 from functools import lru_cache
 from typing import Final, Literal
 
-from hookmq.model.histogram import Histogram
+from hookmq.model.histogram import Exemplar, Histogram
 from hookmq.model.metrics import PREFIX
 
 MetricKind = Literal["counter", "gauge", "summary", "histogram"]
@@ -32,8 +32,8 @@ TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _RESERVED: Final = ("_total", "_sum", "_count", "_bucket")
-_Row = tuple[str, Mapping[str, str], Value]
-"""(suffix for the family's name, labels, value)."""
+_Row = tuple[str, Mapping[str, str], Value, Exemplar | None]
+"""(suffix for the family's name, labels, value, exemplar)."""
 
 
 class MetricFamily:
@@ -136,7 +136,10 @@ class MetricRegistry:
                 f"# HELP {shown} {_escape(family.help, quotes=openmetrics)}",
                 f"# TYPE {shown} {family.kind}",
             ]
-            lines += [f"{sample} {_number(value)}" for sample, value in self._samples(family)]
+            lines += [
+                f"{sample} {_number(value)}{_exemplar(found) if openmetrics and found else ''}"
+                for sample, value, found in self._samples(family)
+            ]
             yield "\n".join(lines) + "\n"
         if openmetrics:
             yield "# EOF\n"
@@ -147,18 +150,18 @@ class MetricRegistry:
         return {
             name.removeprefix(PREFIX): value
             for family in sorted(self._families)
-            for name, value in self._samples(self._families[family])
+            for name, value, _ in self._samples(self._families[family])
         }
 
-    def _samples(self, family: MetricFamily) -> Iterator[tuple[str, Value]]:
+    def _samples(self, family: MetricFamily) -> Iterator[tuple[str, Value, Exemplar | None]]:
         seen: set[str] = set()
         for plugin, read in family.readers:
             try:
                 samples = [
-                    (f"{family.name}{suffix}{_labels(labels, plugin)}", _checked(value))
-                    for suffix, labels, value in read()
+                    (f"{family.name}{suffix}{_labels(labels, plugin)}", _checked(value), found)
+                    for suffix, labels, value, found in read()
                 ]
-                names = [name for name, _ in samples]
+                names = [name for name, *_ in samples]
                 if len(set(names)) < len(names) or not seen.isdisjoint(names):
                     raise ValueError("two values have the same labels")
             except Exception as error:
@@ -182,14 +185,14 @@ class MetricRegistry:
 
 def _rows(read: Value | Iterable[Sample], suffix: str) -> list[_Row]:
     if isinstance(read, int | float):
-        return [(suffix, {}, read)]
-    return [(suffix, labels, value) for labels, value in read]
+        return [(suffix, {}, read, None)]
+    return [(suffix, labels, value, None) for labels, value in read]
 
 
 def _timings(read: Iterable[Timing]) -> list[_Row]:
     rows: list[_Row] = []
     for labels, count, total in read:
-        rows += (("_count", labels, count), ("_sum", labels, total))
+        rows += (("_count", labels, count, None), ("_sum", labels, total, None))
     return rows
 
 
@@ -197,12 +200,19 @@ def _buckets(read: Iterable[tuple[Mapping[str, str], Histogram]]) -> list[_Row]:
     rows: list[_Row] = []
     for labels, found in read:
         total = 0
-        for bound, count in zip((*found.bounds, math.inf), found.counts, strict=True):
+        exemplars = found.exemplars or [None] * len(found.counts)
+        bounds = (*found.bounds, math.inf)
+        for bound, count, exemplar in zip(bounds, found.counts, exemplars, strict=True):
             total += count
             le = "+Inf" if bound == math.inf else repr(float(bound))
-            rows.append(("_bucket", {**labels, "le": le}, total))
-        rows += (("_count", labels, total), ("_sum", labels, found.sum))
+            rows.append(("_bucket", {**labels, "le": le}, total, exemplar))
+        rows += (("_count", labels, total, None), ("_sum", labels, found.sum, None))
     return rows
+
+
+def _exemplar(found: Exemplar) -> str:
+    """Return what OpenMetrics adds to the line of a bucket."""
+    return f' # {{trace_id="{found.trace_id}"}} {_number(found.value)} {found.time:.3f}'
 
 
 def _labels(labels: Mapping[str, str], plugin: str) -> str:

@@ -1,7 +1,8 @@
 """Histograms: how many values fall into each of a fixed number of ranges."""
 
+import re
 from bisect import bisect_left
-from typing import Final
+from typing import Final, NamedTuple
 
 SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -11,24 +12,49 @@ CALL_SECONDS: Final = (0.00001, 0.0001, 0.0005, 0.0025, 0.01, 0.05, 0.25, 1.0, 5
 """Bounds for durations of calls in the process, which are often shorter. Few, because each plugin and hook has them."""
 
 
+TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+"""A trace id as W3C Trace Context writes it."""
+
+
+class Exemplar(NamedTuple):
+    """A value of a histogram, the trace that it belongs to, and when it was added, in epoch seconds."""
+
+    value: float
+    trace_id: str
+    time: float
+
+
 class Histogram:
     """The values added so far, counted by range. Adding a value does not block, and allocates no more than a number.
 
     `counts` has one count for each bound: the number of values up to this bound and above the previous one. Its last
-    item counts larger values. `sum` is the sum of all values.
+    item counts larger values. `sum` is the sum of all values. `exemplars` has the newest exemplar of each range, or is
+    None.
     """
 
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("bounds", "counts", "exemplars", "sum")
 
     def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
+        self.exemplars: list[Exemplar | None] | None = None
 
     def add(self, value: float, count: int = 1) -> None:
         """Add `value`, `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.sum += value * count
+
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Keep `exemplar`, whose value was also added, in place of the previous one of its range.
+
+        Raises ValueError if the trace id is not 32 lower-case hex digits.
+        """
+        if not TRACE_ID.fullmatch(exemplar.trace_id):
+            raise ValueError(f"invalid trace id {exemplar.trace_id!r}")
+        if self.exemplars is None:
+            self.exemplars = [None] * len(self.counts)
+        self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
     @property
     def count(self) -> int:

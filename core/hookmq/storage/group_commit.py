@@ -143,6 +143,11 @@ class GroupCommit:
         """Whether a commit is running."""
         return self._running
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the running commit began, or 0 if commits are not timed. For calls of `after_commit`."""
+        return 0.0 if self._clock is None else self._clock() - self._began
+
     def add(self, record: Record, size: int = 0) -> None:
         """Add `record` to the batch. If it contains a message, `size` is its size in bytes."""
         self.added += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hookmq.hooks.metric_registry import MetricRegistry
-from hookmq.model.histogram import Histogram
+from hookmq.model.histogram import Exemplar, Histogram
 from hookmq.model.metrics import HELP, Metrics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +66,24 @@ def test_openmetrics_names_families_and_ends() -> None:
     )
     assert text.endswith("\n# EOF\n")
     assert '# HELP hookmq_b_total A "quoted" word.\n' in registry.text()
+
+
+def test_only_openmetrics_shows_exemplars() -> None:
+    registry, histogram = MetricRegistry(), Histogram((0.1, 1.0))
+    registry.histogram("h", "H.", lambda: [({"a": "b"}, histogram)])
+    plain = registry.text(openmetrics=True)
+    histogram.add(0.25)
+    histogram.exemplify(Exemplar(0.25, "0af7651916cd43dd8448eb211c80319c", 1700000000.0625))
+    lines = registry.text(openmetrics=True).splitlines()
+    assert [line for line in lines if line.startswith("hookmq_h")] == [
+        'hookmq_h_bucket{a="b",le="0.1"} 0',
+        'hookmq_h_bucket{a="b",le="1.0"} 1 # {trace_id="0af7651916cd43dd8448eb211c80319c"} 0.25 1700000000.062',
+        'hookmq_h_bucket{a="b",le="+Inf"} 1',
+        'hookmq_h_count{a="b"} 1',
+        'hookmq_h_sum{a="b"} 0.25',
+    ]
+    assert "trace_id" not in plain + registry.text()
+    assert registry.values()['h_bucket{a="b",le="1.0"}'] == 1
 
 
 def test_the_parts_are_the_text() -> None:

@@ -1,6 +1,7 @@
 """Test histograms."""
 
-from hookmq.model.histogram import CALL_SECONDS, SECONDS, Histogram
+import pytest
+from hookmq.model.histogram import CALL_SECONDS, SECONDS, Exemplar, Histogram
 
 
 def test_a_value_counts_in_the_first_range_that_reaches_it() -> None:
@@ -22,3 +23,21 @@ def test_the_bounds_rise() -> None:
     for bounds in (SECONDS, CALL_SECONDS):
         assert sorted(set(bounds)) == list(bounds)
         assert bounds[0] > 0
+
+
+def test_each_range_keeps_its_newest_exemplar() -> None:
+    found = Histogram((0.1, 1.0))
+    assert found.exemplars is None
+    first, second, large = (
+        Exemplar(value, digit * 32, 1.0) for value, digit in ((0.2, "a"), (1.0, "b"), (5.0, "c"))
+    )
+    for one in (first, second, large):
+        found.exemplify(one)
+    assert found.exemplars == [None, second, large]
+    assert found.count == 0
+
+
+@pytest.mark.parametrize("trace_id", ["", "a" * 31, "A" * 32, "a" * 33, '"' * 32])
+def test_an_exemplar_needs_a_trace_id(trace_id: str) -> None:
+    with pytest.raises(ValueError, match="invalid trace id"):
+        Histogram().exemplify(Exemplar(1.0, trace_id, 1.0))

@@ -251,7 +251,8 @@ class OtelPlugin(Plugin):
         self._open[key] = _Open(span, broker.now(), message)
         self._originals[id(message)] = key
         if "commit" in self.config.traced:
-            waits = self._commit(broker, broker.when_committed(), span, message)
+            committed = broker.when_committed(f"{span.get_span_context().trace_id:032x}")
+            waits = self._commit(broker, committed, span, message)
             broker.runtime.spawn(waits, lambda _, error: None)
         return message.replace(properties=message.properties.replace(user_property=pairs))
 

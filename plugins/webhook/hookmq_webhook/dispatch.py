@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from hookmq.plugin import Cancel, Histogram, Runtime, Timer
+from hookmq.plugin import Cancel, Exemplar, Histogram, Runtime, Timer
 from hookmq_toolkit.breaker import Ask, Breaker
 
 from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict
@@ -41,6 +41,15 @@ class Counts:
         self.failed = 0
         self.given_up = 0
         self.durations = Histogram()
+
+    def timed(self, seconds: float, time: float, events: Sequence[Numbered]) -> None:
+        """Count a request that ended at `time`, in epoch seconds. A message with a sampled trace is an exemplar."""
+        self.durations.add(seconds)
+        for one in events:
+            trace = one.event.trace
+            if trace is not None and int(trace[-2:], 16) & 1:
+                self.durations.exemplify(Exemplar(seconds, trace.split("-")[1], time))
+                break
 
 
 MAX_BACKOFF: Final = 40
@@ -251,7 +260,8 @@ class Dispatcher:
         def answered(answer: Answer | None, error: BaseException | None) -> None:
             self._cancels.pop(serial, None)
             self._running -= 1
-            self.counts.durations.add(self._runtime.now() - began)
+            seconds = self._runtime.now() - began
+            self.counts.timed(seconds, self._runtime.time(), parcel.events)
             if error is not None or answer is None:
                 answer = Answer(Verdict.AGAIN, f"{type(error).__name__}: {error}")
             opened = self._breaker.opened

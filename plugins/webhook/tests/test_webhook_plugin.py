@@ -150,7 +150,7 @@ class Recorder(Plugin):
 
 def test_requests_with_traced_messages_are_reported_as_spans(tmp_path: Path) -> None:
     recorder = Recorder()
-    world, service, _ = harness(
+    world, service, plugin = harness(
         tmp_path,
         plugins=[recorder],
         url="https://u.example:99/in?key=k",
@@ -171,6 +171,10 @@ def test_requests_with_traced_messages_are_reported_as_spans(tmp_path: Path) -> 
         client.publish("c", b"x")
         world.advance(10)
     assert len(service.sent) == 3
+    assert plugin.dispatcher is not None
+    durations = plugin.dispatcher.counts.durations
+    [exemplar] = filter(None, durations.exemplars or ())
+    assert (exemplar.trace_id, exemplar.value, durations.count) == (TRACE[3:35], 0.0, 3)
     attributes = {
         "hookmq.plugin": "hook",
         "hookmq.event": "message.published",

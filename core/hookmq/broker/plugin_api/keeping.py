@@ -11,6 +11,7 @@ from hookmq.broker.plugin_state import PluginSpace
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.model.cursors import check_limit
 from hookmq.model.errors import PluginError, shown
+from hookmq.model.histogram import TRACE_ID, Exemplar
 from hookmq.model.runtime import Promise
 from hookmq.model.snapshots import Page
 from hookmq.storage.records import MAX_STATE_KEY
@@ -63,11 +64,14 @@ class Keeping(HandleBase):
         self._state.plugin_timers.wake()
         return self._committed(existed)
 
-    def when_committed(self) -> Awaitable[bool]:
+    def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
         """Return an awaitable that completes once what this step of the broker records is committed. Its result says
-        whether anything was recorded.
+        whether anything was recorded. If so, the commit becomes an exemplar with `trace_id`.
         """
         self._only_on_loop("when_committed()")
+        self._check_types("wait for a commit", ("trace_id", trace_id, str))
+        if trace_id and not TRACE_ID.fullmatch(trace_id):
+            raise self._refusal("wait for a commit", f"{trace_id!r} is not a trace id")
         state = self._state
         committer = state.committer
         result = self._promise()
@@ -82,7 +86,11 @@ class Keeping(HandleBase):
         def committed() -> None:
             step_ended()  # an in-memory store may finish first
             # The number is unchanged if all records were removed from the batch, so that nothing was written.
-            self._give(result, recorded is True and committer.number != number)
+            needed = recorded is True and committer.number != number
+            if needed and trace_id and committer.seconds:
+                exemplar = Exemplar(committer.seconds, trace_id, state.runtime.time())
+                committer.durations.exemplify(exemplar)
+            self._give(result, needed)
 
         # Do not split the batch here: the records of this step belong to the same commit.
         committer.after_commit(committed, may_split=False)

@@ -339,6 +339,9 @@ def test_a_delete_is_recorded_only_if_there_was_something(broker_harness: Make) 
 # the commit of a message ------------------------------------------------------------------------------------------------
 
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
 class Waiter(Plugin):
     """A plugin that waits for the commit of each message. `ends` maps its payload to the result."""
 
@@ -351,7 +354,7 @@ class Waiter(Plugin):
         def done(result: object, error: BaseException | None) -> None:
             self.ends[message.payload] = result if error is None else error
 
-        broker.runtime.spawn(broker.when_committed(), done)
+        broker.runtime.spawn(broker.when_committed(TRACE), done)
 
 
 class Later(Plugin):
@@ -411,6 +414,26 @@ def test_when_committed_says_whether_anything_was_written(broker_harness: Make) 
     store.finish()
     harness.settle()
     assert waiter.ends[b"acknowledged"] is False
+
+
+def test_when_committed_leaves_an_exemplar(broker_harness: Make) -> None:
+    harness, store = with_offline(broker_harness, Waiter())
+    broker = harness.handle("waiter")
+    pub = harness.connect("pub")
+    pub.publish("nobody", b"x", 1)
+    harness.settle()
+    assert broker.metrics.commit_seconds.exemplars is None
+    pub.publish("q", b"x", 1)
+    harness.advance(0.375)
+    store.finish()
+    exemplars = broker.metrics.commit_seconds.exemplars
+    assert exemplars is not None
+    [found] = [one for one in exemplars if one is not None]
+    assert found.value == pytest.approx(0.375)
+    assert found[1:] == (TRACE, harness.clock.time())
+    for wrong in (1, "x", TRACE.upper()):
+        with pytest.raises(PluginError, match="cannot wait for a commit"):
+            broker.when_committed(wrong)  # type: ignore[arg-type]
 
 
 def test_when_committed_without_a_store(broker_harness: Make) -> None:
