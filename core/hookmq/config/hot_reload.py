@@ -170,6 +170,8 @@ class HotReload:
         self, settings: ListenerSettings, new: Config, extensions: PluginExtensions
     ) -> AnyListener:
         listener = self.node.make(settings, new.broker, extensions.types)
+        # Until the switch, the plugins in force do not know this listener. A drain may also begin or end meanwhile.
+        listener.gate.open = False
         try:
             await listener.open()
         except BindError as error:
@@ -191,6 +193,8 @@ class HotReload:
             else:
                 running[name].apply(wanted[name])
         running.update(fresh)
+        for listener in opened:
+            self.node.admit(listener)
 
     async def _end(self, hooks: Hooks, successor: Hooks) -> None:
         seconds = self.broker.settings.broker.shutdown_timeout

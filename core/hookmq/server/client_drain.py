@@ -12,7 +12,9 @@ from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.protocols import Broker
 
 SLICE: Final = 0.1
-"""Seconds between two slices."""
+"""Least time between two slices, in seconds."""
+TURN: Final = 50
+"""Most clients to disconnect in one turn of the event loop."""
 
 
 class ClientDrain:
@@ -32,6 +34,9 @@ class ClientDrain:
         self._gates = gates
         self._phase = phase
         self._waiting: deque[Disconnectable] = deque()
+        self._count = 0
+        """Clients in each slice."""
+        self._pause = SLICE
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, request: DrainRequest) -> None:
@@ -46,16 +51,21 @@ class ClientDrain:
         for gate in self._gates():
             gate.shut()
         self._waiting = deque(self._broker.network_clients())
-        count = ceil(len(self._waiting) * SLICE / max(request.seconds, SLICE))
-        self._disconnect(count, request.code(reference), reference)
+        clients = len(self._waiting)
+        self._count = ceil(clients * SLICE / max(request.seconds, SLICE))
+        self._pause = max(SLICE, request.seconds * self._count / max(clients, 1))
+        self._disconnect(self._count, request.code(reference), reference)
 
     def _disconnect(self, count: int, code: ReasonCode, reference: str) -> None:
+        """Disconnect `count` clients, at most `TURN` in each turn. The next slice follows after the pause."""
         self._timer = None
         waiting = self._waiting
-        part = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+        part = [waiting.popleft() for _ in range(min(count, TURN, len(waiting)))]
         self._broker.disconnect_clients(part, code, reference)
         if waiting:
-            self._timer = self._loop.call_later(SLICE, self._disconnect, count, code, reference)
+            left = count - len(part)
+            pause, count = (0.0, left) if left else (self._pause, self._count)
+            self._timer = self._loop.call_later(pause, self._disconnect, count, code, reference)
 
     def cancel(self) -> bool:
         """Accept connections again. Clients that still wait for their slice stay connected."""

@@ -164,9 +164,11 @@ class Server:
             listener = Listener(
                 settings, accept, metrics, self._log, broker, self._loop, self._site
             )
-        if self._drain.active and settings.type not in HTTP:
-            listener.gate.shut()  # a reload opens it while the server drains
         return listener
+
+    def admit(self, listener: AnyListener) -> None:
+        """Accept connections on a listener that a reload has added, unless the server drains."""
+        listener.gate.open = listener.settings.type in HTTP or not self._drain.active
 
     def _mqtt_gates(self) -> list[ListenerConnections]:
         """Return the connections of each listener, except those for HTTP."""

@@ -17,6 +17,7 @@ from hookmq.config.model import Config, loads
 from hookmq.config.plugins import build
 from hookmq.hooks.discovery import InstalledPlugin
 from hookmq.hooks.manager import Hooks
+from hookmq.model.drain import DrainRequest
 from hookmq.model.errors import BindError, ConfigError, PluginError
 from hookmq.mqtt.errors import HookMQError
 from hookmq.plugin import Context, Plugin, hookimpl
@@ -216,6 +217,42 @@ async def test_settings_change_under_connected_clients() -> None:
         assert again.applied == ()
         assert [change.path for change in again.restart] == ["loop"]
         writer.close()
+
+
+async def refused(port: int) -> bool:
+    """Return whether a listener closes a connection at once."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(bytes.fromhex("100c00044d5154540402003c0000"))
+    try:
+        return await reader.read(4) == b""
+    except ConnectionError:
+        return True
+    finally:
+        writer.close()
+
+
+async def test_a_drain_that_begins_or_ends_during_a_reload_applies_to_new_listeners() -> None:
+    text = BASE.replace("auth:", "  - {name: b, bind: '127.0.0.1:0'}\nauth:")
+    async with running() as live:
+        drainer: Any = live.broker.drainer
+        whole = live._open
+        steps: list[Callable[[], Any]] = [lambda: drainer.begin(DrainRequest()), drainer.cancel]
+
+        async def opened(*arguments: Any) -> Any:
+            listener = await whole(*arguments)
+            assert await refused(parse_bind(listener.address)[1]), "it is not in force yet"
+            steps.pop(0)()
+            return listener
+
+        patched: Any = live
+        patched._open = opened
+        await live.reload(config(text))
+        assert await refused(port_of(live, "a"))
+        assert await refused(port_of(live, "b"))
+        await live.reload(config(text.replace("name: b", "name: c")))
+        for name in ("a", "c"):
+            _, writer = await ping(port_of(live, name))
+            writer.close()
 
 
 async def test_plugins_are_kept_replaced_added_and_ended() -> None:

@@ -9,6 +9,7 @@ from hookmq.broker import Broker
 from hookmq.model.drain import DrainRequest, DrainStatus
 from hookmq.model.settings import AuthSettings, AuthzSettings, BrokerSettings, Settings
 from hookmq.server.asyncio_runtime import AsyncioRuntime
+from hookmq.server.client_drain import TURN, ClientDrain
 from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
 
@@ -145,12 +146,53 @@ async def test_a_server_that_is_not_ready_does_not_drain(start: Start) -> None:
         drainer.begin(DrainRequest(moved=True))
     assert node.phase() == "ready"
     drainer.begin(DrainRequest())
-    made = node.make(TCP, node.broker.settings.broker, node._types)
-    assert not made.gate.open  # a listener that a reload opens
     await node.stop()
     assert not drainer.cancel()
     with pytest.raises(RuntimeError, match="the broker is stopping"):
         drainer.begin(DrainRequest())
+
+
+class Clients:
+    """A broker with clients. The test turns a clock, on which the drain sets its timers."""
+
+    def __init__(self, count: int) -> None:
+        self.now = 0.0
+        self.parts: list[tuple[float, int]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.settings = Settings()
+        self._count = count
+
+    def network_clients(self) -> list[Any]:
+        return [object()] * self._count
+
+    def disconnect_clients(self, part: list[Any], code: object, reference: str) -> None:
+        self.parts.append((round(self.now, 3), len(part)))
+
+    def call_later(self, pause: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.timers.append((self.now + pause, lambda: call(*arguments)))
+
+    def drained(self, seconds: float) -> list[tuple[float, int]]:
+        fake: Any = self
+        ClientDrain(fake, fake, lambda: (), lambda: "ready").begin(DrainRequest(seconds=seconds))
+        while self.timers:
+            self.now, call = self.timers.pop()
+            call()
+        return self.parts
+
+
+def test_a_drain_takes_the_time_it_was_given() -> None:
+    assert Clients(3).drained(30) == [(0, 1), (10, 1), (20, 1)]
+    assert Clients(0).drained(30) == [(0, 0)]
+    whole = Clients(1000).drained(30)
+    assert {count for _, count in whole} == {4}
+    assert whole[-1][0] == 29.88
+    assert len(Clients(299).drained(30)) == 299
+
+
+def test_a_turn_disconnects_a_bounded_number_of_clients() -> None:
+    assert Clients(2 * TURN + 1).drained(0) == [(0, TURN), (0, TURN), (0, 1)]
+    parts = Clients(3 * TURN).drained(0.2)
+    assert parts == [(0, TURN), (0, TURN // 2), (0.1, TURN), (0.1, TURN // 2)]
 
 
 async def test_a_stop_ends_the_slices(start: Start, dial: Any) -> None:
