@@ -9,7 +9,7 @@ INTRODUCTION = """\
 # Command line
 
 This page is generated from the help of the commands, and a test keeps it up to date. Installed plugins may add commands
-(`register_cli` in [Hooks](hooks.md)); `hookmq --help` lists them.
+([how](plugin-api.md#a-command)); `hookmq --help` lists them.
 
 The options of `pub`, `sub` and `rr` have the same meaning as in mosquitto_pub, mosquitto_sub and mosquitto_rr. These
 options are not supported: `--proxy`, `--psk`, `--psk-identity`, `--tls-alpn`, `--tls-engine`,

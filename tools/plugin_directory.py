@@ -14,6 +14,10 @@ from hookmq.hooks.specs import SPECS
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"Plugins": "plugins", "Examples": "examples/plugins"}
 """The sections of the page, and their folders."""
+HEAD = """\
+| plugin | distribution | purpose | hooks | commands | settings |
+|---|---|---|---|---|---|
+"""
 SETTINGS = ("Configuration", "Settings", "Rules", "Options")
 """The README headings that may describe the settings, in order of preference."""
 
@@ -22,13 +26,14 @@ INTRODUCTION = """\
 
 This page is generated from the metadata of the distributions, and a test keeps it up to date. A plugin is inactive until
 the configuration names it; the name is the value of `use:`. [Hooks](hooks.md) explains what each hook does. To write your
-own plugin, start with [the tutorial](../tutorials/first-plugin.md).
+own plugin, start with [the tutorial](../tutorials/first-plugin.md). Commands such as `hookmq bench` are available
+while their distribution is installed, without an entry in the configuration.
 """
 
 
 class PluginRow(NamedTuple):
-    """One plugin: its name, distribution, folder, one-sentence description and hooks, and where its settings are
-    described.
+    """One plugin: its name, distribution, folder, one-sentence description, hooks and commands, and where its settings
+    are described. A distribution with commands only is listed under the name of its folder.
     """
 
     name: str
@@ -36,6 +41,7 @@ class PluginRow(NamedTuple):
     folder: str
     summary: str
     hooks: tuple[str, ...]
+    commands: tuple[str, ...]
     settings: str
 
 
@@ -46,14 +52,15 @@ def rows(folder: str, root: Path = ROOT) -> list[PluginRow]:
         project = tomllib.loads(file.read_text())["project"]
         place = file.parent.relative_to(root).as_posix()
         readme = (file.parent / project["readme"]).read_text()
-        for name, target in project["entry-points"]["hookmq.plugins"].items():
+        summary = project["description"].rstrip(".")
+        commands = tuple(project["entry-points"].get("hookmq.commands", ()))
+        plugins = project["entry-points"].get("hookmq.plugins", {file.parent.name: ""})
+        for name, target in plugins.items():
             module, _, attribute = target.partition(":")
-            kind = getattr(import_module(module), attribute)
+            kind = getattr(import_module(module), attribute) if target else None
             hooks = tuple(hook for hook in SPECS if callable(getattr(kind, hook, None)))
-            summary = project["description"].rstrip(".")
-            found.append(
-                PluginRow(name, project["name"], place, summary, hooks, settings(readme, name))
-            )
+            at = settings(readme, name)
+            found.append(PluginRow(name, project["name"], place, summary, hooks, commands, at))
     return sorted(found)
 
 
@@ -68,12 +75,13 @@ def directory() -> str:
     """Return the page as Markdown."""
     text = INTRODUCTION
     for title, folder in FOLDERS.items():
-        text += f"\n## {title}\n\n| plugin | distribution | purpose | hooks | settings |\n|---|---|---|---|---|\n"
+        text += f"\n## {title}\n\n{HEAD}"
         for one in rows(folder):
             page = f"../../{one.folder}/README.md"
             hooks = ", ".join(f"`{hook}`" for hook in one.hooks)
+            commands = ", ".join(f"`hookmq {command}`" for command in one.commands)
             text += (
-                f"| [{one.name}]({page}) | `{one.distribution}` | {one.summary} | {hooks} "
+                f"| [{one.name}]({page}) | `{one.distribution}` | {one.summary} | {hooks} | {commands} "
                 f"| [settings]({page}{one.settings}) |\n"
             )
     return text

@@ -1,4 +1,6 @@
-"""Public: the building blocks of HookMQ's commands, for commands that plugins add with `register_cli`.
+"""Public: the building blocks of HookMQ's commands, for the commands that plugins add.
+
+A command is an entry point in the ``hookmq.commands`` group. `hookmq.cli.commands` describes its function.
 
 Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`.
 """

@@ -28,7 +28,7 @@ from hookmq.hooks.clients import ClientHandle, ClientRequest, Delivery
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
-from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
+from hookmq.hooks.registries import HttpRouter, ListenerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, hookimpl
 from hookmq.hooks.traces import Trace, TraceEvent, TraceKind, TraceRequest
 from hookmq.hooks.verdicts import (
@@ -256,7 +256,6 @@ __all__ = [
     "ClientInfo",
     "ClientRecord",
     "ClientRequest",
-    "CommandGroup",
     "ConfigCheck",
     "ConfigError",
     "ConfigMistake",

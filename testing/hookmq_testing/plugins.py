@@ -12,7 +12,7 @@ from hookmq.config.diagnostics import ConfigProblems
 from hookmq.config.model import Config, bound_config, load, loads
 from hookmq.config.plugins import as_node, build
 from hookmq.config.units import Rate
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.plugin import Context, Log, Plugin, no_log
 
@@ -42,7 +42,7 @@ def make_plugin(
     required = entry.pop("required", True)
     config = _configured({"use": use, "id": id, "config": dict(config or {}), **entry})
     point: Any = _Point(lambda: kind)
-    offered = InstalledPlugin(use, f"{kind.__module__}:{kind.__qualname__}", "", "0", point)
+    offered = InstalledEntry(use, f"{kind.__module__}:{kind.__qualname__}", "", "0", point)
     (made,) = build(
         config, (offered,), log
     )  # required: without the plugin, a test has nothing to test

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hookmq.config.model import loads
 from hookmq.config.plugins import build
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.hooks.instance import HookOptions
 from hookmq.plugin import (
     ConfigError,
@@ -97,7 +97,7 @@ def served(kind: type[Plugin], written: Any) -> Any:
     }
     text = yaml.safe_dump(document).replace("listeners: []", "listeners: [{name: a}]")
     point: Any = type("Point", (), {"load": lambda self: kind})()
-    offered = InstalledPlugin("it", "m:it", "hookmq-it", "1", point)
+    offered = InstalledEntry("it", "m:it", "hookmq-it", "1", point)
     return build(loads(text, "f", (), {}), (offered,))[0].plugin.config
 
 

@@ -19,7 +19,7 @@ def test_every_plugin_of_the_workspace_is_listed() -> None:
         name
         for member in members()
         for name in member.project.get("entry-points", {}).get("hookmq.plugins", {})
-    }
+    } | {"bench"}
     listed = [one.name for folder in FOLDERS.values() for one in rows(folder)]
     assert sorted(listed) == sorted(offered)
 
@@ -32,6 +32,7 @@ def test_a_new_folder_is_found_with_its_hooks(
     (folder / "pyproject.toml").write_text(
         '[project]\nname = "hookmq-bell"\ndescription = "Rings."\nreadme = "README.md"\n'
         '[project.entry-points."hookmq.plugins"]\nbell = "hookmq_bell_of_a_test:Bell"\n'
+        '[project.entry-points."hookmq.commands"]\nbell = "nothing_is_imported:f"\nring = "nothing:f"\n'
     )
     (folder / "README.md").write_text("# hookmq-bell\n\n## Settings\n")
     (folder / "hookmq_bell_of_a_test.py").write_text(
@@ -45,6 +46,7 @@ def test_a_new_folder_is_found_with_its_hooks(
         "plugins/bell",
         "Rings",
         ("on_connect", "on_publish"),
+        ("bell", "ring"),
         "#settings",
     )
 

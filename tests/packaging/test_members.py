@@ -21,6 +21,8 @@ LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing"}
 PLUGINS = [
     pytest.param(member, id=member.name) for member in members() if member.name not in LIBRARIES
 ]
+GROUPS = {"hookmq.plugins", "hookmq.commands"}
+"""The groups of entry points that a plugin may have."""
 
 
 @pytest.mark.parametrize("member", ALL)
@@ -43,14 +45,19 @@ def test_a_plugin_is_named_after_its_folder(member: Member) -> None:
 
 @pytest.mark.parametrize("member", PLUGINS)
 def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
-    offered = member.project["entry-points"]["hookmq.plugins"]
-    assert offered
-    for name, target in offered.items():
-        # A plugin is found by its distribution's name.
-        assert member.name == "hookmq-" + name.replace("_", "-") or len(offered) > 1
-        assert re.split("[.:]", target)[0] == member.package
-        [found] = entry_points(group="hookmq.plugins", name=name)
-        assert found.value == target
+    offered = member.project["entry-points"]
+    assert offered.keys() in ({"hookmq.plugins"}, {"hookmq.commands"}, GROUPS)
+    for group, points in offered.items():
+        assert points
+        for name, target in points.items():
+            assert re.split("[.:]", target)[0] == member.package
+            [found] = entry_points(group=group, name=name)
+            assert found.value == target
+    plugins = offered.get("hookmq.plugins", {})
+    # A plugin is found by its distribution's name.
+    assert len(plugins) != 1 or {name.replace("_", "-") for name in plugins} == {
+        member.name.removeprefix("hookmq-")
+    }
 
 
 @pytest.mark.parametrize("member", PLUGINS)

@@ -107,7 +107,6 @@ def command_parser(name: str) -> Parser:
         prog=f"hookmq {name}",
         description=(module.__doc__ or "").strip(),
         epilog=getattr(module, "EXAMPLES", None),
-        add_help=getattr(module, "ADD_HELP", True),
     )
     module.add_arguments(parser)
     parser.set_defaults(run=module.run)
@@ -156,10 +155,10 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         from hookmq.cli import commands
 
-        added = commands.added(RESERVED)
-        if name in added:
-            return commands.run(commands.only(name, added[name]), rest)
-        close = get_close_matches(name, [*COMMANDS, *added], 1, 0.5)
+        parser = commands.parser_of(name)
+        if parser is not None:
+            return commands.run(parser, rest)
+        close = get_close_matches(name, [*COMMANDS, *commands.names()], 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         print(f"hookmq: unknown command {name!r}{hint}\nTry hookmq --help.", file=sys.stderr)
         return 2
@@ -171,8 +170,7 @@ def _dispatch(words: list[str]) -> int:
 def _whole_help() -> str:
     from hookmq.cli import commands
 
-    added = commands.added(RESERVED)
-    return top_parser({name: found[0].help for name, found in sorted(added.items())}).format_help()
+    return top_parser(commands.summaries()).format_help()
 
 
 def _report(error: Exception) -> int:

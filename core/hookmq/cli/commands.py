@@ -1,87 +1,104 @@
-"""Commands that installed plugins add with the `register_cli` method of their classes. They need no configuration.
+"""Commands that installed plugins add. They need no configuration.
 
-If a plugin cannot be imported or breaks a rule, a warning is printed and its commands are omitted.
+A command is an entry point in the ``hookmq.commands`` group. The name of the entry point is the name of the command. Its
+value is a function that takes the command's parser. Running a command imports its own entry point and no plugin.
 """
 
+import argparse
 import re
 import sys
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from hookmq.cli import Parser
-from hookmq.hooks.discovery import InstalledPlugin, installed, load
-from hookmq.hooks.registry import class_hook
+from hookmq.cli import RESERVED, Parser
+from hookmq.hooks.entry_points import InstalledEntry, entries, import_entry
 from hookmq.model.errors import PluginError
 
+GROUP: Final = "hookmq.commands"
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-class PluginCommand(NamedTuple):
-    """A command added by a plugin."""
-
-    plugin: InstalledPlugin
-    help: str
-    parser: Parser
+def names() -> list[str]:
+    """Return the names of the commands that plugins add, sorted. Imports nothing."""
+    return sorted({one.name for one in entries(GROUP) if not _refusal(one)})
 
 
-class Group:
-    """Adds commands for one plugin; the argument of `register_cli`."""
+def parser_of(name: str) -> Parser | None:
+    """Return the parser of a plugin's command, or None if no plugin adds it. Imports its entry point.
 
-    def __init__(self, plugin: InstalledPlugin, reserved: frozenset[str]) -> None:
-        self._plugin = plugin
-        self._reserved = reserved
-        self.found: dict[str, PluginCommand] = {}
-
-    def add_parser(self, name: str, *, help: str, **options: Any) -> Parser:
-        """Add the command ``hookmq name``, and return its `argparse.ArgumentParser`, made with `options`.
-
-        Add arguments to the parser, and call ``parser.set_defaults(run=function)``. The function gets the parsed
-        arguments and returns the exit code, or None for 0. Raises PluginError if the name is invalid or taken.
-        """
-        if not _NAME.fullmatch(name):
-            raise PluginError(self._plugin.name, f"invalid command name {name!r}")
-        if name in self._reserved or name in self.found:
-            raise PluginError(self._plugin.name, f"the command {name!r} exists already")
-        options.setdefault("description", f"{help[:1].upper()}{help[1:]}.")
-        parser = Parser(prog=f"hookmq {name}", **options)
-        self.found[name] = PluginCommand(self._plugin, help, parser)
-        return parser
-
-
-def added(reserved: frozenset[str]) -> dict[str, list[PluginCommand]]:
-    """Return the commands of installed plugins by name. More than one command under a name is a conflict.
-
-    Imports every plugin, and prints a warning for each plugin that fails. Plugins cannot use the names in `reserved`.
+    Raises PluginError if more than one distribution adds the command, or if the command is broken.
     """
-    commands: dict[str, list[PluginCommand]] = {}
-    for plugin in installed():
-        group = Group(plugin, reserved)
+    named = [one for one in entries(GROUP) if one.name == name]
+    return _parser(named) if named else None
+
+
+def summaries() -> dict[str, str]:
+    """Return the line for the help of each command that plugins add, by name.
+
+    Imports all of their entry points. Prints a warning for each command that is broken, and leaves it out.
+    """
+    offered: dict[str, list[InstalledEntry]] = {}
+    for one in entries(GROUP):
+        offered.setdefault(one.name, []).append(one)
+    found: dict[str, str] = {}
+    for name, named in offered.items():
         try:
-            hook = class_hook(plugin.name, load(plugin), "register_cli")
-            if hook is not None:
-                hook(group)
-        except (Exception, SystemExit) as error:
-            why = error.message if isinstance(error, PluginError) else repr(error)
-            owner = f"{plugin.name!r} ({plugin.distribution} {plugin.version})"
-            print(f"hookmq: warning: plugin {owner}: {why}", file=sys.stderr)
+            lines = (_parser(named).description or "").strip().splitlines()
+        except PluginError as error:
+            owners = _owners(named)
+            print(
+                f"hookmq: warning: command {name!r} of {owners}: {error.message}", file=sys.stderr
+            )
             continue
-        for name, command in group.found.items():
-            commands.setdefault(name, []).append(command)
-    return commands
+        found[name] = _summary(lines[0]) if lines else f"a command of {named[0].distribution}"
+    return found
 
 
-def only(name: str, commands: list[PluginCommand]) -> PluginCommand:
-    """Return the only command called `name`. Raises PluginError if more than one plugin adds it."""
-    if len(commands) > 1:
-        owners = " and ".join(f"{one.plugin.distribution} {one.plugin.version}" for one in commands)
-        raise PluginError(commands[0].plugin.name, f"{owners} both add the command {name!r}")
-    return commands[0]
-
-
-def run(command: PluginCommand, words: list[str]) -> int:
+def run(parser: Parser, words: list[str]) -> int:
     """Run a plugin's command and return its exit code."""
-    parsed = command.parser.parse(words)
+    parsed: argparse.Namespace = parser.parse(words)
     function = getattr(parsed, "run", None)
     if function is None:
-        command.parser.error("a command is required")
+        parser.error("a command is required")
     code = function(parsed)
     return 0 if code is None else int(code)
+
+
+def _parser(named: list[InstalledEntry]) -> Parser:
+    """Return the parser of the command that has these entry points. Raises PluginError if there is not exactly one,
+    or if it is broken."""
+    found = named[0]
+    if len(named) > 1:
+        raise PluginError(
+            found.distribution, f"{_owners(named)} both add the command {found.name!r}"
+        )
+    refusal = _refusal(found)
+    if refusal:
+        raise PluginError(found.distribution, refusal)
+    parser = Parser(prog=f"hookmq {found.name}")
+    try:
+        add_arguments = import_entry(found, found.distribution)
+        if not callable(add_arguments):
+            raise PluginError(found.distribution, f"{found.target} is not a function")
+        add_arguments(parser)
+    except PluginError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(found.distribution, f"{found.target} failed: {error!r}") from error
+    return parser
+
+
+def _refusal(found: InstalledEntry) -> str:
+    """Return why plugins cannot add a command with this name, or an empty text."""
+    if not _NAME.fullmatch(found.name):
+        return f"invalid command name {found.name!r}"
+    return f"the command {found.name!r} exists already" if found.name in RESERVED else ""
+
+
+def _owners(named: list[InstalledEntry]) -> str:
+    return " and ".join(f"{one.distribution} {one.version}" for one in named)
+
+
+def _summary(line: str) -> str:
+    """Return the first line of a description in the form that the list of commands has: "see and change a broker"."""
+    first = line[:1] if line[:2].isupper() else line[:1].lower()
+    return first + line[1:].rstrip(".")

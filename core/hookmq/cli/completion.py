@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from hookmq.cli import COMMANDS, RESERVED, command_parser
+from hookmq.cli import COMMANDS, command_parser
 
 EXAMPLES = """\
 examples:
@@ -71,7 +71,7 @@ def candidates(words: list[str]) -> list[str]:
     if not before:
         from hookmq.cli import commands
 
-        found = [*COMMANDS, "help", *commands.added(RESERVED)]
+        found = [*COMMANDS, "help", *commands.names()]
     else:
         parser = _parser(before[0])
         found = [] if parser is None else list(_following(parser, before[1:], begun))
@@ -84,8 +84,7 @@ def _parser(name: str) -> argparse.ArgumentParser | None:
         return command_parser(name)
     from hookmq.cli import commands
 
-    added = commands.added(RESERVED).get(name)
-    return None if added is None else added[0].parser
+    return commands.parser_of(name)
 
 
 def _following(parser: argparse.ArgumentParser, before: list[str], begun: str) -> Iterator[str]:

@@ -117,15 +117,16 @@ _COPIED: Final = (
 def add_connection(parser: argparse.ArgumentParser, link: bool = True) -> None:
     """Add the options that define where and how to connect.
 
-    Without `link`, omit the options that only `mqtt_client` supports; `target_of` then uses their defaults.
+    Without `link`, omit the options that only `mqtt_client` supports; `target_of` then uses their defaults. As in
+    mosquitto's commands, ``-h`` is the host, so only ``--help`` prints the help.
     """
     # fmt: off
     if not link:
         parser.set_defaults(bind="", id_prefix=None, unix=None, max_inflight=None, nodelay=False)
-    parser.add_argument("--help", action="help", help="show this help and exit")
-    group = parser.add_argument_group("connection")
+    group = parser.add_argument_group("connection", conflict_handler="resolve")
     add = group.add_argument
     add("-h", "--host", help="host name or IP address of the broker (default: localhost)")
+    group.conflict_handler = parser.conflict_handler
     add("-p", "--port", type=port, help="port (default: 1883; TLS 8883; WebSocket 8083, with TLS 8084)")
     add("-L", "--url", help="mqtt://[USER[:PASSWORD]@]HOST[:PORT]/TOPIC; also mqtts, ws and wss")
     if link:

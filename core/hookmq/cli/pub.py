@@ -16,7 +16,6 @@ from hookmq.cli.options import (
     topic_of,
 )
 
-ADD_HELP = False
 EXAMPLES = """\
 examples:
   hookmq pub -t sensors/a -m 21.5

@@ -15,7 +15,6 @@ from hookmq.cli.options import (
 )
 from hookmq.cli.sub import TIMED_OUT
 
-ADD_HELP = False
 EXAMPLES = """\
 examples:
   hookmq rr -t service/time -e reply/me -m now       send "now" and print the message that arrives at reply/me

@@ -12,7 +12,6 @@ from hookmq.mqtt.topics import matches
 if TYPE_CHECKING:
     from hookmq.cli.mqtt_client import ClientEvent, MqttClient
 
-ADD_HELP = False
 TIMED_OUT = 27
 """The exit code if -W ended the command; mosquitto_sub uses the same code."""
 _FIELDS = "".join(f"  %{name}  {what}\n" for name, what in FIELDS.items())

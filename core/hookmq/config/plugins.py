@@ -17,7 +17,8 @@ from hookmq.config.diagnostics import NOWHERE, ConfigProblems, KeyPath
 from hookmq.config.model import Config
 from hookmq.config.validation import unknown_type
 from hookmq.config.yaml_document import YamlNode
-from hookmq.hooks.discovery import InstalledPlugin, find, installed, load
+from hookmq.hooks.discovery import find, installed, load
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.hooks.place import at
 from hookmq.hooks.specs import HOOK_API, SPECS, HookKind
@@ -26,7 +27,7 @@ from hookmq.plugin import Context, Log, Plugin, no_log
 from hookmq.server.plugin_listeners import ListenerTypes
 from hookmq.server.settings import TYPES
 
-Loaded = tuple[InstalledPlugin, type[Plugin]]
+Loaded = tuple[InstalledEntry, type[Plugin]]
 
 FIRST_PARTY: Final = {
     "accounts": "accounts", "acl_file": "acl_file", "admin": "admin", "auth_http": "auth_http", "auth_jwt": "auth_jwt",
@@ -49,7 +50,7 @@ def how_to_install(folder: str) -> str:
 
 def build(
     config: Config,
-    among: Iterable[InstalledPlugin] | None = None,
+    among: Iterable[InstalledEntry] | None = None,
     log: Log = no_log,
     known: Sequence[PluginInstance] = (),
 ) -> tuple[PluginInstance, ...]:
@@ -66,7 +67,7 @@ def build(
     """
     offered = tuple(installed() if among is None else among)
     problems = ConfigProblems()
-    prepared: list[tuple[int, PluginEntry, InstalledPlugin, type[Plugin], Any]] = []
+    prepared: list[tuple[int, PluginEntry, InstalledEntry, type[Plugin], Any]] = []
     for index, entry in config.active:
         try:
             found, kind = loaded(entry, offered)
@@ -120,7 +121,7 @@ def not_loaded(config: Config, index: int, error: PluginError) -> ConfigError:
     return config.error_at(path, "the plugin cannot be used" if secret else error.message)
 
 
-def loaded(entry: PluginEntry, offered: Sequence[InstalledPlugin]) -> Loaded:
+def loaded(entry: PluginEntry, offered: Sequence[InstalledEntry]) -> Loaded:
     """Return a plugin's class. Raises PluginError, or PluginNotFound with the name of a similar plugin."""
     try:
         found = find(entry.use, entry.id, offered)
@@ -172,7 +173,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple((numbers + [0] * 4)[:4])
 
 
-def effective(config: Config, among: Iterable[InstalledPlugin] | None = None) -> Config:
+def effective(config: Config, among: Iterable[InstalledEntry] | None = None) -> Config:
     """Return `config` for display, with each plugin's configuration bound to its `Config`, including defaults.
 
     If a plugin is not installed or validates itself, its configuration remains as written. Raises ConfigError.
@@ -281,7 +282,7 @@ def _taken_over(
 
 def _construct(
     entry: PluginEntry,
-    found: InstalledPlugin,
+    found: InstalledEntry,
     kind: type[Plugin],
     value: Any,
     log: Log,

@@ -6,53 +6,24 @@ inactive until it is configured.
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
-import importlib_metadata
-
-from hookmq.hooks.place import at
-from hookmq.hooks.registry import ON_CLASS, class_hook
+from hookmq.hooks.entry_points import InstalledEntry, entries, import_entry
 from hookmq.model.errors import PluginError, PluginNotFound
 from hookmq.plugin import Plugin
 
 GROUP: Final = "hookmq.plugins"
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPlugin:
-    """A plugin provided by a distribution. `name` is the value for ``use:``; `target` is ``module:attribute``."""
-
-    name: str
-    target: str
-    distribution: str
-    version: str
-    entry_point: importlib_metadata.EntryPoint
-
-
-def installed() -> tuple[InstalledPlugin, ...]:
+def installed() -> tuple[InstalledEntry, ...]:
     """Return all installed plugins, sorted by name, without importing them. A name that two distributions provide is
     listed twice."""
-    found: dict[tuple[str, str, str], InstalledPlugin] = {}
-    for distribution in importlib_metadata.distributions():
-        # Parsing the metadata of a distribution costs far more than reading its entry points.
-        points = distribution.entry_points.select(group=GROUP)
-        if not points:
-            continue
-        # As with imports, the first distribution with a name on sys.path shadows the others.
-        owner = distribution.metadata["Name"] or "?"
-        for point in points:
-            key = (point.name, owner.lower().replace("_", "-"), point.value)
-            if key not in found:
-                found[key] = InstalledPlugin(
-                    point.name, point.value, owner, distribution.version or "", point
-                )
-    return tuple(found[key] for key in sorted(found))
+    return entries(GROUP)
 
 
 def find(
-    use: str, plugin_id: str = "", among: Iterable[InstalledPlugin] | None = None
-) -> InstalledPlugin:
+    use: str, plugin_id: str = "", among: Iterable[InstalledEntry] | None = None
+) -> InstalledEntry:
     """Return the installed plugin named `use`.
 
     Raises PluginNotFound, suggesting the closest name, if there is none. Raises PluginError if two distributions
@@ -71,23 +42,14 @@ def find(
     return named[0]
 
 
-def load(found: InstalledPlugin, plugin_id: str = "") -> type[Plugin]:
+def load(found: InstalledEntry, plugin_id: str = "") -> type[Plugin]:
     """Import the plugin's class.
 
-    Raises PluginError if the import fails, if the class is not a subclass of Plugin, or if one of its `ON_CLASS`
-    hooks is invalid.
+    Raises PluginError if the import fails, or if the class is not a subclass of Plugin.
     """
     plugin_id = plugin_id or found.name
-    where = f"{found.target} of {found.distribution} {found.version}"
-    try:
-        loaded = found.entry_point.load()
-    except SyntaxError as error:
-        place = f"{error.filename}:{error.lineno}" if error.filename else where
-        raise PluginError(plugin_id, f"importing {where} failed: {place}: {error.msg}") from error
-    except Exception as error:
-        raise PluginError(plugin_id, f"importing {where} failed: {error!r}{at(error)}") from error
+    loaded = import_entry(found, plugin_id)
     if not isinstance(loaded, type) or not issubclass(loaded, Plugin):
+        where = f"{found.target} of {found.distribution} {found.version}"
         raise PluginError(plugin_id, f"{where} is not a subclass of hookmq.plugin.Plugin")
-    for name in ON_CLASS:
-        class_hook(plugin_id, loaded, name)
     return loaded

@@ -1,11 +1,9 @@
-"""The arguments of the ``register_`` hooks, as plugins see them. The server and the command line implement them."""
+"""The arguments of the ``register_`` hooks, as plugins see them. The server implements them."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import argparse
-
     from hookmq.server.plugin_listeners import ListenerCheck, ListenerFactory
 
 RouteHandler = Callable[..., Awaitable[Any]]
@@ -44,15 +42,4 @@ class HttpRouter(Protocol):
         With `authenticates`, the listener does not require its ``http.token``: the handler must authenticate each
         request itself. With `streams`, ``http.timeout`` ends when the handler is called, and the handler is cancelled
         if the client disconnects. It must limit how long it waits for a client that does not read.
-        """
-
-
-class CommandGroup(Protocol):
-    """The `group` of `register_cli`."""
-
-    def add_parser(self, name: str, *, help: str, **options: Any) -> "argparse.ArgumentParser":
-        """Add the command ``hookmq NAME`` and return its parser. Set the command's function with
-        ``set_defaults(run=...)``.
-
-        Raises PluginError if the name is taken or invalid.
         """

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pluggy
 
@@ -16,8 +16,6 @@ from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.topics import SHARE_PREFIX, validate_filter
 from hookmq.plugin import Plugin
 
-ON_CLASS: Final = frozenset({"register_cli"})
-"""Hooks that are called on the plugin class instead of an object."""
 Registry = Mapping[str, tuple["Implementation", ...]]
 """Implementations by hook, in the order of the configuration."""
 
@@ -159,33 +157,7 @@ def _check_methods(manager: pluggy.PluginManager, instance: PluginInstance) -> N
                     plugin_id,
                     f"{attribute} is marked {option}=True: hooks have no wrappers, the configuration orders them",
                 )
-        if name in ON_CLASS:
-            class_hook(plugin_id, type(plugin), name)
         _check_signature(plugin_id, spec, getattr(plugin, attribute))
-
-
-def class_hook(plugin_id: str, kind: type[Plugin], name: str) -> Callable[..., Any] | None:
-    """Return a plugin class's implementation of an `ON_CLASS` hook, or None. It accepts all of the hook's arguments.
-
-    Raises PluginError if the implementation cannot be called without an object.
-    """
-    manager, spec = _Manager(PROJECT), SPECS[name]
-    for attribute in dir(kind):
-        options = manager.parse_hookimpl_opts(kind, attribute)
-        if attribute == name and options is None:
-            raise PluginError(plugin_id, f"{name} is named like a hook but is not marked @hookimpl")
-        if options is None or (options.get("specname") or attribute) != name:
-            continue
-        if not isinstance(inspect.getattr_static(kind, attribute), staticmethod | classmethod):
-            raise PluginError(
-                plugin_id,
-                f"{attribute} is called on the class: it must be a @staticmethod or @classmethod",
-            )
-        function = getattr(kind, attribute)
-        _check_signature(plugin_id, spec, function)
-        _is_async(plugin_id, spec, function)
-        return adapt(function, tuple(inspect.signature(function).parameters), spec, None)
-    return None
 
 
 def _check_signature(plugin_id: str, spec: HookSpec, function: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ import pluggy
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import RateLimiter
-from hookmq.hooks.registries import CommandGroup, HttpRouter, ListenerRegistry
+from hookmq.hooks.registries import HttpRouter, ListenerRegistry
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, DisconnectReason, Dropped, SessionEvent
@@ -309,12 +309,6 @@ class Specs:
     @_register()
     def register_http(self, router: HttpRouter) -> None:
         """Add routes to listeners of type http."""
-
-    @_register()
-    def register_cli(self, group: CommandGroup) -> None:
-        """Add commands to ``hookmq``. The implementation must be a staticmethod or classmethod, because it is called
-        on the class.
-        """
 
     @_register()
     def register_metrics(self, registry: MetricRegistry) -> None:

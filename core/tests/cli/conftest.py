@@ -10,7 +10,7 @@ import pytest
 import trustme
 from door import Door, Point
 from hookmq.broker import Broker
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.hooks.manager import Hooks
 from hookmq.model.events import Action
 from hookmq.model.message import Message
@@ -115,7 +115,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> None:
     point: Any = Point(lambda: Door)
-    offered = (InstalledPlugin("door", "m:Door", "hookmq-door", "1.2", point),)
+    offered = (InstalledEntry("door", "m:Door", "hookmq-door", "1.2", point),)
     monkeypatch.setattr("hookmq.config.plugins.installed", lambda: offered)
     monkeypatch.setattr("hookmq.hooks.discovery.installed", lambda: offered)
     monkeypatch.setattr("hookmq.hooks.discovery.load", lambda found, plugin_id="": Door)

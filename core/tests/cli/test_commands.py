@@ -8,150 +8,80 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.cli import COMMANDS, main
-from hookmq.hooks.discovery import InstalledPlugin, load
-from hookmq.hooks.manager import Hooks
-from hookmq.model.errors import ConfigError, PluginError
-from hookmq.plugin import Context, Plugin, hookimpl
+from hookmq.cli import COMMANDS, commands, main
+from hookmq.cli.completion import candidates
+from hookmq.hooks.entry_points import InstalledEntry
+from hookmq.model.errors import ConfigError
 
 Captured = pytest.CaptureFixture[str]
 Offer = Callable[..., None]
 
 
-class Greeter(Plugin):
-    """A plugin that adds commands with a staticmethod. The class must never be instantiated."""
-
-    def __init__(self, config: Any, context: Context) -> None:
-        raise AssertionError("a command needs no object")
-
-    @staticmethod
-    @hookimpl
-    def register_cli(group: Any) -> None:
-        parser = group.add_parser(
-            "greet", help="greet somebody", epilog="examples:\n  hookmq greet"
-        )
-        parser.add_argument("name")
-        parser.add_argument("--loud", action="store_true")
-        parser.set_defaults(run=Greeter.greet)
-
-    @staticmethod
-    def greet(arguments: argparse.Namespace) -> int | None:
-        if arguments.name == "nobody":
-            raise ConfigError("nobody is there", hint="name somebody")
-        print("HELLO" if arguments.loud else "hello", arguments.name)
-        return 5 if arguments.name == "five" else None
+def greet(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Greet somebody.\n\nLoudly, if you like."
+    parser.epilog = "examples:\n  hookmq greet"
+    parser.add_argument("name")
+    parser.add_argument("--loud", action="store_true")
+    parser.set_defaults(run=_greet)
 
 
-class Nested(Plugin):
-    """A plugin that adds nested commands, with a classmethod that has another name."""
-
-    word = "done"
-
-    @classmethod
-    @hookimpl(specname="register_cli")
-    def commands(cls, group: Any) -> None:
-        actions = group.add_parser("acl", help="access rules").add_subparsers()
-        test = actions.add_parser("test")
-        test.add_argument("topic")
-        test.set_defaults(run=lambda arguments: print(cls.word, arguments.topic))
+def _greet(arguments: argparse.Namespace) -> int | None:
+    if arguments.name == "nobody":
+        raise ConfigError("nobody is there", hint="name somebody")
+    print("HELLO" if arguments.loud else "hello", arguments.name)
+    return 5 if arguments.name == "five" else None
 
 
-class Silent(Plugin):
-    """A plugin that adds no command."""
+def nested(parser: argparse.ArgumentParser) -> None:
+    parser.description = "ACL rules."
+    test = parser.add_subparsers().add_parser("test")
+    test.add_argument("topic")
+    test.set_defaults(run=lambda arguments: print("done", arguments.topic))
 
 
-class Fails(Plugin):
-    @staticmethod
-    @hookimpl
-    def register_cli(group: Any) -> None:
-        group.add_parser("half", help="never seen")
-        raise RuntimeError("boom")
+def silent(parser: argparse.ArgumentParser) -> None:
+    """A command without a description."""
+    parser.set_defaults(run=lambda _: 4)
 
 
-class Leaves(Plugin):
-    @staticmethod
-    @hookimpl
-    def register_cli() -> None:
-        sys.exit(9)
+def fails(parser: argparse.ArgumentParser) -> None:
+    raise RuntimeError("boom")
 
 
-class Instance(Plugin):
-    @hookimpl
-    def register_cli(self, group: Any) -> None:
-        """An invalid implementation that needs an instance."""
-
-
-class Unmarked(Plugin):
-    @classmethod
-    def register_cli(cls, group: Any) -> None:
-        """An invalid implementation without @hookimpl."""
-
-
-class Above(Plugin):
-    """An implementation with its decorators in the opposite order."""
-
-    @hookimpl
-    @staticmethod
-    def register_cli(group: Any) -> None:
-        group.add_parser("above", help="above").set_defaults(run=lambda _: 4)
-
-
-class Later(Plugin):
-    @staticmethod
-    @hookimpl
-    async def register_cli(group: Any) -> None:
-        """An invalid implementation that is a coroutine."""
-
-
-class Wrong(Plugin):
-    @staticmethod
-    @hookimpl
-    def register_cli(grupo: Any) -> None:
-        """An invalid implementation with an unknown argument."""
-
-
-def added(name: str) -> type[Plugin]:
-    class Adds(Plugin):
-        @staticmethod
-        @hookimpl
-        def register_cli(group: Any) -> None:
-            group.add_parser(name, help="adds")
-
-    return Adds
+def leaves(parser: argparse.ArgumentParser) -> None:
+    sys.exit(9)
 
 
 class Point:
     """A stand-in for an entry point."""
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+    def __init__(self, target: Any) -> None:
+        self.target = target
 
     def load(self) -> Any:
-        if isinstance(self.kind, BaseException):
-            raise self.kind
-        return self.kind
+        if isinstance(self.target, BaseException):
+            raise self.target
+        return self.target
 
 
-def package(name: str, kind: Any, owner: str = "") -> InstalledPlugin:
-    point: Any = Point(kind)
-    return InstalledPlugin(name, f"m:{name}", owner or f"hookmq-{name}", "1.2", point)
+def command(name: str, target: Any, owner: str = "") -> InstalledEntry:
+    point: Any = Point(target)
+    return InstalledEntry(name, f"m:{name}", owner or f"hookmq-{name}", "1.2", point)
 
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Return a function: `offer(name=class)` makes these the installed plugins."""
+    """Return a function: `offer(name=function)` makes these the installed commands, and `offer(entry, ...)` others."""
 
-    def install(**kinds: Any) -> None:
-        found = tuple(package(name, kind) for name, kind in kinds.items())
-        for module in ("hookmq.cli.commands", "hookmq.config.plugins", "hookmq.hooks.discovery"):
-            __import__(module)
-            monkeypatch.setattr(f"{module}.installed", lambda: found)
+    def install(*others: InstalledEntry, **functions: Any) -> None:
+        found = (*(command(name, function) for name, function in functions.items()), *others)
+        monkeypatch.setattr(commands, "entries", lambda group: found)
 
     return install
 
 
 def test_a_plugins_command_runs(offer: Offer, capsys: Captured) -> None:
-    offer(greeter=Greeter, silent=Silent)
+    offer(greet=greet, silent=silent)
     assert main(["greet", "you"]) == 0
     assert main(["greet", "--loud", "you"]) == 0
     assert main(["greet", "five"]) == 5
@@ -164,8 +94,8 @@ def test_a_plugins_command_runs(offer: Offer, capsys: Captured) -> None:
 
 
 def test_commands_below_a_command(offer: Offer, capsys: Captured) -> None:
-    offer(nested=Nested, above=Above)
-    assert main(["above"]) == 4
+    offer(acl=nested, silent=silent)
+    assert main(["silent"]) == 4
     assert main(["acl", "test", "a/b"]) == 0
     assert capsys.readouterr().out == "done a/b\n"
     assert main(["acl"]) == 2
@@ -175,22 +105,23 @@ def test_commands_below_a_command(offer: Offer, capsys: Captured) -> None:
 
 
 def test_help_lists_them_behind_our_own(offer: Offer, capsys: Captured) -> None:
-    offer(nested=Nested, greeter=Greeter)
+    offer(acl=nested, greet=greet, silent=silent)
     for words, code in (([], 2), (["--help"], 0), (["-h"], 0), (["help"], 0)):
         assert main(words) == code
         out = capsys.readouterr().out
         ours, _, theirs = out.partition("\ncommands of plugins:\n")
         assert all(f"  {name} " in ours for name in COMMANDS)
-        assert theirs.startswith("  acl         access rules\n  greet       greet somebody\n\n")
+        listed = "  acl         ACL rules\n  greet       greet somebody\n  silent      a command of hookmq-silent\n\n"
+        assert theirs.startswith(listed)
     assert main(["greet", "--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("usage: hookmq greet [-h] [--loud] name\n\nGreet somebody.\n")
+    assert out.startswith("usage: hookmq greet [-h] [--loud] name\n\nGreet somebody.\n\nLoudly")
     assert main(["help", "greet"]) == 0
     assert capsys.readouterr().out == out
 
 
 def test_the_manual_has_our_own_only(offer: Offer, capsys: Captured) -> None:
-    offer(greeter=Greeter, broken=RuntimeError("no"))
+    offer(greet=greet, broken=RuntimeError("no"))
     assert main(["help", "--markdown"]) == 0
     out, err = capsys.readouterr()
     assert "greet" not in out
@@ -198,96 +129,112 @@ def test_the_manual_has_our_own_only(offer: Offer, capsys: Captured) -> None:
 
 
 def test_an_unknown_command_suggests_theirs(offer: Offer, capsys: Captured) -> None:
-    offer(greeter=Greeter)
-    assert main(["gret"]) == 2
-    assert "unknown command 'gret'; did you mean 'greet'?" in capsys.readouterr().err
-    assert main(["help", "gret"]) == 2
+    offer(greet=greet, grit=RuntimeError("imported"))
+    assert main(["greeet"]) == 2
+    assert "unknown command 'greeet'; did you mean 'greet'?" in capsys.readouterr().err
+    assert main(["help", "greeet"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (
-            ImportError("no lxml"),
-            "importing m:bad of hookmq-bad 1.2 failed: ImportError('no lxml')",
-        ),
-        (SystemExit(3), "SystemExit(3)"),
-        (object, "is not a subclass of hookmq.plugin.Plugin"),
-        (Fails, "RuntimeError('boom')"),
-        (Leaves, "SystemExit(9)"),
-        (Instance, "it must be a @staticmethod or @classmethod"),
-        (Unmarked, "is not marked @hookimpl"),
-        (Later, "register_cli cannot be async"),
-        (Wrong, "argument 'grupo' of register_cli is not one of register_cli(group)"),
-        (added("serve"), "the command 'serve' exists already"),
-        (added("help"), "the command 'help' exists already"),
-        (added("Pass Wd"), "invalid command name 'Pass Wd'"),
-    ],
-)
-def test_a_broken_plugin_costs_a_warning(
-    kind: Any, words: str, offer: Offer, capsys: Captured
+def test_their_names_are_completed_without_an_import(offer: Offer, capsys: Captured) -> None:
+    offer(greet=greet, bad=RuntimeError("imported"), **{"Pass Wd": greet})
+    assert set(candidates([""])) == {*COMMANDS, "help", "greet", "bad"}
+    assert candidates(["greet", "--l"]) == ["--loud"]
+    assert main(["completion", "--words", "bad", ""]) == 3
+    assert capsys.readouterr().out == ""
+
+
+BROKEN = [
+    (
+        "bad",
+        ImportError("no lxml"),
+        "importing m:bad of hookmq-bad 1.2 failed: ImportError('no lxml')",
+    ),
+    ("bad", SystemExit(3), "m:bad failed: SystemExit(3)"),
+    ("bad", 7, "m:bad is not a function"),
+    ("bad", fails, "m:bad failed: RuntimeError('boom')"),
+    ("bad", leaves, "m:bad failed: SystemExit(9)"),
+    ("serve", greet, "the command 'serve' exists already"),
+    ("help", greet, "the command 'help' exists already"),
+    ("Pass Wd", greet, "invalid command name 'Pass Wd'"),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "words"), BROKEN)
+def test_a_broken_command_costs_a_warning(
+    name: str, target: Any, words: str, offer: Offer, capsys: Captured
 ) -> None:
-    offer(bad=kind, greeter=Greeter)
+    offer(command(name, target, "hookmq-bad"), greet=greet)
     assert main(["--help"]) == 0
     out, err = capsys.readouterr()
     assert "  greet " in out
-    assert "half" not in out
-    assert err.startswith("hookmq: warning: plugin 'bad' (hookmq-bad 1.2): ")
-    assert words in err
+    assert "\n  bad" not in out
+    assert err.startswith(f"hookmq: warning: command {name!r} of hookmq-bad 1.2: {words}")
     assert err.count("\n") == 1
     assert main(["greet", "you"]) == 0
+    assert capsys.readouterr().err == ""
 
 
-def test_our_own_commands_look_at_no_plugin(offer: Offer, capsys: Captured) -> None:
-    offer(bad=RuntimeError("imported"))
+@pytest.mark.parametrize(
+    ("name", "target", "words"), [one for one in BROKEN if one[0] not in ("serve", "help")]
+)
+def test_a_broken_command_does_not_run(
+    name: str, target: Any, words: str, offer: Offer, capsys: Captured
+) -> None:
+    offer(command(name, target, "hookmq-bad"))
+    assert main([name]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"hookmq: plugin 'hookmq-bad': {words}")
+
+
+def test_our_own_commands_look_at_no_plugin(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def fail(group: str) -> None:
+        raise AssertionError(group)
+
+    monkeypatch.setattr(commands, "entries", fail)
     assert main(["version"]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_a_command_of_two_plugins_is_neithers(offer: Offer, capsys: Captured) -> None:
-    offer(one=added("same"), two=added("same"))
+    offer(command("same", greet, "hookmq-one"), command("same", greet, "hookmq-two"))
+    words = "hookmq-one 1.2 and hookmq-two 1.2 both add the command 'same'"
     assert main(["same"]) == 3
-    assert (
-        "hookmq-one 1.2 and hookmq-two 1.2 both add the command 'same'" in capsys.readouterr().err
-    )
+    assert words in capsys.readouterr().err
     assert main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert "\n  same" not in out
+    assert words in err
 
 
-@pytest.mark.parametrize("kind", [Instance, Unmarked, Later, Wrong])
-def test_a_plugin_whose_register_cli_needs_an_instance_is_not_loaded(kind: type[Plugin]) -> None:
-    with pytest.raises(PluginError, match="'bad'"):
-        load(package("bad", kind))
-    with pytest.raises(PluginError, match="'bad'"):
-        Hooks.of(kind(None, Context("bad")))
-
-
-def test_a_real_package_is_found(tmp_path: pathlib.Path) -> None:
-    """The commands of a real package are found. The test uses entry points in the file system and a
-    separate process.
-    """
+def test_a_real_package_is_found_and_no_other_is_imported(tmp_path: pathlib.Path) -> None:
+    """The commands of a real package are found by the entry points in the file system."""
     (tmp_path / "hq_cmd.py").write_text(
-        "from hookmq.plugin import Plugin, hookimpl\n"
-        "class Cmd(Plugin):\n"
-        "    @staticmethod\n"
-        "    @hookimpl\n"
-        "    def register_cli(group):\n"
-        "        group.add_parser('cmd', help='do').set_defaults(run=lambda a: print('did'))\n"
+        "def add_arguments(parser):\n"
+        "    parser.description = 'Do.'\n"
+        "    parser.set_defaults(run=lambda a: print('did'))\n"
     )
     (tmp_path / "hq_bad.py").write_text("import no_such_module_of_anybody\n")
     info = tmp_path / "hq_cmd-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hq-cmd\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hookmq.plugins]\ncmd = hq_cmd:Cmd\nbad = hq_bad:Bad\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from hookmq.cli import main; sys.exit(main())"
-    run = [sys.executable, "-c", code]
-    done = subprocess.run([*run, "cmd"], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "did\n")
-    assert "hookmq: warning: plugin 'bad' (hq-cmd 1.0): importing hq_bad:Bad" in done.stderr
-    done = subprocess.run(
-        [*run, "--help"], capture_output=True, text=True, check=False, timeout=120
+    (info / "entry_points.txt").write_text(
+        "[hookmq.commands]\ncmd = hq_cmd:add_arguments\nbad = hq_bad:add_arguments\n"
+        "[hookmq.plugins]\ncmd = hq_bad:Plugin\n"
     )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from hookmq.cli import main; sys.exit(main())"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    done = run("cmd")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "did\n", "")
+    done = run("--help")
     assert done.returncode == 0
     assert ["cmd", "do"] in [line.split() for line in done.stdout.splitlines()]
-
-
-# listeners of a plugin's type in a configuration -----------------------------------------------------------------
+    assert "hookmq: warning: command 'bad' of hq-cmd 1.0: importing hq_bad:add" in done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hookmq.cli import main
 from hookmq.config.model import loads
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.plugin import Accept, Plugin, hookimpl
 
 Captured = pytest.CaptureFixture[str]
@@ -32,7 +32,7 @@ class Point:
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> None:
     point: Any = Point(lambda: Door)
-    offered = (InstalledPlugin("door", "m:Door", "hookmq-door", "1.2", point),)
+    offered = (InstalledEntry("door", "m:Door", "hookmq-door", "1.2", point),)
     monkeypatch.setattr("hookmq.config.plugins.installed", lambda: offered)
     monkeypatch.setattr("hookmq.hooks.discovery.installed", lambda: offered)
     monkeypatch.setattr("hookmq.hooks.discovery.load", lambda found, plugin_id="": Door)

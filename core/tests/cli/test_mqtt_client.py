@@ -86,7 +86,7 @@ def test_authorities_in_a_folder(
 
 @pytest.mark.parametrize("kind", ["tcp", "ws", "tls", "wss"])
 def test_connection_options_apply_to_every_transport(broker: Any, kind: str) -> None:
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser()
     add_connection(parser)
     words = [*getattr(broker, kind), "-A", "127.0.0.7", "-I", "batch-", "-M", "3", "--nodelay"]
     secure = kind in ("tls", "wss")

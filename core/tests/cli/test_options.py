@@ -168,7 +168,7 @@ def test_wrong_arguments_exit_with_2(words: str, message: str, capfdbinary: Capt
 
 
 def test_a_password_in_a_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser()
     add_connection(parser)
     path = tmp_path / "password"
     path.write_text("a token\r\nmore\n")

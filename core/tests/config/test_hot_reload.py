@@ -15,7 +15,7 @@ from hookmq.broker import Broker
 from hookmq.config.hot_reload import HotReload, finished, start_plugins
 from hookmq.config.model import Config, loads
 from hookmq.config.plugins import build
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.hooks.manager import Hooks
 from hookmq.model.drain import DrainRequest
 from hookmq.model.errors import BindError, ConfigError, PluginError
@@ -118,11 +118,6 @@ class Shown(Plugin):
         name = self.config.text if self.config.text != "taken" else "sessions"
         registry.gauge(name, "Named in the configuration.", lambda: 1)
 
-    @staticmethod
-    @hookimpl
-    def register_cli(group: Any) -> None:
-        group.add_parser("shown", help="something")
-
     async def answer(self, request: Any) -> web.Response:
         return web.Response(text=self.config.text)
 
@@ -138,9 +133,9 @@ class Point:
         self.load = load
 
 
-def offer(name: str, kind: type[Plugin]) -> InstalledPlugin:
+def offer(name: str, kind: type[Plugin]) -> InstalledEntry:
     point: Any = Point(lambda: kind)
-    return InstalledPlugin(name, f"m:{kind.__name__}", f"hookmq-{name}", "1", point)
+    return InstalledEntry(name, f"m:{kind.__name__}", f"hookmq-{name}", "1", point)
 
 
 @pytest.fixture(autouse=True)

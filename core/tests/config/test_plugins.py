@@ -8,7 +8,7 @@ import pytest
 from hookmq.config.model import Config, loads
 from hookmq.config.plugins import accepts, build, effective
 from hookmq.config.show import show
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.model.errors import ConfigError, PluginError, PluginNotFound
 from hookmq.model.settings import setting
 from hookmq.plugin import HOOK_API, Context, Plugin, hookimpl
@@ -50,9 +50,9 @@ class Point:
         self.load = load
 
 
-def offer(name: str, kind: type[Plugin], distribution: str = "") -> InstalledPlugin:
+def offer(name: str, kind: type[Plugin], distribution: str = "") -> InstalledEntry:
     point: Any = Point(lambda: kind)
-    return InstalledPlugin(
+    return InstalledEntry(
         name, f"m:{kind.__name__}", distribution or f"hookmq-{name}", "1.2", point
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hookmq.cli import main
-from hookmq.hooks.discovery import InstalledPlugin
+from hookmq.hooks.entry_points import InstalledEntry
 from hookmq.model.errors import ConfigError
 from hookmq.plugin import Plugin, hookimpl
 from hookmq.server.settings import ListenerSettings
@@ -29,9 +29,9 @@ class Point:
         return self.kind
 
 
-def package(name: str, kind: Any, owner: str = "") -> InstalledPlugin:
+def package(name: str, kind: Any, owner: str = "") -> InstalledEntry:
     point: Any = Point(kind)
-    return InstalledPlugin(name, f"m:{name}", owner or f"hookmq-{name}", "1.2", point)
+    return InstalledEntry(name, f"m:{name}", owner or f"hookmq-{name}", "1.2", point)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
 
     def install(**kinds: Any) -> None:
         found = tuple(package(name, kind) for name, kind in kinds.items())
-        for module in ("hookmq.cli.commands", "hookmq.config.plugins", "hookmq.hooks.discovery"):
+        for module in ("hookmq.config.plugins", "hookmq.hooks.discovery"):
             __import__(module)
             monkeypatch.setattr(f"{module}.installed", lambda: found)
 

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from hookmq.hooks.instance import PluginEntry, PluginInstance
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.registry import ON_CLASS
 from hookmq.hooks.specs import SPECS
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.plugin import Context, Plugin, hookimpl
@@ -14,7 +13,6 @@ from hookmq_testing.runtime import VirtualRuntime
 def _make(plugin_id: str, **members: Any) -> Plugin:
     """Return a plugin. Members with the names of hooks become its implementations."""
     body = {k: hookimpl(v) if k in SPECS and callable(v) else v for k, v in members.items()}
-    body |= {k: classmethod(body[k]) for k in ON_CLASS if callable(body.get(k))}
     made: type[Plugin] = type("Made", (Plugin,), body)
     return made(None, Context(plugin_id))
 

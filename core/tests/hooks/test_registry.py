@@ -11,7 +11,7 @@ import pluggy
 import pytest
 from hookmq.hooks.instance import HookOptions, PluginEntry, PluginInstance
 from hookmq.hooks.manager import Hooks
-from hookmq.hooks.registry import ON_CLASS, adapt
+from hookmq.hooks.registry import adapt
 from hookmq.hooks.specs import SPECS
 from hookmq.model.errors import ConfigError, PluginError
 from hookmq.model.events import Action
@@ -30,7 +30,6 @@ def refused(plugin: Plugin | PluginInstance, **entry: Any) -> str:
 
 
 def of(**members: Any) -> Plugin:
-    members |= {k: classmethod(members[k]) for k in ON_CLASS if k in members}
     made: type[Plugin] = type("Made", (Plugin,), members)
     return made(None, Context("p"))
 

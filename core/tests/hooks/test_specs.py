@@ -1,15 +1,14 @@
 """Test the properties that hooks.specs declares for each hook."""
 
 import inspect
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import hookmq.plugin
 import pytest
-from hookmq.cli.commands import Group
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.specs import OBSERVERS, SPECS, HookKind, Specs
 from hookmq.hooks.stats import HookStats
-from hookmq.plugin import CommandGroup, HttpRouter, ListenerRegistry
+from hookmq.plugin import HttpRouter, ListenerRegistry
 from hookmq.server.http import HttpRoutes, PluginRouter
 from hookmq.server.plugin_listeners import ListenerTypes, PluginTypes
 
@@ -42,7 +41,6 @@ SIGNATURES = [
     "provide_rate_limiter(client, broker)",
     "register_listeners(registry)",
     "register_http(router)",
-    "register_cli(group)",
     "register_metrics(registry)",
 ]
 
@@ -101,7 +99,6 @@ def test_every_outcome_is_counted(name: str) -> None:
     [
         ("register_listeners", "registry", PluginTypes),
         ("register_http", "router", PluginRouter),
-        ("register_cli", "group", Group),
         ("register_metrics", "registry", MetricRegistry),
     ],
 )
@@ -123,8 +120,5 @@ def test_the_registries_that_hooks_get_have_their_declared_types() -> None:
     """The values match the declared types. mypy performs the check."""
     listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
     router: HttpRouter = PluginRouter(HttpRoutes(), "p")
-    installed: Any = None
-    group: CommandGroup = Group(installed, frozenset())
     assert listeners
     assert router
-    assert group

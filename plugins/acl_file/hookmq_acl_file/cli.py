@@ -11,7 +11,6 @@ from hookmq.plugin import (
     Action,
     Certificate,
     ClientInfo,
-    CommandGroup,
     ConfigError,
     Peer,
     ProtocolError,
@@ -39,9 +38,10 @@ Print whether a client may do something, and the file and line of the rule that 
 USER is the client's identity or user name; - is none. For subscribe, TOPIC is a filter."""
 
 
-def register(group: CommandGroup) -> None:
-    """Add ``hookmq acl`` to `group`."""
-    parser = group.add_parser("acl", help="test, check and convert access rules", epilog=EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Test, check and convert access rules."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     one = commands.add_parser(

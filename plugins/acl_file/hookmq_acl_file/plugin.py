@@ -13,7 +13,6 @@ from hookmq.plugin import (
     Allow,
     BrokerHandle,
     ClientInfo,
-    CommandGroup,
     ConfigError,
     Context,
     Deny,
@@ -239,11 +238,3 @@ class AclFilePlugin(Plugin):
                 ({"decision": "no_match"}, self.unmatched),
             ],
         )
-
-    @staticmethod
-    @hookimpl
-    def register_cli(group: CommandGroup) -> None:
-        """Add ``hookmq acl``."""
-        from hookmq_acl_file.cli import register
-
-        register(group)

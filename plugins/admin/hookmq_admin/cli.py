@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from hookmq.cli_api import count, qos, seconds
-from hookmq.plugin import CommandGroup
 
 from hookmq_admin import (
     accounts_cli,
@@ -55,14 +54,10 @@ CLIENT_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def register(group: CommandGroup) -> None:
-    """Add ``hookmq admin`` to a `CommandGroup`."""
-    parser = group.add_parser(
-        "admin",
-        help="see and change a running broker",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "See and change a running broker."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, help: str, run: Run, to: Any = commands) -> argparse.ArgumentParser:

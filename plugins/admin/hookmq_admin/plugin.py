@@ -3,7 +3,6 @@
 from hookmq.plugin import (
     BrokerHandle,
     ClientInfo,
-    CommandGroup,
     Context,
     Dropped,
     HttpRouter,
@@ -92,12 +91,3 @@ class AdminPlugin(Plugin):
         from hookmq_admin.metrics import register
 
         register(registry, self)
-
-    @staticmethod
-    @hookimpl
-    def register_cli(group: CommandGroup) -> None:
-        """Add ``hookmq admin`` and ``hookmq top``."""
-        from hookmq_admin import cli, top
-
-        cli.register(group)
-        top.register(group)

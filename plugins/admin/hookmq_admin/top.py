@@ -13,7 +13,7 @@ from shutil import get_terminal_size
 from typing import Any, Final
 
 from hookmq.cli_api import count, seconds
-from hookmq.plugin import CommandGroup, ConfigError
+from hookmq.plugin import ConfigError
 
 from hookmq_admin.api_client import ApiClient, RequestRefused, add_options, part
 from hookmq_admin.snapshot import Snapshot, fetch
@@ -34,14 +34,10 @@ SHORTEST: Final = 0.2
 """The shortest interval, in seconds."""
 
 
-def register(group: CommandGroup) -> None:
-    """Add ``hookmq top`` to a `CommandGroup`."""
-    parser = group.add_parser(
-        "top",
-        help="show the figures and clients of a running broker",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Show the figures and clients of a running broker."
+    parser.epilog = EXAMPLES
     add_options(parser)
     add = parser.add_argument
     add("--once", action="store_true", help="print one snapshot and end")

@@ -13,12 +13,12 @@ from admin_site import Site
 from hookmq.plugin import HookMQError
 from hookmq_admin import decisions
 from hookmq_admin.accounts_cli import ACTIONS, TESTED
-from hookmq_admin.cli import register
+from hookmq_admin.cli import add_arguments
 from hookmq_toolkit import rules
 
 Run = Callable[..., str]
 PARSER = argparse.ArgumentParser()
-register(PARSER.add_subparsers())
+add_arguments(PARSER)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def run(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
     def command(*words: str, code: int = 0) -> str:
         capsys.readouterr()
-        arguments = PARSER.parse_args(["admin", *words])
+        arguments = PARSER.parse_args(words)
         try:
             found, told = arguments.run(arguments), ""
         except HookMQError as error:
@@ -85,7 +85,7 @@ def test_a_password_comes_from_a_file_or_standard_input_only(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff" * 9)))
     assert "UTF-8" in run("users", "password", "zoe", "--stdin", code=1)
     with pytest.raises(SystemExit):
-        PARSER.parse_args(["admin", "users", "password", "zoe", "a password"])
+        PARSER.parse_args(["users", "password", "zoe", "a password"])
 
 
 def test_rules(site: Site, run: Run) -> None:

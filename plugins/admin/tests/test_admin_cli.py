@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from admin_site import CHANGE, Site
 from hookmq.plugin import HookMQError, PluginError, ReloadReport
-from hookmq_admin.cli import register
+from hookmq_admin.cli import add_arguments
 from hookmq_admin.tables import shown
 from hookmq_testing import run_command
 
 Run = Callable[..., str]
 PARSER = argparse.ArgumentParser()
-register(PARSER.add_subparsers())
+add_arguments(PARSER)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def run(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
     def command(*words: str, code: int = 0) -> str:
         capsys.readouterr()
-        arguments = PARSER.parse_args(["admin", *words])
+        arguments = PARSER.parse_args(words)
         if not code:
             assert arguments.run(arguments) == 0
             return capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 from admin_site import DOCUMENT, Site, validate
 from hookmq.plugin import ClientRequest, Delivery
 from hookmq_admin import diagnosis
-from hookmq_admin.cli import register
+from hookmq_admin.cli import add_arguments
 from hookmq_admin.drops import DropLog
 from hookmq_admin.hot_topics import HotTopics
 from hookmq_admin.sampling import SampledSubscription
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 Make = Callable[..., Harness]
 PARSER = argparse.ArgumentParser()
-register(PARSER.add_subparsers())
+add_arguments(PARSER)
 
 
 @given(st.lists(st.sampled_from("abcdefghij"), max_size=200), st.integers(1, 6))
@@ -106,7 +106,7 @@ def run(
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
     capsys.readouterr()
-    arguments = PARSER.parse_args(["admin", *words])
+    arguments = PARSER.parse_args(words)
     assert arguments.run(arguments) == 0
     return capsys.readouterr().out
 

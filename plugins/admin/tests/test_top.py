@@ -66,12 +66,7 @@ def test_once_fails_clearly(capsys: pytest.CaptureFixture[str]) -> None:
 
 def source(file: Path, url: str) -> top._Source:
     parser = argparse.ArgumentParser()
-
-    class Group:
-        def add_parser(self, name: str, **options: object) -> argparse.ArgumentParser:
-            return parser
-
-    top.register(Group())
+    top.add_arguments(parser)
     return top._Source(parser.parse_args(["--token-file", str(file), "--url", url]))
 
 

@@ -6,10 +6,8 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.cli_api import add_source, plugin_of
 from hookmq.mqtt_api import parse_share
@@ -18,7 +16,6 @@ from hookmq.plugin import (
     Action,
     Allow,
     ClientInfo,
-    CommandGroup,
     ConfigError,
     Connect,
     Deny,
@@ -30,6 +27,9 @@ from hookmq.plugin import (
 
 from hookmq_auth_http.answers import Undecided
 
+if TYPE_CHECKING:
+    from hookmq_auth_http.plugin import AuthHttpPlugin
+
 EXAMPLES: Final = """\
 examples:
   hookmq auth-http try -c hookmq.yaml --client-id pump7 --username pump7
@@ -38,33 +38,10 @@ examples:
 exit codes: 0 allowed, or left to other plugins; 1 refused or undecided; 2 wrong usage or configuration"""
 
 
-class Decides(Protocol):
-    """The parts of the plugin that the command uses."""
-
-    async def start(self, now: Callable[[], float]) -> None: ...
-
-    async def on_shutdown(self) -> None: ...
-
-    async def on_connect(self, client: ClientInfo, connect: Connect) -> Accept | Deny | None: ...
-
-    def authorize(
-        self,
-        client: ClientInfo,
-        action: Action,
-        topic: str,
-        message: Message | None,
-        subscription: Subscription | None,
-    ) -> Allow | Deny | Awaitable[Allow | Deny | None] | None: ...
-
-
-def register(group: CommandGroup, kind: type[Decides]) -> None:
-    """Add the command to `group`. `kind` is the plugin class."""
-    parser = group.add_parser(
-        "auth-http",
-        help="ask the authentication service as the broker would",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Ask the authentication service as the broker would."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     one = commands.add_parser(
         "try",
@@ -100,12 +77,14 @@ def register(group: CommandGroup, kind: type[Decides]) -> None:
         "--qos", type=int, choices=(0, 1, 2), default=0, help="QoS of both (%(default)s)"
     )
     one.add_argument("--retain", action="store_true", help="ask about publishing with RETAIN")
-    one.set_defaults(run=partial(run, kind))
+    one.set_defaults(run=run)
 
 
-def run(kind: type[Decides], arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Ask the service, print the verdicts, and return the exit code."""
-    plugin = plugin_of(arguments, kind, "auth_http")
+    from hookmq_auth_http.plugin import AuthHttpPlugin
+
+    plugin = plugin_of(arguments, AuthHttpPlugin, "auth_http")
     password = None if arguments.username is None else _password(arguments.password_file)
     return asyncio.run(_try(plugin, arguments, password))
 
@@ -119,7 +98,9 @@ def _password(path: Path | None) -> bytes:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
-async def _try(plugin: Decides, arguments: argparse.Namespace, password: bytes | None) -> int:
+async def _try(
+    plugin: "AuthHttpPlugin", arguments: argparse.Namespace, password: bytes | None
+) -> int:
     client = ClientInfo(
         arguments.client_id, 5, arguments.username, Peer(arguments.host), Scope(arguments.listener)
     )
@@ -148,7 +129,7 @@ async def _try(plugin: Decides, arguments: argparse.Namespace, password: bytes |
 
 
 async def _ask(
-    plugin: Decides,
+    plugin: "AuthHttpPlugin",
     client: ClientInfo,
     action: Action,
     topic: str,

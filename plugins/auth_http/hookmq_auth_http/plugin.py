@@ -10,7 +10,6 @@ from hookmq.plugin import (
     Allow,
     BrokerHandle,
     ClientInfo,
-    CommandGroup,
     Connect,
     Context,
     Deny,
@@ -230,11 +229,3 @@ class AuthHttpPlugin(Plugin):
     def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_auth_http.metrics`."""
         register_metrics(registry, self, lambda: self._service)
-
-    @classmethod
-    @hookimpl
-    def register_cli(cls, group: CommandGroup) -> None:
-        """Add the command `hookmq auth-http`."""
-        from hookmq_auth_http.cli import register
-
-        register(group, cls)

@@ -7,114 +7,24 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
-from hookmq.cli_api import add_source, plugin_of
+from hookmq.cli_api import plugin_of
 from hookmq.config_api import parse_duration
 from hookmq.mqtt_api import v3_connack
-from hookmq.plugin import CommandGroup, ConfigError, HookMQError
+from hookmq.plugin import ConfigError, HookMQError
 from hookmq_toolkit.files import write_secret
 
-from hookmq_auth_jwt.config import JwtConfig
 from hookmq_auth_jwt.fetch import FetchFailed
-from hookmq_auth_jwt.keys import HMAC, UnusableKey
+from hookmq_auth_jwt.keys import CURVES, HMAC, UnusableKey
+from hookmq_auth_jwt.plugin import AuthJwtPlugin
 from hookmq_auth_jwt.refusal import Refused
 from hookmq_auth_jwt.sources import Source, UrlSource
 from hookmq_auth_jwt.token import parse
-from hookmq_auth_jwt.verify import Verifier
-
-EXAMPLES: Final = """\
-examples:
-  hookmq jwt check -c hookmq.yaml --client-id pump7 --file token.txt
-  hookmq jwt check -c hookmq.yaml < token.txt
-  hookmq jwt keys -c hookmq.yaml
-  hookmq jwt sign --secret-file secret.txt --claim sub=pump7 --expires 1h > token.txt
-
-exit codes: 0 accepted, or all keys are present; 1 refused, or keys are missing; 2 wrong usage or configuration"""
 
 
-_PLUGIN_HELP: Final = "plugin id, if several plugins are of this kind"
-
-
-class Verifies(Protocol):
-    """The attributes of the plugin that the command uses."""
-
-    config: JwtConfig
-    sources: list[Source]
-    verifier: Verifier
-
-
-def register(group: CommandGroup, kind: type[Verifies]) -> None:
-    """Add the command to `group`. `kind` is the plugin's class."""
-    parser = group.add_parser(
-        "jwt",
-        help="check tokens and keys against a configuration, sign tokens for tests",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-
-    one = commands.add_parser(
-        "check",
-        help="say whether a token is accepted, what it allows, or why it is refused",
-        description="Say whether a token (standard input, or --file) is accepted, what it allows, or why it is refused.",
-    )
-    add_source(one)
-    one.add_argument("--plugin", metavar="ID", help=_PLUGIN_HELP)
-    one.add_argument("--file", type=Path, help="file with the token (default: standard input)")
-    one.add_argument("--client-id", default="", help="client id, for ${clientid}")
-    one.add_argument("--username", help="user name, for ${username}")
-    one.set_defaults(run=partial(check, kind))
-
-    one = commands.add_parser(
-        "keys",
-        help="read and fetch all keys, and list them",
-        description="Read and fetch all keys, and list them.",
-    )
-    add_source(one)
-    one.add_argument("--plugin", metavar="ID", help=_PLUGIN_HELP)
-    one.add_argument("--json", action="store_true", help="print a JSON array")
-    one.set_defaults(run=partial(keys, kind))
-
-    one = commands.add_parser(
-        "sign",
-        help="print a token for tests",
-        description="Sign a token for tests, and print it.",
-    )
-    given = one.add_mutually_exclusive_group(required=True)
-    given.add_argument(
-        "--secret-file", type=Path, help="file with the secret; a line end after it is ignored"
-    )
-    given.add_argument("--key", type=Path, help="PEM file of a private key")
-    one.add_argument(
-        "--algorithm", help="default: HS256, RS256, ES256 or another that fits the key"
-    )
-    one.add_argument("--kid", help="key name for the header")
-    one.add_argument(
-        "--claim",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a claim; VALUE is JSON, or text if it is not valid JSON",
-    )
-    one.add_argument("--claims", type=Path, help="file with a JSON object of claims")
-    one.add_argument("--expires", default="1h", help="lifetime; 0 for no expiry (%(default)s)")
-    one.set_defaults(run=sign)
-
-    one = commands.add_parser(
-        "secret",
-        help="make a random secret",
-        description="Make a random secret of 64 bytes, as base64url text.",
-    )
-    one.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write it to a new file with mode 0600"
-    )
-    one.set_defaults(run=secret)
-
-
-async def _fetch_all(plugin: Verifies) -> None:
+async def _fetch_all(plugin: AuthJwtPlugin) -> None:
     """Fetch the keys from all URLs. `UrlSource.fails` holds the reason for each failure."""
 
     async def one(source: UrlSource) -> None:
@@ -126,9 +36,9 @@ async def _fetch_all(plugin: Verifies) -> None:
     await asyncio.gather(*(one(s) for s in plugin.sources if isinstance(s, UrlSource)))
 
 
-def check(kind: type[Verifies], arguments: argparse.Namespace) -> int:
+def check(arguments: argparse.Namespace) -> int:
     """Explain whether a token is accepted, and why. Prints neither the token's signature nor any keys."""
-    plugin = plugin_of(arguments, kind, "auth_jwt")
+    plugin = plugin_of(arguments, AuthJwtPlugin, "auth_jwt")
     data = _token(arguments.file, plugin.config.max_size)
     asyncio.run(_fetch_all(plugin))
     for source in plugin.sources:
@@ -159,7 +69,7 @@ def _token(path: Path | None, most: int) -> bytes:
     return data
 
 
-def _explain(plugin: Verifies, data: bytes, client_id: str, username: str | None) -> None:
+def _explain(plugin: AuthJwtPlugin, data: bytes, client_id: str, username: str | None) -> None:
     """Print each step of the check. Raises the first Refused, after printing all problems of the claims."""
     verifier = plugin.verifier
     token = parse(data, plugin.config.max_size)
@@ -196,9 +106,9 @@ def _say(what: str, text: str) -> None:
     print(f"{what:<9} {text}".rstrip())
 
 
-def keys(kind: type[Verifies], arguments: argparse.Namespace) -> int:
+def keys(arguments: argparse.Namespace) -> int:
     """List the keys."""
-    plugin = plugin_of(arguments, kind, "auth_jwt")
+    plugin = plugin_of(arguments, AuthJwtPlugin, "auth_jwt")
     asyncio.run(_fetch_all(plugin))
     rows: list[dict[str, Any]] = []
     good = True
@@ -280,8 +190,6 @@ def sign(arguments: argparse.Namespace) -> int:
 def _private(path: Path, data: bytes) -> tuple[Any, str]:
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    from hookmq_auth_jwt.keys import CURVES
 
     try:
         material = load_pem_private_key(data, None)

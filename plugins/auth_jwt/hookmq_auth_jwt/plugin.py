@@ -14,7 +14,6 @@ from hookmq.plugin import (
     BrokerHandle,
     Challenge,
     ClientInfo,
-    CommandGroup,
     Connect,
     Context,
     Deny,
@@ -391,11 +390,3 @@ class AuthJwtPlugin(Plugin):
 
     def _now(self) -> float:
         return 0.0 if self._broker is None else self._broker.now()
-
-    @classmethod
-    @hookimpl
-    def register_cli(cls, group: CommandGroup) -> None:
-        """Add the command `hookmq jwt`."""
-        from hookmq_auth_jwt.cli import register
-
-        register(group, cls)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from hookmq.plugin import CommandGroup, ConfigError
+from hookmq.plugin import ConfigError
 from hookmq_toolkit.passwords.hashes import Argon2, Format, make, outdated, to_yaml, verify
 from hookmq_toolkit.passwords.prompt import add_password_options, read_password
 
@@ -32,14 +32,10 @@ A running broker loads the change by itself.
 exit codes: 0 done or right, 1 wrong or no such user, 2 usage error or invalid file"""
 
 
-def register(group: CommandGroup) -> None:
-    """Add ``hookmq passwd`` to a `CommandGroup`."""
-    parser = group.add_parser(
-        "passwd",
-        help="add, delete and check users and their passwords",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Add, delete and check users and their passwords."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def new(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:

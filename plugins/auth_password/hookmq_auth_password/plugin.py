@@ -9,7 +9,6 @@ from hookmq.plugin import (
     Admission,
     BrokerHandle,
     ClientInfo,
-    CommandGroup,
     Connect,
     Context,
     Deny,
@@ -335,11 +334,3 @@ class AuthPasswordPlugin(Plugin):
         from hookmq_auth_password.metrics import register
 
         register(registry, self)
-
-    @staticmethod
-    @hookimpl
-    def register_cli(group: CommandGroup) -> None:
-        """Add ``hookmq passwd``."""
-        from hookmq_auth_password.cli import register
-
-        register(group)

@@ -5,26 +5,19 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from hookmq.plugin import CommandGroup, ConfigError
+from hookmq.plugin import ConfigError
 
-from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
+from hookmq_bench.options import EXAMPLES, add_options, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS
 
-HELP = "load-test an MQTT broker"
 
-
-def register(group: CommandGroup) -> None:
-    """Add the command to `group`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
     width = max(map(len, SCENARIOS)) + 2
     scenarios = "\n".join(f"  {name:<{width}}{one.help}" for name, one in SCENARIOS.items())
-    parser = group.add_parser(
-        "bench",
-        help=HELP,
-        description=f"Load-test any MQTT broker: measure rates, latencies and losses.\n\nscenarios:\n{scenarios}",
-        epilog=EXAMPLES,
-        add_help=False,
-    )
-    add_arguments(parser)
+    parser.description = f"Load-test any MQTT broker: measure rates, latencies and losses.\n\nscenarios:\n{scenarios}"
+    parser.epilog = EXAMPLES
+    add_options(parser)
     parser.set_defaults(run=run)
 
 

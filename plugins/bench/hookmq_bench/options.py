@@ -47,7 +47,7 @@ ONLY: Final = {
 """For each option that only some scenarios support, those scenarios."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments and options to `parser`."""
     listed = "; ".join(f"{name}: {one.help}" for name, one in SCENARIOS.items())
     parser.add_argument("scenario", choices=SCENARIOS, metavar="SCENARIO", help=listed)

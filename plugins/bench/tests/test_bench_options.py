@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hookmq.plugin import ConfigError, Properties
-from hookmq_bench.options import EXAMPLES, add_arguments, limits_of, plan_of
+from hookmq_bench.options import EXAMPLES, add_options, limits_of, plan_of
 from hookmq_bench.plan import SCENARIOS, Limits, Plan
 from hookmq_testing import Parser
 from pages import blocks
@@ -14,8 +14,8 @@ from workspace import ROOT
 
 
 def parser() -> Parser:
-    made = Parser(prog="hookmq bench", add_help=False)
-    add_arguments(made)
+    made = Parser(prog="hookmq bench")
+    add_options(made)
     return made
 
 

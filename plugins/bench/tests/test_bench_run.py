@@ -25,7 +25,7 @@ from hookmq.mqtt_api import (
 from hookmq.plugin import ConfigError
 from hookmq_bench.address import BenchError
 from hookmq_bench.cli import run
-from hookmq_bench.options import add_arguments
+from hookmq_bench.options import add_options
 from hookmq_testing import AsyncioClient, Parser
 from ports import free_port
 from serving import serving
@@ -332,8 +332,8 @@ def test_figures_are_told_where_the_report_cannot_be_written(broker: Place) -> N
 
 
 def test_an_unreachable_broker_is_reported_before_processes_start(tmp_path: Path) -> None:
-    parser = Parser(prog="hookmq bench", add_help=False)
-    add_arguments(parser)
+    parser = Parser(prog="hookmq bench")
+    add_options(parser)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     with pytest.raises(BenchError) as refused:

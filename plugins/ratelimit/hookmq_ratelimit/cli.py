@@ -3,17 +3,15 @@
 import argparse
 import json
 import sys
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.cli_api import add_source, chosen
 from hookmq.mqtt_api import validate_topic
-from hookmq.plugin import ClientInfo, CommandGroup, ConfigError, Peer, ProtocolError, Scope
+from hookmq.plugin import ClientInfo, ConfigError, Peer, ProtocolError, Scope
 from hookmq.server_api import parse_address
 
-from hookmq_ratelimit.buckets import Allowance
-from hookmq_ratelimit.settings import Per
-from hookmq_ratelimit.tolls import ByTopic
+if TYPE_CHECKING:
+    from hookmq_ratelimit.plugin import RateLimitPlugin
 
 EXAMPLES: Final = """\
 examples:
@@ -23,30 +21,10 @@ examples:
 exit codes: 0 done, 2 usage error or invalid configuration"""
 
 
-class Limits(Protocol):
-    """The attributes of the plugin that the command uses."""
-
-    @property
-    def allowances(self) -> tuple[Allowance, ...]: ...
-
-    @property
-    def by_topic(self) -> ByTopic | None: ...
-
-    def key(self, per: Per | None, client: ClientInfo) -> str: ...
-
-    def free(self, client: ClientInfo) -> str: ...
-
-    def free_inside(self, client: ClientInfo) -> str: ...
-
-
-def register(group: CommandGroup, kind: type[Limits]) -> None:
-    """Add ``hookmq ratelimit`` to a `CommandGroup`. `kind` is the plugin's class."""
-    parser = group.add_parser(
-        "ratelimit",
-        help="print the rate limits that apply to a client",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Print the rate limits that apply to a client."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     one = commands.add_parser(
         "explain",
@@ -61,11 +39,13 @@ def register(group: CommandGroup, kind: type[Limits]) -> None:
     one.add_argument("--topic", help="a topic it publishes to; all limits by topic by default")
     one.add_argument("--plugin", metavar="ID", help="the plugin's id, if there are several")
     one.add_argument("--json", action="store_true", help="print JSON")
-    one.set_defaults(run=partial(explain, kind))
+    one.set_defaults(run=explain)
 
 
-def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
+def explain(arguments: argparse.Namespace) -> int:
     """Run ``hookmq ratelimit explain``: print the limits that apply to a client."""
+    from hookmq_ratelimit.plugin import RateLimitPlugin
+
     if parse_address(arguments.ip) is None:
         raise ConfigError(f"option --ip: {arguments.ip!r} is not an IP address")
     if arguments.topic is not None:
@@ -73,7 +53,7 @@ def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
             validate_topic(arguments.topic)
         except ProtocolError as error:
             raise ConfigError(f"option --topic: {error.detail}") from None
-    config = chosen(arguments, kind)
+    config = chosen(arguments, RateLimitPlugin)
     listeners = config.listeners
     listener = arguments.listener or (listeners[0] if listeners else "default")
     if arguments.listener is not None and arguments.listener not in listeners:
@@ -110,7 +90,7 @@ def explain(kind: type[Limits], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(plugin: Limits, client: ClientInfo, topic: str | None) -> list[dict[str, Any]]:
+def _rows(plugin: "RateLimitPlugin", client: ClientInfo, topic: str | None) -> list[dict[str, Any]]:
     rows = []
     matched = None
     if topic is not None and plugin.by_topic is not None:

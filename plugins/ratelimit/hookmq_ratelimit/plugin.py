@@ -8,7 +8,6 @@ from hookmq.plugin import (
     Admission,
     BrokerHandle,
     ClientInfo,
-    CommandGroup,
     Context,
     Deny,
     HttpRouter,
@@ -351,14 +350,6 @@ class RateLimitPlugin(Plugin):
         from hookmq_ratelimit.http import register
 
         register(router, self)
-
-    @classmethod
-    @hookimpl
-    def register_cli(cls, group: CommandGroup) -> None:
-        """Add ``hookmq ratelimit``."""
-        from hookmq_ratelimit.cli import register
-
-        register(group, cls)
 
 
 def _disconnect(broker: BrokerHandle, client: ClientInfo) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hookmq.cli_api import seconds
 from hookmq.config_api import parse_size
-from hookmq.plugin import CommandGroup, HookMQError, StoreError
+from hookmq.plugin import HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.consumers import ConsumerState, states
@@ -44,14 +44,10 @@ exit codes: 0 done, 1 a stream or the target cannot be used, 2 wrong usage, 3 do
 before they were exported"""
 
 
-def register(group: CommandGroup) -> None:
-    """Add the command to a `CommandGroup`."""
-    parser = group.add_parser(
-        "spark",
-        help="inspect the streams that Spark reads",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Inspect the streams that Spark reads."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def add(

@@ -6,7 +6,6 @@ from typing import Final
 
 from hookmq.plugin import (
     BrokerHandle,
-    CommandGroup,
     Context,
     Journal,
     MetricRegistry,
@@ -125,11 +124,3 @@ class SparkSinkPlugin(Plugin):
         from hookmq_spark_sink.metrics import register
 
         register(registry, lambda: self.streams, lambda: self.reader)
-
-    @staticmethod
-    @hookimpl
-    def register_cli(group: CommandGroup) -> None:
-        """Add ``hookmq spark``."""
-        from hookmq_spark_sink.cli import register
-
-        register(group)

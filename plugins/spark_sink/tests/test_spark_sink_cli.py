@@ -13,27 +13,15 @@ from hookmq.plugin import StoreError
 from hookmq_spark_sink import cli, files
 from hookmq_spark_sink.export import parquet
 from hookmq_spark_sink.export.places import UsageError
-from hookmq_spark_sink.plugin import SparkSinkPlugin
-
-
-class Group:
-    """A replacement for `hookmq.cli.commands.Group` with one command."""
-
-    def __init__(self) -> None:
-        self.parser = argparse.ArgumentParser()
-
-    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
-        assert name == "spark"
-        return self.parser
 
 
 @pytest.fixture
 def run() -> Callable[..., int]:
-    group = Group()
-    SparkSinkPlugin.register_cli(group)
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
 
     def call(*words: object) -> int:
-        arguments = group.parser.parse_args([str(word) for word in words])
+        arguments = parser.parse_args([str(word) for word in words])
         code: int = arguments.run(arguments)
         return code
 

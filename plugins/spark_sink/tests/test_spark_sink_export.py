@@ -576,26 +576,16 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 # the command ----------------------------------------------------------------------------------------------------------
 
 
-class Group:
-    """A replacement for `hookmq.cli.commands.Group` with one command."""
-
-    def __init__(self) -> None:
-        self.parser = argparse.ArgumentParser()
-
-    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
-        return self.parser
-
-
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     monkeypatch.setattr(run, "Parquet", lambda compression: Lines())
     monkeypatch.setattr(run, "EVERY", 0.0)
     monkeypatch.setattr(run, "lower_priority", lambda: None)
-    group = Group()
-    cli.register(group)
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
 
     def call(*words: object) -> int:
-        arguments = group.parser.parse_args(["export", *map(str, words)])
+        arguments = parser.parse_args(["export", *map(str, words)])
         code: int = arguments.run(arguments)
         return code
 

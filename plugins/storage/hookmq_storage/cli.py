@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq.plugin import CommandGroup, HookMQError, StoreError
+from hookmq.plugin import HookMQError, StoreError
 from hookmq.storage_api import state_space, timer_space
 from hookmq_toolkit.durable_files import replacing, sync_file, sync_folder
 from hookmq_toolkit.state_folder import lock_folder, lock_holder
@@ -51,14 +51,10 @@ exit codes: 0 done, 1 the store is damaged or cannot be used, 2 wrong usage"""
 _STOP: Final = "stop the broker first"
 
 
-def register(group: CommandGroup) -> None:
-    """Add the command to a `CommandGroup`."""
-    parser = group.add_parser(
-        "storage",
-        help="inspect, check, repair, move and back up a store",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = "Inspect, check, repair, move and back up a store."
+    parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> Any:

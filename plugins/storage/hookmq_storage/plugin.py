@@ -7,7 +7,6 @@ from typing import get_args
 
 from hookmq.plugin import (
     BrokerHandle,
-    CommandGroup,
     ConfigError,
     Context,
     MetricRegistry,
@@ -105,11 +104,3 @@ class StoragePlugin(Plugin):
         from hookmq_storage.metrics import register
 
         register(registry, self.durability, lambda: self._store)
-
-    @staticmethod
-    @hookimpl
-    def register_cli(group: CommandGroup) -> None:
-        """Add ``hookmq storage``."""
-        from hookmq_storage.cli import register
-
-        register(group)

@@ -6,66 +6,17 @@ import json
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Final
 
-from hookmq.cli_api import add_source
-from hookmq.plugin import CommandGroup, ConfigError, StoreError
+from hookmq.plugin import ConfigError, StoreError
 
-from hookmq_webhook import kit
 from hookmq_webhook.deadletter import Dead, DeadLetters, at_once, replay
 from hookmq_webhook.dispatch import Answer, Verdict
-from hookmq_webhook.instances import INSTANCE_HELP, Instance, instance_of
+from hookmq_webhook.instances import instance_of
+from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.routes import shown
 
-EXAMPLES: Final = """\
-examples:
-  hookmq webhook deadletter list -c hookmq.yaml
-  hookmq webhook deadletter replay -c hookmq.yaml --id webhook --only 4f1c-17
 
-Stop the broker first, because it locks the file. A running broker serves the same on its http listener:
-  GET /plugins/ID/deadletter and POST /plugins/ID/deadletter/replay
-
-exit codes: 0 done, 1 some did not arrive or the file cannot be used, 2 wrong usage or configuration"""
-
-
-def register(group: CommandGroup, kind: type) -> None:
-    """Add the command to `group`. `kind` is the plugin class."""
-    parser = group.add_parser(
-        "webhook",
-        help="dead letters of the webhook plugin, and tools for receivers",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=EXAMPLES,
-    )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    dead = commands.add_parser(
-        "deadletter",
-        help="list or resend events that were given up",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=EXAMPLES,
-    )
-    under = dead.add_subparsers(metavar="COMMAND", required=True)
-    for name, help, run in (
-        ("list", "list dead letters, oldest first", run_list),
-        ("replay", "send dead letters again, oldest first, with their old ids", run_replay),
-    ):
-        one = under.add_parser(name, help=help, description=f"{help[:1].upper()}{help[1:]}.")
-        add_source(one)
-        one.add_argument("--id", metavar="ID", help=INSTANCE_HELP)
-        if name == "list":
-            one.add_argument("--json", action="store_true", help="print a line of JSON for each")
-        else:
-            one.add_argument(
-                "--only",
-                action="append",
-                default=[],
-                metavar="EVENT",
-                help="send only the event with this id; repeatable",
-            )
-        one.set_defaults(run=run, kind=kind)
-    kit.register(commands, kind)
-
-
-def _open(instance: Instance) -> DeadLetters:
+def _open(instance: WebhookPlugin) -> DeadLetters:
     folder = instance.dead_folder
     if folder is None:
         raise ConfigError(f"{instance.id} has no file of dead letters")
@@ -112,7 +63,7 @@ def _unusable(error: Exception) -> int:
     return 1
 
 
-async def _replay(instance: Instance, dead: DeadLetters, only: frozenset[str]) -> int:
+async def _replay(instance: WebhookPlugin, dead: DeadLetters, only: frozenset[str]) -> int:
     from hookmq_webhook.sender import Sender
 
     sender = Sender(instance.config, instance.requests, time.monotonic)

@@ -9,18 +9,18 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from aiohttp import web
-from hookmq.cli_api import add_source
 from hookmq.plugin import BindError, ConfigError, HookMQError
 from hookmq_toolkit.files import write_secret
 
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.dispatch import Verdict
 from hookmq_webhook.filters import select
-from hookmq_webhook.instances import INSTANCE_HELP, Instance, instance_of
+from hookmq_webhook.instances import instance_of
+from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.receive import Ledger, Received, read
 from hookmq_webhook.reference import FOLDER
@@ -32,77 +32,6 @@ ANSWER: Final = 200
 """Maximum number of response characters to print."""
 LARGEST: Final = 64 << 20
 """Largest request that `listen` accepts, in bytes."""
-
-TEST: Final = """\
-examples:
-  hookmq webhook test -c hookmq.yaml
-  hookmq webhook test -c hookmq.yaml --id audit --event 'client.*' --event message.published
-
-The ids of the samples begin with "test". Failed samples are not sent again.
-
-exit codes: 0 all arrived, 1 some did not, 2 wrong usage or configuration"""
-
-LISTEN: Final = """\
-examples:
-  hookmq webhook listen --port 8080
-  hookmq webhook listen --secret-file hook.secret
-
-A secret is whsec_ and base64, as printed by `hookmq webhook secret`. The file may contain several, one on each line.
-Requests with an invalid signature are answered with 401 and not printed. Without secrets, all requests are printed.
-
-exit codes: 0 stopped, 2 wrong usage or no secrets, 4 cannot listen on the address"""
-
-
-def register(commands: Any, kind: type) -> None:
-    """Add these commands to `hookmq webhook`."""
-    raw = argparse.RawDescriptionHelpFormatter
-    one = commands.add_parser(
-        "test",
-        help="send a signed sample of each event",
-        description="Send a signed sample of each event of an instance, and print the answers.",
-        formatter_class=raw,
-        epilog=TEST,
-    )
-    add_source(one)
-    one.add_argument("--id", "--plugin", metavar="ID", help=INSTANCE_HELP)
-    one.add_argument(
-        "--event",
-        action="append",
-        default=[],
-        metavar="TYPE",
-        help="types of events, with * (default: those of the instance)",
-    )
-    one.set_defaults(run=run_test, kind=kind)
-    one = commands.add_parser(
-        "listen",
-        help="receive, verify and print events",
-        description="Receive events on this machine, verify their signatures, and print them.",
-        formatter_class=raw,
-        epilog=LISTEN,
-    )
-    one.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    one.add_argument("--port", type=int, default=8080, help="port; 0 for any (%(default)s)")
-    one.add_argument("--secret-file", type=Path, help="file with the secrets, one on each line")
-    one.add_argument("--status", type=int, default=204, help="status to answer (%(default)s)")
-    one.add_argument(
-        "--count", type=int, default=0, help="stop after this many requests; 0: never (%(default)s)"
-    )
-    one.set_defaults(run=run_listen)
-    one = commands.add_parser(
-        "schema",
-        help="print the JSON Schema of an event, or the names of all",
-        description="Print the JSON Schema of an event's data, or the names of all events.",
-    )
-    one.add_argument("event", nargs="?", help="type of event, such as message.published")
-    one.set_defaults(run=run_schema)
-    one = commands.add_parser(
-        "secret", help="make a random secret", description="Make a random secret for signatures."
-    )
-    one.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write it to a new file with mode 0600"
-    )
-    one.set_defaults(run=run_secret)
-
 
 # test -------------------------------------------------------------------------------------------------------------------
 
@@ -136,7 +65,7 @@ def run_test(arguments: argparse.Namespace) -> int:
     return asyncio.run(_test(instance, names))
 
 
-async def _test(instance: Instance, names: list[str]) -> int:
+async def _test(instance: WebhookPlugin, names: list[str]) -> int:
     probe = Probe(instance.config, instance.requests, time.monotonic)
     epoch = f"test{os.urandom(6).hex()}"
     code = 0

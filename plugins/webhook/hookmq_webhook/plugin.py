@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final
 from hookmq.plugin import (
     OBSERVERS,
     BrokerHandle,
-    CommandGroup,
     ConfigError,
     Context,
     HttpRouter,
@@ -370,14 +369,6 @@ class WebhookPlugin(Observing):
         from hookmq_webhook.routes import register
 
         register(router, self)
-
-    @classmethod
-    @hookimpl
-    def register_cli(cls, group: CommandGroup) -> None:
-        """Add the command `hookmq webhook`."""
-        from hookmq_webhook.cli import register
-
-        register(group, cls)
 
 
 def _value(config: Any, name: str) -> Any:

@@ -4,7 +4,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hookmq_example_greet import GreetPlugin
+from hookmq_example_greet.plugin import GreetPlugin
 from hookmq_testing import run_command
 from hookmq_testing.contracts import PluginContract
 from recording import Client

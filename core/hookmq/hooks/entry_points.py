@@ -1,0 +1,58 @@
+"""Find and import what installed distributions offer as entry points: plugins and commands. Listing imports nothing."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import importlib_metadata
+
+from hookmq.hooks.place import at
+from hookmq.model.errors import PluginError
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledEntry:
+    """An entry point of a distribution. `target` is ``module:attribute``.
+
+    For a plugin, `name` is the value for ``use:``. For a command, it is the word after ``hookmq``.
+    """
+
+    name: str
+    target: str
+    distribution: str
+    version: str
+    entry_point: importlib_metadata.EntryPoint
+
+
+def entries(group: str) -> tuple[InstalledEntry, ...]:
+    """Return all entry points of a group, sorted by name, without importing them. A name that two distributions offer
+    is listed twice."""
+    found: dict[tuple[str, str, str], InstalledEntry] = {}
+    for distribution in importlib_metadata.distributions():
+        # Parsing the metadata of a distribution costs far more than reading its entry points.
+        points = distribution.entry_points.select(group=group)
+        if not points:
+            continue
+        # As with imports, the first distribution with a name on sys.path shadows the others.
+        owner = distribution.metadata["Name"] or "?"
+        for point in points:
+            key = (point.name, owner.lower().replace("_", "-"), point.value)
+            if key not in found:
+                found[key] = InstalledEntry(
+                    point.name, point.value, owner, distribution.version or "", point
+                )
+    return tuple(found[key] for key in sorted(found))
+
+
+def import_entry(found: InstalledEntry, owner: str) -> Any:
+    """Import the object that an entry point names.
+
+    Raises PluginError about `owner` if the import fails.
+    """
+    where = f"{found.target} of {found.distribution} {found.version}"
+    try:
+        return found.entry_point.load()
+    except SyntaxError as error:
+        place = f"{error.filename}:{error.lineno}" if error.filename else where
+        raise PluginError(owner, f"importing {where} failed: {place}: {error.msg}") from error
+    except Exception as error:
+        raise PluginError(owner, f"importing {where} failed: {error!r}{at(error)}") from error
