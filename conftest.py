@@ -11,9 +11,12 @@ import gc
 import os
 import socket
 from collections.abc import Iterator
+from time import monotonic
 
 import pytest
+from deadlines import Deadlines
 from hypothesis import settings
+from pytest_timeout import Settings  # type: ignore[import-untyped]
 
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile(
@@ -32,6 +35,27 @@ def pytest_configure(config: pytest.Config) -> None:
     link = getattr(getattr(config, "failures_db", None), "sock", None)
     if isinstance(link, socket.socket):
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+_deadlines = Deadlines()
+
+
+def pytest_sessionstart() -> None:
+    """Watch the deadlines of tests."""
+    _deadlines.watch()
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool | None:
+    """Set the deadline of a test, in place of pytest-timeout's own thread for it."""
+    if settings.method != "thread":
+        return None
+    _deadlines.begin(item, settings, monotonic())
+    return True
+
+
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    """Forget the deadline of a test."""
+    _deadlines.end()
 
 
 def pytest_collection_finish() -> None:
