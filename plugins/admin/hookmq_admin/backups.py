@@ -31,7 +31,7 @@ async def start(call: Call) -> Any:
     if not config.backup_folder:
         raise ApiError(409, "the setting backup_folder of the plugin is empty")
     maker = maker_of(call.broker)
-    folder = Path(config.backup_folder)
+    folder = _absolute(config.backup_folder)
     async with call.services.changing:  # two requests might count the same backups
         try:
             count = await asyncio.to_thread(_count, folder)
@@ -47,6 +47,11 @@ async def start(call: Call) -> Any:
         except BackupError as error:
             raise ApiError(409, str(error)) from None
     return _shown(maker)
+
+
+def _absolute(folder: str) -> Path:
+    """Return the path for people on other machines, who do not know the broker's working folder."""
+    return Path(folder).absolute()
 
 
 def _count(folder: Path) -> int:

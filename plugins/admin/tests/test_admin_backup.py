@@ -25,7 +25,8 @@ def test_a_store_is_copied_to_the_configured_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, folder = tmp_path / "data", tmp_path / "backups"
-    site = Site(tmp_path, (storage(data),), backup_folder=str(folder), max_backups=1)
+    monkeypatch.chdir(tmp_path)
+    site = Site(tmp_path, (storage(data),), backup_folder=folder.name, max_backups=1)
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
     monkeypatch.setattr("hookmq_admin.backup_cli.INTERVAL", 0.0)

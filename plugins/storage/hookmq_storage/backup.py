@@ -1,5 +1,6 @@
 """Copy a store to a new folder as of one moment, even while a broker runs: for the command and as a service."""
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 from hookmq.plugin import Log, Runtime, StoreError
 from hookmq_toolkit.backups import BackupError, BackupStatus
 from hookmq_toolkit.durable_files import sync_folder
-from hookmq_toolkit.state_folder import lock_holder
+from hookmq_toolkit.state_folder import lock_holder, make_folder, try_lock
 
 from hookmq_storage.database import connect_reading, copy
 from hookmq_storage.folder import BUILT, DATABASE
@@ -43,18 +44,50 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
 def write_backup(folder: Path, target: Path, progress: Callable[[int, int], None]) -> int:
     """Copy the store in `folder` to the new folder `target`, and return the number of bytes. Blocks.
 
-    `progress` is called with the number of copied pages and the total. If it raises, or if the copy fails, `target` is
-    removed. Raises StoreError, OSError or sqlite3.Error.
+    The copy is made in a folder with ``.part`` appended to its name, which is renamed when it is complete and synced. A
+    kill or a power cut therefore never leaves a `target` that a broker would take for an empty store. `progress` is
+    called with the number of copied pages and the total. If it raises, or if the copy fails, the folder is removed.
+    Raises StoreError.
     """
+    target = target.absolute()
     with reading(folder) as db:
-        target.mkdir(mode=0o700, parents=True)
+        if os.path.lexists(target):
+            raise StoreError(f"{target} exists: name a new folder")
+        part = target.with_name(f"{target.name}.part")
         try:
-            copy(db, target / DATABASE, progress, pages=4096)
+            with _own_folder(part):
+                copy(db, part / DATABASE, progress, pages=4096)
+                os.rename(part, target)
+            sync_folder(target.parent)
+            return (target / DATABASE).stat().st_size
+        except (OSError, sqlite3.Error) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise StoreError(f"{folder} cannot be copied to {target}: {why}") from error
+
+
+@contextmanager
+def _own_folder(part: Path) -> Iterator[None]:
+    """Create the folder `part`, or take over one that a killed process left. Remove it if the block raises."""
+    make_folder(part)
+    held = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(held).st_uid != os.geteuid():
+            raise StoreError(f"{part} belongs to another user")
+        os.fchmod(held, 0o700)
+        if not try_lock(held):
+            raise StoreError(f"another process writes to {part}")
+        unknown = [name for name in os.listdir(part) if not name.startswith(DATABASE)]
+        if unknown:
+            raise StoreError(f"{part} contains unknown files: {unknown[0]}")
+        try:
+            for name in os.listdir(part):
+                (part / name).unlink()
+            yield
         except BaseException:
-            shutil.rmtree(target, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
             raise
-        sync_folder(target.absolute().parent)
-    return (target / DATABASE).stat().st_size
+    finally:
+        os.close(held)
 
 
 class _Stopped(Exception):
@@ -103,7 +136,7 @@ class BackupJob:
             self._status = replace(status, state="done", progress=1.0, bytes=size)
             self._log("info", "storage.backed_up", target=str(status.target), bytes=size)
             return
-        why = "the broker is stopping" if isinstance(error, _Stopped) else str(error)
+        why = "the broker is stopping" if self._runtime is None else str(error)
         self._status = replace(status, state="failed", error=why)
         self._log("error", "storage.backup_failed", target=str(status.target), error=why)
 

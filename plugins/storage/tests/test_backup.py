@@ -1,11 +1,15 @@
 """Test backups as a service: progress, result, failures, and the end of the broker."""
 
+import fcntl
+import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hookmq.plugin import StoreError
 from hookmq_storage import database
-from hookmq_storage.backup import BackupJob
+from hookmq_storage.backup import BackupJob, write_backup
 from hookmq_storage.plugin import StoragePlugin
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing import VirtualRuntime
@@ -67,6 +71,49 @@ def test_a_failure_is_reported_and_leaves_other_files_alone(
     assert job.status().state == "done"
 
 
+def test_what_a_killed_backup_left_is_replaced_and_anything_else_is_refused(
+    tmp_path: Path, store: SQLiteStore
+) -> None:
+    data, target = tmp_path / "data", tmp_path / "copy"
+    part = tmp_path / "copy.part"
+    part.mkdir(mode=0o777)
+    (part / "hookmq.db.part").write_text("half")
+    held = os.open(part, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(StoreError, match="another process writes to"):
+        write_backup(data, target, print)
+    os.close(held)
+    (part / "mine").touch()
+    with pytest.raises(StoreError, match="contains unknown files: mine"):
+        write_backup(data, target, print)
+    assert not target.exists()
+    (part / "mine").unlink()
+    assert write_backup(data, target, print) == (target / "hookmq.db").stat().st_size
+    assert (target.stat().st_mode & 0o777, part.exists()) == (0o700, False)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "next.part").symlink_to(elsewhere)
+    with pytest.raises(StoreError, match="cannot be copied to"):
+        write_backup(data, tmp_path / "next", print)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_full_disk_leaves_nothing(
+    tmp_path: Path, job: BackupJob, runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(db: Any, target: Path, progress: Any, pages: int) -> None:
+        target.write_text("half")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("hookmq_storage.backup.copy", copy)
+    job.start(tmp_path / "backups" / "copy")
+    runtime.advance(1)
+    target = tmp_path / "backups" / "copy"
+    why = f"{tmp_path / 'data'} cannot be copied to {target}: database or disk is full"
+    assert (job.status().state, job.status().error) == ("failed", why)
+    assert not list(target.parent.iterdir())
+
+
 def test_a_stop_ends_a_backup_and_removes_its_folder(
     tmp_path: Path, job: BackupJob, runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +131,7 @@ def test_a_stop_ends_a_backup_and_removes_its_folder(
     runtime.advance(1)
     assert seen == [0.25]
     assert (job.status().state, job.status().error) == ("failed", "the broker is stopping")
-    assert not (tmp_path / "copy").exists()
+    assert not list(tmp_path.glob("copy*"))
     with pytest.raises(BackupError, match="the store is not open"):
         job.start(tmp_path / "copy")
 
