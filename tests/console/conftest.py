@@ -32,9 +32,12 @@ def browser() -> Iterator[Browser]:
 def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
     """Run a broker with 130 online clients, offline clients with queues, a shared subscription and retained messages."""
     folder: Path = tmp_path_factory.mktemp("console")
-    with operated(folder) as site:
+    with operated(folder, accounts=True) as site:
         for role in ("viewer", "operator"):
             site.token(role)
+        site.ask("POST", "/groups", {"name": "staff"})
+        rule = {"allow": ["publish"], "topic": ["light/#"]}
+        site.ask("POST", "/users", {"name": "nora", "groups": ["staff"], "rules": [rule]})
         for number in range(130):
             client = site.client(f"lamp-{number:03}", username=f"floor-{number % 4}")
             if number < 20:

@@ -90,3 +90,10 @@ def test_checking_a_configuration(tab: Open, own: Operated) -> None:
     view.submit("Check a document", "Check", Configuration=text)
     view.count("Changes that a reload would make", 1)
     assert own.ask("GET", "/log/level")["configured"] == "info"
+
+
+def test_a_broker_without_accounts_says_what_to_configure(tab: Open, own: Operated) -> None:
+    view = tab("status of 409", at=own).sign_in()
+    view.go("accounts", "Users and groups")
+    view.sees(view.page.get_by_text("need the plugin accounts"))
+    view.sees(view.page.get_by_text("- use: accounts"))

@@ -19,6 +19,8 @@ PAGES = {
     "log": "Log",
     "plugins": "Plugins",
     "access": "Access",
+    "accounts": "Users and groups",
+    "user/nora": "nora",
     "configuration": "Configuration",
     "maintenance": "Maintenance",
     "tokens": "Tokens",
@@ -179,10 +181,10 @@ def test_plugins_and_the_configuration(tab: Open) -> None:
     view.until("() => document.querySelector('pre').textContent.startsWith('version: 1')")
 
 
-@pytest.mark.parametrize(("role", "hidden"), [("viewer", 6), ("operator", 4), ("admin", 0)])
+@pytest.mark.parametrize(("role", "hidden"), [("viewer", 7), ("operator", 4), ("admin", 0)])
 def test_a_role_sees_only_its_pages(tab: Open, role: str, hidden: int) -> None:
     view = tab().sign_in(role)
-    assert view.page.locator("#nav a").count() == len(PAGES) - 1 - hidden
+    assert view.page.locator("#nav a").count() == len(PAGES) - 2 - hidden
     view.go("tokens", "Tokens" if role == "admin" else "Overview")
     view.go("client/lamp-001", "lamp-001")
     view.count("Subscriptions", 2)

@@ -30,13 +30,17 @@ plugins:
     config: {{path: {folder}/data}}
   - use: ratelimit
     config: {{limits: []}}
-  - use: admin
+{accounts}  - use: admin
     config:
       first_token_file: {folder}/admin.token
       backup_folder: {folder}/backups
       history_interval: 1s
       tail_rate: 1000
       failures: 1000
+"""
+ACCOUNTS = """\
+  - use: accounts
+    config: {unknown: ignore, anonymous: ignore, argon2: {memory: 1MiB, passes: 1, lanes: 1}}
 """
 PORTS = {"tcp": 0, "ws": 0, "http": 0}
 
@@ -137,10 +141,13 @@ class Operated:
 
 
 @contextmanager
-def operated(folder: Path, ports: Mapping[str, int] = PORTS) -> Iterator[Operated]:
-    """Run a broker until the block ends. By default, the kernel chooses its ports."""
+def operated(
+    folder: Path, ports: Mapping[str, int] = PORTS, accounts: bool = False
+) -> Iterator[Operated]:
+    """Run a broker until the block ends, if wanted with the plugin `accounts`. By default, the kernel chooses its
+    ports."""
     file = folder / "hookmq.yaml"
-    file.write_text(CONFIG.format(folder=folder, **ports))
+    file.write_text(CONFIG.format(folder=folder, accounts=ACCOUNTS if accounts else "", **ports))
     with serving("-c", str(file)) as served:
         site = Operated(served, folder)
         try:

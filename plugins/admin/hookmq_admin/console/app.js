@@ -3,6 +3,8 @@ import { ask, forget, identify, keep, may, Refused, signedIn } from "./api.js";
 import { field, form, node } from "./dom.js";
 import { cut } from "./format.js";
 import access from "./pages/access.js";
+import { group, user } from "./pages/account.js";
+import accounts from "./pages/accounts.js";
 import audit from "./pages/audit.js";
 import client from "./pages/client.js";
 import clients from "./pages/clients.js";
@@ -26,8 +28,10 @@ const PAGES = {
   subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
   mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], log: [log, "Log", "operator"],
   plugins: [plugins, "Plugins", "viewer"], access: [access, "Access", "operator"],
+  accounts: [accounts, "Users and groups", "operator"], user: [user, "", "operator"], group: [group, "", "operator"],
   configuration: [configuration, "Configuration", "admin"], maintenance: [maintenance, "Maintenance", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
+const PARENTS = { client: "clients", user: "accounts", group: "accounts" };
 const main = document.getElementById("main");
 const bar = document.getElementById("status");
 const nav = document.getElementById("nav");
@@ -125,8 +129,8 @@ async function show() {
   nav.hidden = account.hidden = menu.hidden = false;
   open(false);
   nav.replaceChildren(...Object.entries(PAGES).filter(([, [, title, role]]) => title && may(role)).map(([key, [, title]]) =>
-    node("a", { href: `#/${key}`, "aria-current": key === page || (key === "clients" && page === "client") ? "page" : null }, title)));
-  document.title = `${PAGES[page][1] || "Client"} – HookMQ`;
+    node("a", { href: `#/${key}`, "aria-current": key === (PARENTS[page] ?? page) ? "page" : null }, title)));
+  document.title = `${PAGES[page][1] || cut(own.part, 60)} – HookMQ`;
   main.replaceChildren();
   PAGES[page][0](own, main);
   return undefined;
