@@ -10,7 +10,7 @@ A broker that is given no folder keeps its state in a temporary folder.
 import gc
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from time import monotonic
 
 import pytest
@@ -58,10 +58,17 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
     _deadlines.end()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector from walking the collected tests again and again: they stay until the end."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        result = yield
+        gc.collect()
+        gc.freeze()
+        return result
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
