@@ -96,9 +96,11 @@ class TraceEvent:
 
 
 class Trace(Protocol):
-    """A running trace. Iterate over its events with ``async for``; the iteration ends when the trace does.
+    """A running trace. Iterate over its events with ``async for``; the iteration ends when the trace does. While one
+    reader waits for an event, another one gets a RuntimeError.
 
-    At most 10,000 events wait to be read. Further events are skipped.
+    Connections that are open when the trace starts are added within the next turns, 200 in each. At most 10,000 events
+    wait to be read. Further events are skipped.
     """
 
     @property

@@ -24,6 +24,8 @@ class RunningTrace:
         self.request = request
         self.ended = ""
         self.skipped = 0
+        self.connections = 0
+        """The number of connections whose packets are traced."""
         self._runtime = runtime
         self._ending = ending
         self._events: deque[TraceEvent] = deque()
@@ -119,6 +121,8 @@ class RunningTrace:
         while not self._events:
             if self.ended:
                 raise StopAsyncIteration
+            if self._reader is not None and not self._reader.done():
+                raise RuntimeError("another reader of this trace waits for its next event")
             self._reader = self._runtime.promise()
             await self._reader
         return self._events.popleft()

@@ -10,6 +10,7 @@ from hookmq.broker.state import BrokerState
 from hookmq.broker.tracing.connection_tap import ConnectionTap
 from hookmq.broker.tracing.running_trace import RunningTrace, shortened
 from hookmq.broker.tracing.timed_calls import timed_chains, topic_of
+from hookmq.broker.tracing.visit import Visit
 from hookmq.hooks.chain import Chains, HookImplementation, any_matches
 from hookmq.hooks.instance import KeptState, PluginInstance
 from hookmq.hooks.stats import HookStats
@@ -47,10 +48,17 @@ class Traces:
         self._connections = connections
         self._running: list[RunningTrace] = []
         self._taps: dict[ClientConnection, ConnectionTap] = {}
+        self._refolding: Visit | None = None
+        """The visit that gives every connection its new chains, while it runs."""
+        self._visits: dict[RunningTrace, Visit] = {}
+        """The visits that look for the clients of traces that have just started."""
         self._next_on_drop = state.on_drop
 
     def start(self, instance: PluginInstance, request: TraceRequest) -> RunningTrace:
-        """Start a trace for a plugin. The trace ends when the plugin stops. Raises PluginError."""
+        """Start a trace for a plugin. The trace ends when the plugin stops. Raises PluginError.
+
+        Connections that open from now on are traced at once. Those that are open are visited in slices.
+        """
         if len(self._running) >= MAX_TRACES:
             raise PluginError(instance.id, f"{MAX_TRACES} traces are running, which is the limit")
         if request.filter:
@@ -70,14 +78,23 @@ class Traces:
             self._state.wrap_chains = self._wrapped
         self._watch()
         if request.selects_clients:
-            for connection in tuple(self._connections):
-                self._consider(connection, trace)
+            visit = Visit(
+                self._state.runtime,
+                self._connections,
+                partial(self._consider, trace),
+                partial(self._visits.pop, trace),
+            )
+            self._visits[trace] = visit
+            visit.run()
         else:
             self._refold()
         return trace
 
     def _ending(self, kept: KeptState, trace: RunningTrace) -> None:
         self._running.remove(trace)
+        visit = self._visits.pop(trace, None)
+        if visit is not None:
+            visit.cancel()
         kept.farewells = [
             one for one in kept.farewells
             if not (isinstance(one, partial) and one.func == trace.stop)
@@ -99,7 +116,7 @@ class Traces:
 
     # connections -------------------------------------------------------------------------------------------------
 
-    def _consider(self, connection: ClientConnection, trace: RunningTrace) -> None:
+    def _consider(self, trace: RunningTrace, connection: ClientConnection) -> None:
         """Trace an open connection if the trace selects it, or watch for its CONNECT."""
         if connection.in_process or connection.phase is Phase.CLOSED:
             return
@@ -123,9 +140,10 @@ class Traces:
                 self._tap(connection, trace)
 
     def _tap(self, connection: ClientConnection, trace: RunningTrace) -> None:
-        if sum(trace in tap.traces for tap in self._taps.values()) >= MAX_CONNECTIONS:
-            return
         tap = self._taps.get(connection)
+        if trace.connections >= MAX_CONNECTIONS or (tap is not None and trace in tap.traces):
+            return
+        trace.connections += 1
         if tap is not None:
             tap.traces.append(trace)
             return
@@ -134,7 +152,9 @@ class Traces:
         tap.insert()
 
     def _gone(self, connection: ClientConnection) -> None:
-        self._taps.pop(connection, None)
+        tap = self._taps.pop(connection, None)
+        for trace in tap.traces if tap is not None else ():
+            trace.connections -= 1
 
     def _wrapped(self, connection: Any, chains: Chains) -> Chains:
         tap = self._taps.get(connection)
@@ -146,13 +166,20 @@ class Traces:
         return [trace for trace in self._running if not trace.request.selects_clients]
 
     def _refold(self) -> None:
-        """Rebuild the chains of all clients, with or without recorded calls."""
-        state = self._state
-        state.hooks.wrap(self._recorded_chains if self._wide() else None)
-        for connection in tuple(self._connections):
-            connection.rechain()
-            connection.forget_decisions()
-        state.router.clear_cache()
+        """Rebuild the chains of all clients, with or without recorded calls. Connections that open from now on have
+        the new chains."""
+        if self._refolding is not None:
+            self._refolding.cancel()
+        self._state.hooks.wrap(self._recorded_chains if self._wide() else None)
+        self._refolding = Visit(
+            self._state.runtime, self._connections, _renew_chains, self._refolded
+        )
+        self._refolding.run()
+
+    def _refolded(self) -> None:
+        """Compile the routes again: they contain the calls of `on_deliver` that each connection had."""
+        self._refolding = None
+        self._state.router.clear_cache()
 
     def _recorded_chains(self, chains: Chains) -> Chains:
         found = timed_chains(self._state.runtime, chains, self._called)
@@ -278,6 +305,11 @@ class _Watch:
         assert isinstance(packet, Connect)
         self._traces.connecting(connection, packet)
         connection.table[_CONNECT](connection, packet)
+
+
+def _renew_chains(connection: ClientConnection) -> None:
+    connection.rechain()
+    connection.forget_decisions()  # cached publishes contain the calls of the old chains
 
 
 def _slow_call(filter: str) -> HookImplementation:

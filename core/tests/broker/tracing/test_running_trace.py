@@ -54,6 +54,46 @@ def test_events_are_read_while_they_arrive_and_after_the_end(harness: Harness) -
     assert (trace.ended, len(ended)) == ("the time is over", 1)
 
 
+def test_a_second_reader_is_refused_while_the_first_waits(harness: Harness) -> None:
+    trace = RunningTrace(harness.clock, TraceRequest(client_id="a"), lambda _: None)
+    first, errors = Read(harness, trace), []
+    harness.settle()
+
+    async def second() -> None:
+        await anext(trace)
+
+    harness.clock.spawn(second(), lambda _, error: errors.append(error))
+    harness.settle()
+    assert [str(error) for error in errors] == [
+        "another reader of this trace waits for its next event"
+    ]
+    assert isinstance(errors[0], RuntimeError)
+    offer(trace, 1)
+    harness.settle()
+    assert [event.name for event in first.events] == ["0"]
+    trace.stop()
+    harness.settle()
+    assert first.done
+
+
+def test_a_reader_that_was_canceled_can_be_followed_by_another(harness: Harness) -> None:
+    trace = RunningTrace(harness.clock, TraceRequest(client_id="a"), lambda _: None)
+
+    async def wait() -> None:
+        await anext(trace)
+
+    cancel = harness.clock.spawn(wait(), lambda *_: None)
+    harness.settle()
+    cancel()
+    harness.settle()
+    read = Read(harness, trace)
+    harness.settle()
+    offer(trace, 1)
+    harness.settle()
+    assert [event.name for event in read.events] == ["0"]
+    trace.stop()
+
+
 def test_events_above_the_rate_are_counted(harness: Harness) -> None:
     trace = RunningTrace(harness.clock, TraceRequest(client_id="a", rate=3), lambda _: None)
     read = Read(harness, trace)

@@ -1,11 +1,21 @@
 """Test which clients and messages a trace follows, and that nothing of a trace remains in the broker when it ends."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.broker.tracing import traces
-from hookmq.plugin import Allow, Deny, PluginError, Trace, TraceEvent, TraceKind, TraceRequest
+from hookmq.broker.tracing import timed_calls, traces, visit
+from hookmq.plugin import (
+    Allow,
+    Connect,
+    Deny,
+    PluginError,
+    Trace,
+    TraceEvent,
+    TraceKind,
+    TraceRequest,
+)
 from hookmq_testing import Harness, HookRecorder
 
 Make = Callable[..., Harness]
@@ -225,3 +235,144 @@ def test_switching_an_observer_does_not_end_a_trace(broker_harness: Make) -> Non
     harness.handle("p").observe("on_dropped", False)
     harness.connect("a").publish("t")
     assert [one.name for one in read(harness, trace)] == ["published"]
+
+
+# slices ----------------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """Counts the connections that traces visit in each turn."""
+
+    def __init__(self, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(visit, "SLICE", 2)
+        self.now = 0
+        self.visits: Counter[int] = Counter()
+        original = visit.Visit.run
+        turns = self
+
+        def run(self: Any) -> None:
+            turns.now += 1
+            called = self._visit
+
+            def count(connection: Any) -> None:
+                turns.visits[turns.now] += 1
+                called(connection)
+
+            self._visit = count
+            original(self)
+            self._visit = called
+
+        monkeypatch.setattr(visit.Visit, "run", run)
+
+
+def chained(harness: Harness) -> set[str]:
+    """Return the client ids whose chains are recorded."""
+    state = harness.broker.state
+    return {
+        client_id
+        for client_id, session in state.sessions.items()
+        if session.connection is not None
+        and any(
+            isinstance(call.function, timed_calls._TimedFunction)
+            for call in session.connection.chains.on_publish
+        )
+    }
+
+
+@pytest.mark.parametrize("wanted", [{"filter": "t"}, {"plugin": "p"}])
+def test_a_trace_of_topics_starts_and_ends_in_slices(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, str]
+) -> None:
+    clients = [harness.connect(f"c{number}") for number in range(5)]
+    turns = Turns(harness, monkeypatch)
+    trace = start(harness, **wanted)
+    assert len(chained(harness)) == 2
+    clients.append(harness.connect("new"))  # it has the recorded chains from the beginning
+    assert "new" in chained(harness)
+    harness.settle()
+    assert chained(harness) == {"c0", "c1", "c2", "c3", "c4", "new"}
+    for client in clients:
+        client.publish("t")
+    trace.stop()
+    assert len(chained(harness)) == 4
+    harness.settle()
+    assert chained(harness) == set()
+    publishers = {one.client_id for one in read(harness, trace) if one.name == "on_publish"}
+    assert publishers == {"c0", "c1", "c2", "c3", "c4", "new"}
+    assert list(turns.visits.values()) == [2, 2, 1, 2, 2, 2]
+
+
+def test_a_trace_of_clients_looks_for_them_in_slices(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [harness.connect(f"c{number}", username="ann") for number in range(5)]
+    turns = Turns(harness, monkeypatch)
+    trace, second = start(harness, username="ann"), start(harness, client_id="c4")
+    state = harness.broker.state
+    new = harness.connect("new", username="ann")
+    harness.settle()
+    for client in (*clients, new):
+        client.publish("t")
+    found = read(harness, trace)
+    assert [one.client_id for one in found if one.name == "PUBLISH"] == [
+        "c0", "c1", "c2", "c3", "c4", "new",
+    ]  # fmt: skip
+    assert [one.name for one in read(harness, second)].count("PUBLISH") == 1
+    assert set(turns.visits.values()) == {1, 2}
+    assert sum(turns.visits.values()) == 10
+    assert state.on_accept is None
+
+
+@pytest.mark.parametrize("wanted", [{"filter": "t"}, {"username": "ann"}])
+def test_a_trace_that_ends_while_it_starts_leaves_nothing_behind(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, str]
+) -> None:
+    clients = [harness.connect(f"c{number}", username="ann") for number in range(5)]
+    connections: list[Any] = [one.connection for one in harness.broker.sessions.values()]
+    before = [(one.table, one.wire, one.on_end) for one in connections]
+    turns = Turns(harness, monkeypatch)
+    trace = start(harness, **wanted)
+    trace.stop()
+    harness.settle()
+    assert turns.visits[1] == 2
+    assert max(turns.visits.values()) == 2
+    assert [(one.table, one.wire, one.on_end) for one in connections] == before
+    assert all(one.shortcuts for one in connections)
+    assert chained(harness) == set()
+    assert harness.broker.state.hooks.wrapping is None
+    for client in clients:
+        client.publish("t")
+    assert read(harness, trace) == []
+
+
+def test_a_client_that_connects_during_the_search_is_traced_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is watched for another trace, and the visit of this trace comes after its CONNECT."""
+    other = start(harness, client_id="other")
+    for number in range(9):
+        harness.connect(f"c{number}")
+    late = harness.open()
+    monkeypatch.setattr(visit, "SLICE", 2)
+    trace = start(harness, client_id="late")
+    late.send(Connect("late", 5, True, 0))
+    harness.settle()
+    late.publish("t")
+    found = read(harness, trace)
+    assert [one.name for one in found].count("CONNECT") == 1
+    assert [one.name for one in found].count("PUBLISH") == 1
+    other.stop()
+
+
+def test_a_connection_that_closes_before_its_visit(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [harness.connect(f"c{number}", username="ann") for number in range(5)]
+    monkeypatch.setattr(visit, "SLICE", 2)
+    narrow, wide = start(harness, username="ann"), start(harness, filter="t")
+    clients[4].disconnect()
+    harness.settle()
+    clients[3].publish("t")
+    for trace in (narrow, wide):
+        assert "on_publish" in [one.name for one in read(harness, trace)]
+    assert chained(harness) == set()
