@@ -16,6 +16,7 @@ from hookmq_admin import (
     diagnosis_cli,
     drain_cli,
     log_cli,
+    streams_cli,
     trace_cli,
 )
 from hookmq_admin.api_client import (
@@ -116,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diagnosis_cli.register(command)
     trace_cli.register(command)
     log_cli.register(commands, command)
+    streams_cli.register(command)
     drain_cli.register(command)
     backup_cli.register(command)
     command("listeners", "List the listeners", _listeners)

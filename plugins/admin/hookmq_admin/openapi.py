@@ -19,6 +19,7 @@ from hookmq_admin import (
     draining,
     logs,
     messages,
+    streams,
     system,
     tracing,
 )
@@ -45,7 +46,7 @@ OPENAPI: Final = Route(
 )  # fmt: skip
 ROUTES: Final = (
     *system.ROUTES, *logs.ROUTES, *draining.ROUTES, *backups.ROUTES, *clients.ROUTES, *messages.ROUTES,
-    *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
+    *streams.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 

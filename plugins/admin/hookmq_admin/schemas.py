@@ -120,6 +120,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
         id=TEXT, use=TEXT, version=TEXT, listeners=maybe(listed(TEXT)), filters=maybe(listed(TEXT)), disabled=TEXT,
         circuit_open=FLAG, hooks=listed(ref("Hook")),
     ),
+    "Stream": record(
+        plugin=TEXT, name=TEXT, kind={"type": "string", "enum": ["log", "queue"]}, messages=WHOLE, bytes=WHOLE,
+        oldest={"type": ["number", "null"], "description": "approximate age of the oldest message in seconds"},
+        consumers=listed(record(
+            name=TEXT, lag={"type": "integer", "description": "messages that it has not committed"},
+            committed_at=maybe(TIME),
+        )),
+        error={"type": "string", "description": "why the consumers are unknown; otherwise empty"},
+    ),
     "Overview": record(
         version=TEXT, time=TIME, started_at=TIME, uptime=SECONDS, connections=WHOLE, sessions=WHOLE,
         subscriptions=WHOLE, retained_messages=WHOLE,

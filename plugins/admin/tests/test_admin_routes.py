@@ -32,6 +32,7 @@ SAMPLES = {
     "getHistory": Sample("/history", {"series": "connections,loop_lag", "since": "0", "limit": "5"}),
     "listListeners": Sample("/listeners"),
     "listPlugins": Sample("/plugins"),
+    "listStreams": Sample("/streams"),
     "getConfiguration": Sample("/configuration"),
     "reloadConfiguration": Sample("/configuration/reload"),
     "getBackup": Sample("/backup"),

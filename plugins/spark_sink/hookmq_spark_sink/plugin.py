@@ -16,10 +16,12 @@ from hookmq.plugin import (
     hookimpl,
 )
 from hookmq.server_api import server_context
+from hookmq_toolkit.streams import SERVICE
 
 from hookmq_spark_sink import consumers, files
 from hookmq_spark_sink.config import SparkSinkConfig
 from hookmq_spark_sink.process import ReaderProcess
+from hookmq_spark_sink.status import SparkStreams
 from hookmq_spark_sink.stream import Stream
 
 STOP: Final = 5.0
@@ -40,6 +42,8 @@ class SparkSinkPlugin(Plugin):
         self._boot = os.urandom(16)
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
+        owner = SparkStreams(lambda: self.streams, lambda: self._broker)
+        self.offered_services = {SERVICE: owner}
 
     @property
     def notes(self) -> Sequence[str]:

@@ -34,12 +34,15 @@ Rows = dict[int, list[Message]]
 
 @dataclass(slots=True)
 class Summary:
-    """A summary of one segment: each partition's first offset and end. `newest` is a timestamp in µs."""
+    """A summary of one segment: each partition's first offset and end. `newest` is a timestamp in µs, and `oldest` that
+    of the newest message in the first block.
+    """
 
     base: int
     end: int
     parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     newest: int = 0
+    oldest: int = 0
     blocks: int = 0
     size: int = 0
 
@@ -48,6 +51,8 @@ class Summary:
         first = self.parts.get(head.partition, (head.base, 0))[0]
         self.parts[head.partition] = (first, head.end)
         self.newest = max(self.newest, head.max_timestamp)
+        if not self.blocks:
+            self.oldest = head.max_timestamp
         self.blocks += 1
         self.end += head.rows
 
@@ -56,7 +61,8 @@ def summary(index: SegmentIndex) -> Summary:
     """Return a summary of an indexed segment."""
     parts = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
     newest = max((part.highs[-1] for part in index.parts.values()), default=0)
-    return Summary(index.base, index.end, parts, newest, index.blocks, index.position)
+    oldest = min((part.highs[0] for part in index.parts.values()), default=0)
+    return Summary(index.base, index.end, parts, newest, oldest, index.blocks, index.position)
 
 
 @dataclass
@@ -488,6 +494,11 @@ class Stream:
     def size(self) -> int:
         """Return the stored size in bytes, including an estimate for buffered messages."""
         return self._stored + self._pending
+
+    @property
+    def oldest(self) -> float | None:
+        """Return the approximate time of the oldest message in epoch seconds, or None if the stream is empty."""
+        return next((one.oldest / 1e6 for one in self.summaries if one.blocks), None)
 
     def _log(self, level: str, event: str, **fields: object) -> None:
         self._runtime.log(level, event, plugin=self._plugin, stream=self.config.name, **fields)

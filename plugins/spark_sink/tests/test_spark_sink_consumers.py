@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.plugin import Context, MetricRegistry
+from hookmq.plugin import Context, MetricRegistry, StoreError
 from hookmq_spark_sink import files
 from hookmq_spark_sink.config import Access, ApiConfig, SparkSinkConfig, StreamConfig
 from hookmq_spark_sink.consumers import SILENT_AFTER, ConsumerState, notes, states
@@ -135,5 +135,5 @@ def test_a_damaged_list_of_declared_consumers_is_replaced(keep: Any) -> None:
 def test_an_invalid_list_of_declared_consumers_is_refused(keep: Any, text: str) -> None:
     kept = keep()
     (kept.stream.folder / "declared.json").write_text(text)
-    with pytest.raises(files.StoreError):
+    with pytest.raises(StoreError):
         files.read_declared(kept.stream.folder)

@@ -22,6 +22,7 @@ from hookmq.plugin import (
 from hookmq.storage_api import StoreFailed
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.service_url import clear_text_host
+from hookmq_toolkit.streams import SERVICE
 from hookmq_toolkit.tls_client import check_tls
 
 from hookmq_webhook import catalog
@@ -39,6 +40,7 @@ from hookmq_webhook.queues import MemoryQueue, Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender as HttpSender
 from hookmq_webhook.spans import report
+from hookmq_webhook.status import QueueOwner
 
 JOURNALED: Final = frozenset({"message.published", "will.published"})
 """Event types that come from the journal instead of a hook in the `at_least_once` mode."""
@@ -76,6 +78,7 @@ class WebhookPlugin(Observing):
         self._runtime: Runtime | None = None
         self._stopping = False
         self._burial: Burial | None = None
+        self.offered_services = {SERVICE: QueueOwner(self)}
 
     def _idle_hooks(self, filters: Filters) -> frozenset[str]:
         types = filters.types

@@ -11,6 +11,7 @@ import pytest
 from hookmq.mqtt_api import Puback
 from hookmq.plugin import BrokerHandle, ConfigError, Context, MetricRegistry, Plugin, hookimpl
 from hookmq_testing import DurableStore, Harness, PluginContract, make_plugin, run_command
+from hookmq_toolkit import streams
 from hookmq_toolkit.spans import SERVICE
 from hookmq_toolkit.tls_client import TlsConfig
 from hookmq_webhook.config import (
@@ -815,3 +816,22 @@ def test_settings_that_cannot_change_keep_the_running_configuration(
         with pytest.raises(ConfigError, match=says):
             plugin.reconfigure(changed(plugin, **values))
         assert plugin.config is before
+
+
+@pytest.mark.parametrize(("mode", "name"), [("at_least_once", "outbox"), ("best_effort", "queue")])
+def test_the_queue_is_described_as_a_stream(tmp_path: Path, mode: str, name: str) -> None:
+    world, service, _ = harness(tmp_path, DurableStore(), mode=mode, events=("message.published",))
+    with world:
+        owner = world.handle("hook").services(streams.SERVICE)["hook"]
+        assert isinstance(owner, streams.StreamOwner)
+        [empty] = world.clock.run(owner.list_streams())
+        assert empty == streams.StreamStatus(name, "queue", 0, 0)
+        service.answer = Answer(Verdict.AGAIN, "status 503")
+        world.connect("one").publish("a", b"x" * 100, qos=1)
+        world.advance(2)
+        [found] = world.clock.run(owner.list_streams())
+        assert (found.name, found.kind, found.messages) == (name, "queue", 1)
+        assert found.bytes > 100
+        assert found.oldest is not None
+        assert 2 <= found.oldest < 4
+        service.answer = Answer(Verdict.ARRIVED)

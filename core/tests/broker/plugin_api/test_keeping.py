@@ -433,7 +433,7 @@ def test_when_committed_leaves_an_exemplar(broker_harness: Make) -> None:
     assert found[1:] == (TRACE, harness.clock.time())
     for wrong in (1, "x", TRACE.upper()):
         with pytest.raises(PluginError, match="cannot wait for a commit"):
-            broker.when_committed(wrong)  # type: ignore[arg-type]
+            broker.when_committed(wrong)
 
 
 def test_when_committed_without_a_store(broker_harness: Make) -> None:

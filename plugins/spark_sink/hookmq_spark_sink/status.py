@@ -1,0 +1,50 @@
+"""Describe the streams to other plugins; see `hookmq_toolkit.streams`."""
+
+from collections.abc import Callable
+from functools import partial
+
+from hookmq.plugin import BrokerHandle, StoreError
+from hookmq_toolkit.streams import StreamConsumer, StreamStatus
+from hookmq_toolkit.threads import in_thread
+
+from hookmq_spark_sink import consumers, files
+from hookmq_spark_sink.stream import Stream
+
+
+class SparkStreams:
+    """Implements `hookmq_toolkit.streams.StreamOwner`. `streams` and `broker` are those of the running plugin."""
+
+    def __init__(
+        self, streams: Callable[[], list[Stream]], broker: Callable[[], BrokerHandle | None]
+    ) -> None:
+        self._streams = streams
+        self._broker = broker
+
+    async def list_streams(self) -> list[StreamStatus]:
+        """Return the streams. Their consumers are read in a thread."""
+        broker = self._broker()
+        if broker is None:
+            return []
+        return [await _status(broker, one) for one in self._streams()]
+
+
+async def _status(broker: BrokerHandle, stream: Stream) -> StreamStatus:
+    read = partial(files.read_consumers, stream.folder, stream.log.id)
+    error = ""
+    try:
+        known = await in_thread(broker.runtime, read)
+    except StoreError as failed:
+        known, error = {}, str(failed)
+    found = consumers.states(stream.config.consumers, known, stream.earliest, stream.latest)
+    oldest = stream.oldest
+    return StreamStatus(
+        stream.config.name,
+        "log",
+        sum(stream.latest) - sum(stream.earliest),
+        stream.size,
+        None if oldest is None else max(0.0, broker.time() - oldest),
+        ()
+        if error
+        else tuple(StreamConsumer(one.name, one.lag, one.updated or None) for one in found),
+        error,
+    )

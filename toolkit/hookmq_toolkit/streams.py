@@ -1,0 +1,51 @@
+"""The service with which a plugin describes its streams: messages that it keeps for consumers outside the broker.
+
+A plugin offers a `StreamOwner` in `Plugin.offered_services` under the name `SERVICE`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, runtime_checkable
+
+SERVICE: Final = "streams"
+"""The name of the service in `Plugin.offered_services`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConsumer:
+    """A consumer of a stream.
+
+    - `lag`: the messages that it has not committed.
+    - `committed_at`: the time of its last commit in epoch seconds, or None.
+    """
+
+    name: str
+    lag: int
+    committed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """The state of a stream.
+
+    - `kind`: a ``log`` keeps messages for a time or up to a size, a ``queue`` until they are delivered.
+    - `messages`, `bytes`: the messages in the stream, and their approximate size.
+    - `oldest`: the approximate age of the oldest message in seconds, or None.
+    - `error`: why `consumers` is empty, if they cannot be read.
+    """
+
+    name: str
+    kind: Literal["log", "queue"]
+    messages: int
+    bytes: int
+    oldest: float | None = None
+    consumers: tuple[StreamConsumer, ...] = ()
+    error: str = ""
+
+
+@runtime_checkable
+class StreamOwner(Protocol):
+    """A plugin with streams. Await the method only on the event loop."""
+
+    async def list_streams(self) -> Sequence[StreamStatus]:
+        """Return the plugin's streams, in the order of its configuration. This does not block the event loop."""
