@@ -68,7 +68,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     """Run a broker until it stops. Raises StoreError if its store failed."""
     from hookmq.broker import Broker
     from hookmq.cli.summary import banner, notices
-    from hookmq.config.config_check import check_document
+    from hookmq.config.config_check import ConfigChecker
     from hookmq.config.hot_reload import HotReload, finished, start_plugins
     from hookmq.config.show import show
     from hookmq.server.asyncio_runtime import AsyncioRuntime
@@ -113,8 +113,8 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     server = PluginServer(broker, config.listeners, runtime, reload=reload)
     live = HotReload(config, hooks, broker, server, lambda: config_of(arguments))
     broker.configuration = lambda: show(live.config, origins=False)
-    broker.check_config = lambda text: check_document(
-        text, lambda given: config_of(arguments, given), live.config
+    broker.check_config = ConfigChecker(
+        lambda given: config_of(arguments, given), lambda: live.config
     )
     event_log = broker.event_log = ServerLog(runtime, lambda: live.config.log.level)
     try:

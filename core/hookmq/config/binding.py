@@ -439,13 +439,12 @@ class ConfigBinder:
         )
 
     def _reveals(self, message: str) -> bool:
-        """Return whether `message` contains a value from ``$env`` or ``$file``, perhaps that of a different key."""
-        return any(
-            part in message
-            for node in self.nodes.values()
-            if node.secret and node.text
-            for part in (node.text, repr(node.text)[1:-1], node.text.strip()[:_SEEN])
+        """Return whether `message` contains the beginning of a value from ``$env`` or ``$file``, perhaps that of a
+        different key."""
+        beginnings = (
+            node.text.strip()[:_SEEN] for node in self.nodes.values() if node.secret and node.text
         )
+        return any(one in message or repr(one)[1:-1] in message for one in beginnings)
 
     def _model(self, node: YamlNode, kind: Any, path: KeyPath) -> Any:
         if node.value is not None and not isinstance(node.value, dict):

@@ -28,11 +28,11 @@ def compare(old: Config, new: Config) -> ReloadReport:
     restart: list[SettingChange] = []
     moved = moved_listeners(old, new)
     hidden = _secret_names(old) | _secret_names(new)
+    secrets = _secret_paths(old) | _secret_paths(new)
     for path, before, after in _differences(old, new, ()):
         secret = (
             any(is_secret_path(path[: end + 1]) for end in range(len(path)))
-            or _is_secret(old, path)
-            or _is_secret(new, path)
+            or path in secrets
             or (path == ("plugins", "order") and bool(hidden))
         )
         named = (path[0], MASK, *path[2:]) if path[:2] in hidden else path
@@ -98,21 +98,23 @@ def _live(path: KeyPath, before: Any, after: Any) -> bool:
     return path[0] not in ("loop", "version") and dotted(path) not in RESTART_KEYS
 
 
-def _is_secret(config: Config, path: KeyPath) -> bool:
-    """Return whether the value at `path` came from ``$env`` or ``$file``."""
+def _secret_paths(config: Config) -> frozenset[KeyPath]:
+    """Return the paths, as `_differences` yields them, of values from ``$env`` or ``$file`` and of all that contains
+    such a value."""
     if config.origin is None:
-        return False
-    real = list(path)
-    if len(path) > 1 and path[0] in ("listeners", "plugins"):
-        entries: tuple[Any, ...] = getattr(config, str(path[0]))
-        names = list(_by_name(entries) or {})
-        if path[1] not in names:
-            return False
-        real[1] = names.index(str(path[1]))
-    prefix = tuple(real)
-    return any(
-        node.secret for at, node in config.origin.nodes.items() if at[: len(prefix)] == prefix
-    )
+        return frozenset()
+    names = {
+        section: list(_by_name(getattr(config, section)) or {})
+        for section in ("listeners", "plugins")
+    }
+    found: set[KeyPath] = set()
+    for at, node in config.origin.nodes.items():
+        if not node.secret:
+            continue
+        if len(at) > 1 and at[0] in names:
+            at = (at[0], names[str(at[0])][int(at[1])], *at[2:])
+        found.update(at[:end] for end in range(1, len(at) + 1))
+    return frozenset(found)
 
 
 def _secret_names(config: Config) -> frozenset[KeyPath]:

@@ -9,7 +9,8 @@ from hookmq.config.diagnostics import ConfigProblems, KeyPath, nearest
 from hookmq.config.yaml_document import YamlNode, scalar
 from hookmq.server.files import open_regular, shown_path
 
-MAX_FILE: Final = 1 << 20
+MAX_FILE: Final = 1 << 16
+"""Most bytes of a file. A document may name thousands, and all of their texts are in memory."""
 KINDS: Final = ("$env", "$file")
 
 

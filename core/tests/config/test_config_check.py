@@ -1,11 +1,19 @@
 """Test the check of a configuration document against the configuration in force."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hookmq.config.config_check import check_document
+from hookmq.config.config_check import MOST, ConfigChecker, check_document
 from hookmq.config.model import Config, loads
+from hookmq.hooks.entry_points import InstalledEntry
+from hookmq.model.errors import ConfigError
 from hookmq.model.reload_report import ConfigCheck, ConfigMistake, ReloadReport
+from hookmq.plugin import Plugin, hookimpl
 
 BASE = """version: 1
 listeners: [{name: a, bind: '127.0.0.1:0'}]
@@ -89,6 +97,104 @@ def test_no_mistake_and_no_change_shows_a_file(tmp_path: Path, section: str, con
     found = check("version: 1\n" + section.replace("FILE", "{$file: secret}"), tmp_path)
     assert found.mistakes or found.changes
     assert "hunter2" not in repr(found)
+
+
+@dataclass(frozen=True)
+class Settings:
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.text.startswith("hunter"):
+            raise KeyError(self.text)
+
+
+class Keeper(Plugin):
+    Config = Settings
+
+    @hookimpl
+    def provide_store(self) -> None:
+        raise AssertionError("no plugin is constructed")
+
+
+class Supple(Keeper):
+    def reconfigure(self, config: object) -> None:
+        raise AssertionError("no plugin is constructed")
+
+
+class Plain(Plugin):
+    Config = Settings
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offer(name: str, kind: type[Plugin]) -> InstalledEntry:
+        point: Any = SimpleNamespace(load=lambda: kind)
+        return InstalledEntry(name, f"m:{name}", name, "1", point)
+
+    found = (offer("keeper", Keeper), offer("supple", Supple), offer("plain", Plain))
+    monkeypatch.setattr("hookmq.config.config_check.installed", lambda: found)
+
+
+def test_a_plugin_that_fails_to_check_its_settings(offered: None, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    text = BASE + "plugins: [{use: plain, config: {text: {$file: secret}}}]\n"
+    (found,) = check(text, tmp_path).mistakes
+    assert (found.line, found.message) == (
+        5, "plugins[0]: the plugin fails to check its settings: KeyError"
+    )  # fmt: skip
+
+
+def test_a_plugin_that_cannot_change_while_the_broker_runs(offered: None) -> None:
+    def parts(before: str, after: str) -> tuple[list[str], list[str]]:
+        running = loads(f"{BASE}plugins: [{before}]\n", environ={})
+        text = f"{BASE}plugins: [{after}]\n"
+        found = check_document(text, lambda given: loads(given, environ={}), running).changes
+        assert found is not None
+        return [one.path for one in found.applied], [one.path for one in found.restart]
+
+    changed = "config: {text: a}}"
+    assert parts("{use: plain}", "{use: plain, " + changed) == (["plugins.plain.config.text"], [])
+    assert parts("{use: supple}", "{use: supple, " + changed)[1] == []
+    assert parts("{use: keeper}", "{use: keeper, " + changed) == (
+        [],
+        ["plugins.keeper.config.text"],
+    )
+    assert parts("{use: keeper}", "") == ([], ["plugins.keeper"])
+    assert parts("", "{use: keeper, id: k}") == ([], ["plugins.k"])
+    assert parts("{use: plain, id: k}", "{use: keeper, id: k}") == ([], ["plugins.k.use"])
+    assert parts("{use: keeper}", "{use: keeper, enabled: false}")[1] == ["plugins.keeper.enabled"]
+    assert parts("{use: keeper}", "{use: keeper, listeners: [a]}")[1] == []
+
+
+def test_the_list_of_mistakes_ends() -> None:
+    found = check(BASE + "".join(f"k{number}: 1\n" for number in range(MOST + 7))).mistakes
+    assert len(found) == MOST + 1
+    assert found[-1] == ConfigMistake("7 further mistakes")
+
+
+def test_a_large_file_is_no_value(tmp_path: Path) -> None:
+    (tmp_path / "large").write_text("x" * 65_537)
+    (found,) = check(BASE + "broker: {server_reference: {$file: large}}\n", tmp_path).mistakes
+    assert "is larger than 65536 bytes" in found.message
+
+
+def test_one_check_at_a_time() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    running = loads(BASE, environ={})
+
+    def read(given: str) -> Config:
+        began.set()
+        assert go_on.wait(60)
+        return running
+
+    checker = ConfigChecker(read, lambda: running)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(checker, BASE)
+        assert began.wait(60)
+        with pytest.raises(ConfigError, match="another check is running"):
+            checker(BASE)
+        go_on.set()
+        assert first.result(60) == checker(BASE) == ConfigCheck(changes=ReloadReport())
 
 
 def test_mistakes_are_values() -> None:

@@ -17,6 +17,7 @@ from hookmq.hooks.recursion import DEPTH, at_depth
 from hookmq.hooks.specs import OBSERVERS
 from hookmq.model.reload_report import ConfigCheck, ReloadReport
 from hookmq.model.runtime import Promise
+from hookmq.mqtt.errors import HookMQError
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import Session
 
@@ -183,7 +184,9 @@ class Actions(HandleBase):
             if error is None:
                 self._give(result, found)
             else:
-                self._fail(result, self._refusal("check a configuration", repr(error)))
+                # The text of any other error may contain the value of a secret.
+                why = str(error) if isinstance(error, HookMQError) else type(error).__name__
+                self._fail(result, self._refusal("check a configuration", why))
 
         self._state.runtime.run_blocking(partial(check, text), done)
 

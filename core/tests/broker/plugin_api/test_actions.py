@@ -390,11 +390,15 @@ def test_a_configuration_is_checked_in_a_thread(harness: Harness) -> None:
     def check(text: str) -> ConfigCheck:
         asked.append(text)
         if text == "broken":
-            raise ValueError("no")
+            raise ValueError("hunter2")
+        if text == "busy":
+            raise ConfigError("another check is running")
         return ConfigCheck()
 
     harness.broker.check_config = check
     assert harness.clock.run(broker.check_configuration("a")) == ConfigCheck()
-    with pytest.raises(PluginError, match=r"ValueError\('no'\)"):
+    with pytest.raises(PluginError, match=r"cannot check a configuration: ValueError$"):
         harness.clock.run(broker.check_configuration("broken"))
-    assert asked == ["a", "broken"]
+    with pytest.raises(PluginError, match="another check is running"):
+        harness.clock.run(broker.check_configuration("busy"))
+    assert asked == ["a", "broken", "busy"]
