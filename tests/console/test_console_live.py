@@ -14,6 +14,16 @@ ALL = """count => {
   const { total, skipped } = document.querySelector('.count').dataset;
   return Number(total) + Number(skipped) === count;
 }"""
+RECORD = """() => {
+  window.rated = new Set();
+  const tree = document.querySelector('.tree');
+  new MutationObserver(() => {
+    for (const one of tree.querySelectorAll('[data-topic]')) {
+      if (/ · [\\d,.]+\\/s/.test(one.textContent)) rated.add(one.dataset.topic);
+    }
+  }).observe(tree, { subtree: true, childList: true });
+}"""
+"""Records the topics in the tree that have had a rate, because a rate is shown for some seconds only."""
 SOME = "count => Number(document.querySelector('.count').dataset.total) >= count"
 
 
@@ -22,6 +32,7 @@ def test_a_tail_with_many_messages_stays_small_and_reacts(tab: Open, site: Opera
     view.go("topics", "Topics")
     view.submit("Live messages", "Follow", Filter="load/#")
     view.says("Following load/#.")
+    view.page.evaluate(RECORD)
     sent = site.thread.start(site.sending("load/1", MANY))
     view.press("Pause")
     view.press("Continue")
@@ -31,6 +42,7 @@ def test_a_tail_with_many_messages_stays_small_and_reacts(tab: Open, site: Opera
     )  # the rest may be skipped, and the number of skipped messages is an estimate
     assert view.page.locator(".live tbody tr").count() <= 200
     assert view.page.evaluate("() => document.querySelectorAll('*').length") < 4000
+    view.until("() => rated.has('load/1') || rated.has('load')")
     view.page.locator("[data-topic=load]").click()
     view.page.locator("[data-topic='load/1']").click()
     view.sees(view.page.locator("pre.message", has_text='"number":'))
@@ -38,6 +50,12 @@ def test_a_tail_with_many_messages_stays_small_and_reacts(tab: Open, site: Opera
     view.says("The tail is closed.")
     view.submit("Live messages", "Follow", Filter="state/#")  # begins with retained messages
     view.until(ALL, 8)
+    site.burst("state/live", 1)
+    view.until("() => rated.has('state')")
+    view.page.locator("[data-topic=state]").click()
+    site.burst("state/live", 1)
+    view.until("() => rated.has('state/live')")
+    assert not view.page.evaluate("() => rated.has('state/room-1')")  # retained before that
     view.page.get_by_role("link", name="Who gets it, and why").first.click()
     view.sees(view.page.locator("h2", has_text="Subscriptions"))
 

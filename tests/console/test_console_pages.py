@@ -104,10 +104,23 @@ def test_clients_come_in_pages_and_can_be_searched_and_sorted(tab: Open) -> None
     view.page.reload()  # the address has the search
     view.count("Clients", 6)
     view.page.get_by_label("State").select_option("online")
-    view.sees(view.page.get_by_text("No client matches."))
+    view.sees(view.page.get_by_text("No client matches. Search for something shorter"))
     view.go("clients?client_id=lamp-007", "Clients")
     view.page.get_by_role("link", name="lamp-007").click()
     view.count("Subscriptions", 2)
+
+
+def test_a_table_scrolls_inside_its_box_on_a_phone(tab: Open) -> None:
+    view = tab(viewport={"width": 375, "height": 740}).sign_in()
+    view.go("clients", "Clients")
+    view.count("Clients", 50)
+    box = view.page.get_by_role("region", name="Clients", exact=True)
+    box.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+    assert box.evaluate("box => box.scrollLeft > 100 && box.scrollWidth > box.clientWidth")
+    assert not view.page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
+    place = view.page.get_by_role("link", name="lamp-007").bounding_box()
+    assert place is not None
+    assert 0 <= place["x"] < 100  # the first column stays
 
 
 def test_subscriptions_say_who_gets_a_topic_and_why(tab: Open) -> None:

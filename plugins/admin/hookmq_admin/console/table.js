@@ -3,7 +3,7 @@ import { button, choice, node } from "./dom.js";
 import { short } from "./format.js";
 
 // A column is { title, value, show, number }: `value` is what to sort by, `show` makes a text or an element.
-export function table(caption, columns, items, { empty = "Nothing here.", sort = null } = {}) {
+export function table(caption, columns, items, { empty = "There is nothing to show.", sort = null } = {}) {
   let by = sort, rows = [...items];
   const body = node("tbody");
   const heads = columns.map((column) => node("th", { scope: "col", class: column.number ? "number" : null },

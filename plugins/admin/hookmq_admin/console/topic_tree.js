@@ -1,6 +1,7 @@
 // A tree of topics, made from live and retained messages. Its size is limited.
 import { button, node } from "./dom.js";
 import { cut, number, payload } from "./format.js";
+import { TopicRates } from "./topic_rates.js";
 
 const MAX_NODES = 2000;
 const MAX_SHOWN = 100; // children that are shown at once
@@ -13,6 +14,8 @@ export class TopicTree {
     this.choose = choose;
     this.size = 0;
     this.lost = 0; // messages of topics that do not fit
+    this.since = Infinity; // messages from this time on count for the rates
+    this.rates = null;
     this.root = this.branch("", "");
     this.root.open = true;
     this.chosen = null;
@@ -23,18 +26,45 @@ export class TopicTree {
   }
 
   branch(name, topic) {
-    return { name, topic, count: 0, last: null, open: false, limit: MAX_SHOWN, children: new Map() };
+    return { name, topic, count: 0, live: 0, rate: 0, marks: [], last: null, open: false, limit: MAX_SHOWN, children: new Map() };
+  }
+
+  // Show the messages per second of each branch from now on. Messages before `since`, such as retained ones, do not count.
+  measure(since) {
+    this.rest();
+    this.since = since;
+    this.rates = new TopicRates(this.root);
+    this.ticking = setInterval(() => {
+      if (this.signal.aborted) this.rest();
+      else if (this.rates.tick()) this.draw();
+    }, 1000);
+  }
+
+  // Show no rates any more.
+  rest() {
+    clearInterval(this.ticking);
+    this.rates = null;
+    this.since = Infinity;
+  }
+
+  // `count` more messages arrived than those that are in the tree.
+  skip(count) {
+    if (this.rates) this.rates.skipped += count;
   }
 
   clear() {
+    this.rest();
     this.size = this.lost = 0;
-    this.root.children.clear();
+    this.root = this.branch("", "");
+    this.root.open = true;
     this.chosen = null;
     this.draw();
   }
 
   add(message) {
     let at = this.root, topic = "";
+    const live = message.at >= this.since;
+    if (live) at.live += 1;
     const levels = message.topic.split("/").slice(0, 64);
     for (const [index, name] of levels.entries()) {
       topic = index ? `${topic}/${name}` : name;
@@ -49,6 +79,7 @@ export class TopicTree {
         this.size += 1;
       }
       next.count += 1;
+      if (live) next.live += 1;
       at = next;
     }
     at.last = message;
@@ -67,7 +98,7 @@ export class TopicTree {
     const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.topic : null;
     this.list.replaceChildren(...this.items(this.root));
     if (focused !== null) this.list.querySelector(`[data-topic="${CSS.escape(focused)}"]`)?.focus();
-    this.note.textContent = this.size === 0 ? "No topic yet: the tree grows with each message."
+    this.note.textContent = this.size === 0 ? "No topic yet: the tree grows with each message. Follow a filter, or show retained messages."
       : this.lost ? `${number(this.size)} levels are shown; ${number(this.lost)} messages belong to topics that do not fit. Use a narrower filter.` : "";
     if (this.changed) this.choose(this.chosen);
     this.changed = false;
@@ -91,11 +122,12 @@ export class TopicTree {
       this.draw();
       this.choose(one);
     };
+    const rate = this.rates && one.rate ? ` · ${number(one.rate)}/s` : "";
     const fields = { type: "button", class: "branch", "data-topic": one.topic, onclick: open };
     if (inner) fields["aria-expanded"] = String(one.open);
     if (one === this.chosen) fields["aria-current"] = "true";
     return node("li", {}, node("button", fields, node("span", { class: "name" }, cut(one.name, 60) || "(empty)"),
-      node("span", { class: "soft" }, ` ${number(one.count)}${text && ` · ${text}`}`)),
+      node("span", { class: "soft" }, ` ${number(one.count)}${rate}${text && ` · ${text}`}`)),
     inner && one.open ? node("ul", {}, this.items(one)) : null);
   }
 }

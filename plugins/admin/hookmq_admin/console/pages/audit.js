@@ -11,7 +11,7 @@ export default function audit(context, main) {
       { title: "Arguments", show: (one) => short(one.arguments) },
       { title: "Status", value: (one) => one.status, show: (one) => node("span", { class: one.status < 400 ? "badge on" : "badge bad" }, String(one.status)) },
       { title: "Result", value: (one) => one.result },
-    ], items, { empty: "No change has been made." }));
+    ], items, { empty: "No change has been made yet. Changes over this page, the commands and the API appear here." }));
   main.append(node("h2", {}, "Audit log"), listing.element);
   listing.show();
 }

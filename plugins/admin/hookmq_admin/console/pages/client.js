@@ -21,9 +21,9 @@ export default function client(context, main) {
       { title: "Options", show: (one) => [one.no_local && "no local", one.retain_as_published && "retain as published"].filter(Boolean).join(", ") || "–" },
       ...(mayChange ? [{ title: "", show: (one) => button("Remove", () => act(`Remove the subscription ${cut(one.filter, 60)}`, "The client receives no more messages of this filter.", () =>
         ask("DELETE", at`/clients/${id}/subscriptions`, { query: { filter: one.filter } })), { class: "danger small", "aria-label": `Remove the subscription ${cut(one.filter, 60)}` }) }] : []),
-    ], items, { empty: "The client has no subscription." }));
+    ], items, { empty: mayChange ? "The client has no subscription, so it gets no messages. You can add one above." : "The client has no subscription, so it gets no messages." }));
   const queue = pages(context, (cursor, limit) => ask("GET", at`/clients/${id}/queue`, { query: { cursor, limit } }), (items) =>
-    table("Queue", message, items, { empty: "No message waits for this client." }), { limit: 25 });
+    table("Queue", message, items, { empty: "No message waits for this client. Messages wait while it is offline, or while too many are in flight." }), { limit: 25 });
   const inflight = pages(context, (cursor, limit) => ask("GET", at`/clients/${id}/inflight`, { query: { cursor, limit } }), (items) =>
     table("Messages in flight", [
       { title: "Packet id", value: (one) => one.packet_id, number: true }, { title: "Topic", value: (one) => one.message?.topic },

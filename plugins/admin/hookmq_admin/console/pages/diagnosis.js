@@ -20,7 +20,7 @@ export default function diagnosis(context, main) {
       { title: "In flight", value: (one) => one.inflight, show: (one) => `${number(one.inflight)} of ${number(one.receive_maximum)}`, number: true },
       { title: "Oldest message", value: (one) => one.oldest, show: (one) => (one.oldest === null ? "–" : duration(one.oldest)), number: true },
       { title: "Address", value: (one) => one.address },
-    ], items, { empty: "No message waits for any client." }), { limit: 25 });
+    ], items, { empty: "No message waits for any client, so none of them is slow." }), { limit: 25 });
   const order = choice("Sort by", "by", [["queued", "messages that wait"], ["queued_bytes", "bytes that wait"], ["inflight", "messages in flight"]], { onchange: (event) => {
     by = event.target.value;
     slow.restart();
@@ -58,12 +58,11 @@ export default function diagnosis(context, main) {
   }
 
   function show(topics, lost) {
-    const sampled = topics.sampled > 1 ? `; one message in ${topics.sampled} was counted` : "";
     hot.replaceChildren(topics.started_at ? table("Hot topics", [
       { title: "Topic", value: (one) => one.topic, show: topics.levels ? null : topic }, { title: "Messages", value: (one) => one.messages, number: true },
       { title: "Per second", value: (one) => one.rate, number: true }, { title: "Bytes", value: (one) => one.bytes, show: (one) => bytes(one.bytes), number: true },
-    ], topics.topics, { empty: "No message yet." }) : "", node("p", { class: "soft" }, topics.started_at
-      ? `${topics.running ? "Measuring" : "Measured"} ${cut(topics.filter)} for ${duration(topics.seconds)}: ${number(topics.messages)} messages${sampled}.`
+    ], topics.topics, { empty: "No message has arrived yet. Check the filter, or wait until clients publish." }) : "", node("p", { class: "soft" }, topics.started_at
+      ? `${topics.running ? "Measuring" : "Measured"} ${cut(topics.filter)} for ${duration(topics.seconds)}: ${number(topics.messages)} messages.`
       : "Nothing has been measured. A measurement is a subscriber for a limited time; without one, it costs nothing."));
     drops.replaceChildren(lost.started_at ? table("Newest dropped messages", [
       { title: "Time", value: (one) => one.time, show: (one) => time(one.time) }, { title: "Reason", value: (one) => one.reason },

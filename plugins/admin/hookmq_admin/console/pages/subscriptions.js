@@ -14,15 +14,15 @@ export default function subscriptions(context, main) {
   const receivers = pages(context, (cursor, limit) => context.ask("GET", "/subscribers", { query: { topic: asked, cursor, limit } }), (items) =>
     table(`Who gets ${cut(asked)}`, [
       CLIENT, { title: "State", value: (one) => one.connected, show: (one) => state(one.connected) }, FILTER, QOS, { title: "Why", value: (one) => one.why },
-    ], items, { empty: "Nobody: no subscription matches this topic." }));
+    ], items, { empty: "Nobody: no subscription matches this topic. Check its spelling: upper case and lower case differ." }));
   const all = pages(context, (cursor, limit) => context.ask("GET", "/subscriptions", { query: { ...given, cursor, limit } }), (items) =>
     table("Subscriptions", [CLIENT, FILTER, QOS, { title: "Shared by", value: (one) => one.share }, { title: "Identifier", value: (one) => one.identifier, number: true }],
-      items, { empty: "No subscription matches." }));
+      items, { empty: "No subscription matches. Clear both fields to see every subscription." }));
   const shared = pages(context, (cursor, limit) => context.ask("GET", "/shared-subscriptions", { query: { cursor, limit } }), (items) =>
     table("Shared subscriptions", [
       FILTER, { title: "Strategy", value: (one) => one.strategy }, { title: "Members", value: (one) => one.members, number: true },
       { title: "Online", value: (one) => one.online, number: true }, { title: "Queued", value: (one) => one.queued, number: true },
-    ], items, { empty: "There is no shared subscription." }));
+    ], items, { empty: "There is no shared subscription. A client makes one when it subscribes to $share/NAME/FILTER." }));
   main.append(node("h2", {}, "Subscriptions"),
     section("Who gets a topic?", form([field("Topic", "topic", { type: "search", required: true, value: topic, placeholder: "sensors/7/temperature" })], "Find", (values) => {
       asked = values.topic;

@@ -8,9 +8,11 @@ import { messageView } from "../message_view.js";
 import { publishForm } from "../publish_form.js";
 import { pages, table } from "../table.js";
 import { Tail } from "../tail.js";
+import { WINDOW } from "../topic_rates.js";
 import { TopicTree } from "../topic_tree.js";
 
 const RATE = 1000;
+const RATES = `A branch shows its messages since you began to follow and, per second, the mean of the last ${WINDOW} seconds. If the tail skips messages, this rate is an estimate: it assumes that the skipped ones belong to the same topics.`;
 
 export default function topics(context, main) {
   const { ask, attempt, say, signal } = context;
@@ -18,11 +20,14 @@ export default function topics(context, main) {
   const detail = node("div", { class: "card detail" }, node("p", { class: "empty" }, "Select a topic to see its last message."));
   const tree = new TopicTree(signal, choose), messages = new MessageList(signal, (message) => choose({ topic: message.topic, last: message }));
   const tail = new Tail(context, (name, data) => {
-    if (name === "skipped") return messages.skip(data.messages);
+    if (name === "skipped") {
+      tree.skip(data.messages);
+      return messages.skip(data.messages);
+    }
     const message = { ...data, at: data.received_at };
     messages.add(message);
     return tree.add(message);
-  });
+  }, () => tree.rest());
   let filter = context.query.filter ?? "#";
   const follow = form([field("Filter", "filter", { required: true, value: filter, placeholder: "sensors/#" })], "Follow", (given) => {
     filter = given.filter;
@@ -37,11 +42,11 @@ export default function topics(context, main) {
       { title: "Topic", value: (one) => one.topic, show: (one) => button(cut(one.topic), () => choose({ topic: one.topic, last: { ...one, at: one.received_at } }), { class: "plain" }) },
       { title: "Bytes", value: (one) => one.bytes, number: true }, { title: "Payload", show: (one) => cut(payload(one.payload)) },
       { title: "At", value: (one) => one.received_at, show: (one) => time(one.received_at) },
-    ], items, { empty: "No retained message matches." });
+    ], items, { empty: "No retained message matches. Use a wider filter, such as #, or publish a message with Retain." });
   }, { once: true });
   main.append(node("h2", {}, "Topics"),
     mayRead ? section("Live messages", follow, node("p", { class: "soft" }, "Each open tail is a subscriber. Access rules do not restrict it.")) : node("p", {}, "The role viewer may not read messages."),
-    node("div", { class: "explorer" }, node("div", { class: "card" }, tree.element), node("div", {}, detail, mayRead ? messages.element : null)),
+    node("div", { class: "explorer" }, node("div", { class: "card" }, tree.element, mayRead ? node("p", { class: "soft" }, RATES) : null), node("div", {}, detail, mayRead ? messages.element : null)),
     section("Retained messages", form([field("Filter", "retained", { type: "search", value: "#" })], "Show", (given) => {
       wanted = given.retained || "#";
       retained.restart();
@@ -71,6 +76,11 @@ export default function topics(context, main) {
   function start() {
     messages.clear();
     tree.clear();
-    return tail.follow((mine) => open("GET", "/tail", { query: { filter, rate: RATE, retained: true }, signal: mine }), `Following ${cut(filter)}.`);
+    return tail.follow(async (mine) => {
+      const { time } = await ask("GET", "/overview"); // older messages are retained ones
+      const response = await open("GET", "/tail", { query: { filter, rate: RATE, retained: true }, signal: mine });
+      tree.measure(time);
+      return response;
+    }, `Following ${cut(filter)}.`);
   }
 }
