@@ -5,9 +5,12 @@ import json
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from hookmq.cli_api import count, qos, seconds
+from hookmq.plugin import HookMQError
+from hookmq_toolkit.files import write_secret
 
 from hookmq_admin import (
     accounts_cli,
@@ -37,7 +40,7 @@ examples:
   hookmq admin kick lamp-7 --reason service
   hookmq admin subs --topic light/1
   hookmq admin tail 'light/#' --json
-  hookmq admin tokens create grafana --role viewer
+  hookmq admin tokens create grafana --role viewer --output grafana.token
   hookmq admin users add ann --group staff
   hookmq admin rules add --group staff allow publish,subscribe 'light/#'
   hookmq admin access ann publish light/1
@@ -139,6 +142,9 @@ def _tokens(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> N
         "--expires-in", type=seconds, metavar="TIME", help="when it expires, as 30d"
     )
     create.add_argument("--identity", help="publish under this name (default: admin:NAME)")
+    create.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write it to a new file with mode 0600"
+    )
     revoke = command("revoke", "Revoke a token", _token_revoke, tokens)
     revoke.add_argument("id")
 
@@ -317,11 +323,28 @@ def _token_list(api: ApiClient, arguments: argparse.Namespace) -> None:
 def _token_create(api: ApiClient, arguments: argparse.Namespace) -> Any:
     body = {"name": arguments.name, "role": arguments.role}
     body |= {"expires_in": arguments.expires_in, "identity": arguments.identity}
-    found = api.ask("POST", "/tokens", body=body)
-    if arguments.json:
-        return found
-    print(found["token"])
-    return None
+    output: Path | None = arguments.output
+    if output is None:
+        found = api.ask("POST", "/tokens", body=body)
+        if arguments.json:
+            return found
+        print(found["token"])
+        return None
+    try:
+        write_secret(output, "")  # before the token exists, because it could not be shown again
+    except OSError as error:
+        raise HookMQError(f"cannot write {output}: {error.strerror}") from None
+    try:
+        found = api.ask("POST", "/tokens", body=body)
+    except BaseException:
+        output.unlink(missing_ok=True)
+        raise
+    try:
+        output.write_text(found.pop("token") + "\n", "utf-8")
+    except OSError as error:
+        text = f"cannot write {output}: {error.strerror}; revoke the token {found['id']}"
+        raise HookMQError(text) from None
+    return found if arguments.json else None
 
 
 def _token_revoke(api: ApiClient, arguments: argparse.Namespace) -> Any:

@@ -127,6 +127,30 @@ def test_tokens(site: Site, run: Run, tmp_path: Path) -> None:
     assert "a valid token is required (401)" in run("overview", *viewer, code=1)
 
 
+def test_a_token_is_written_to_a_new_file_that_others_cannot_read(
+    site: Site, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    create = ("tokens", "create", "written", "--role", "viewer", "-o", str(file))
+    before = os.umask(0)
+    try:
+        assert run(*create) == ""
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "connections" in run("overview", "--token-file", str(file))
+    text = file.read_text()
+    assert f"cannot write {file}: File exists" in run(*create, code=1)
+    assert file.read_text() == text
+    assert [row[1] for row in rows(run("tokens", "list"))].count("written") == 1
+    other = tmp_path / "other"
+    found = json.loads(run("tokens", "create", "second", *create[3:-1], str(other), "--json"))
+    assert (found["name"], "token" in found) == ("second", False)
+    refused = tmp_path / "refused"
+    run(*create[:-1], str(refused), "--token-file", str(file), code=1)  # a viewer
+    assert not refused.exists()
+
+
 def test_where_and_with_which_token(
     site: Site, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
