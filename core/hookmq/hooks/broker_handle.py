@@ -397,12 +397,13 @@ class BrokerHandle(Protocol):
         """
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Wait for the commit of what the broker records in this step, for example for the message of `on_publish`.
+        """Wait for the commit of what the broker records in this turn, for example for the message of `on_publish`.
 
-        Call it in `on_publish`, which returns before the message is recorded. A step ends when the broker has handled
-        the bytes that it read from the client. The result is False if the step recorded nothing, or if everything was
-        acknowledged before the commit: nothing had to be written. It is also False if another plugin decides
-        asynchronously, because the message then belongs to a later step. This call delays no message.
+        Call it in `on_publish`, which returns before the message is recorded. The result is True if anything was recorded
+        between this call and the end of the turn, and had to be written. It is False if nothing was recorded, or if
+        everything was acknowledged before the commit. Messages of one turn share a commit, so under load, the records
+        may be those of other messages. If another plugin decides asynchronously, the message belongs to a later turn,
+        and the result does not cover it. This call delays no message.
 
         If the result is True, `trace_id` becomes an exemplar of ``hookmq_commit_duration_seconds``. Raises PluginError
         unless it is empty or 32 lower-case hex digits, or in a thread.

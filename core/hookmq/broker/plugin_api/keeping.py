@@ -65,8 +65,8 @@ class Keeping(HandleBase):
         return self._committed(existed)
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Return an awaitable that completes once what this step of the broker records is committed. Its result says
-        whether anything was recorded. If so, the commit becomes an exemplar with `trace_id`.
+        """Return an awaitable that completes once what the broker records in this turn is committed. Its result says
+        whether anything was recorded after this call. If so, the commit becomes an exemplar with `trace_id`.
         """
         self._only_on_loop("when_committed()")
         self._check_types("wait for a commit", ("trace_id", trace_id, str))
@@ -78,13 +78,13 @@ class Keeping(HandleBase):
         added, number = committer.added, committer.number
         recorded: bool | None = None
 
-        def step_ended() -> None:
+        def turn_ended() -> None:
             nonlocal recorded
             if recorded is None:
                 recorded = committer.added != added
 
         def committed() -> None:
-            step_ended()  # an in-memory store may finish first
+            turn_ended()  # an in-memory store may finish first
             # The number is unchanged if all records were removed from the batch, so that nothing was written.
             needed = recorded is True and committer.number != number
             if needed and trace_id and committer.seconds:
@@ -92,9 +92,9 @@ class Keeping(HandleBase):
                 committer.durations.exemplify(exemplar)
             self._give(result, needed)
 
-        # Do not split the batch here: the records of this step belong to the same commit.
+        # Do not split the batch here: the records of this turn belong to the same commit.
         committer.after_commit(committed, may_split=False)
-        state.runtime.call_soon(step_ended)
+        state.runtime.call_soon(turn_ended)
         state.writes.schedule()
         return result
 

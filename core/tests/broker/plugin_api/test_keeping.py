@@ -396,7 +396,7 @@ def test_when_committed_ends_with_the_commit_of_the_message(broker_harness: Make
 
 
 def test_when_committed_says_whether_anything_was_written(broker_harness: Make) -> None:
-    """Another client's record in the same batch does not count, nor a record that was removed before the commit."""
+    """A record from before the call does not count, nor a record that was removed before the commit."""
     waiter = Waiter()
     harness, store = with_offline(broker_harness, waiter)
     first, second = harness.connect("first"), harness.connect("second")
