@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hookmq.cli_api import seconds
 
-from hookmq_admin.api_client import ApiClient
+from hookmq_admin.api_client import ApiClient, RequestRefused
 
 INTERVAL: Final = 0.5
 """Seconds between two questions for the progress."""
@@ -29,13 +29,17 @@ def register(command: Callable[..., argparse.ArgumentParser]) -> None:
     drain.add_argument(
         "--moved", action="store_true", help="clients should always use that server from now on"
     )
-    drain.add_argument("--no-wait", action="store_true", help="do not wait for the end")
-    drain.add_argument("--cancel", action="store_true", help="accept connections again")
+    choice = drain.add_mutually_exclusive_group()
+    choice.add_argument("--no-wait", action="store_true", help="do not wait for the end")
+    choice.add_argument("--status", action="store_true", help="print how far a drain is")
+    choice.add_argument("--cancel", action="store_true", help="accept connections again")
 
 
 def _drain(api: ApiClient, arguments: argparse.Namespace) -> Any:
     if arguments.cancel:
         return api.ask("DELETE", "/drain")
+    if arguments.status:
+        return api.ask("GET", "/drain")
     body = {
         "seconds": arguments.seconds,
         "server_reference": arguments.reference,
@@ -44,7 +48,11 @@ def _drain(api: ApiClient, arguments: argparse.Namespace) -> Any:
     found = api.ask("POST", "/drain", body=body)
     if arguments.no_wait:
         return found
-    return waited(api, found, arguments.seconds + PATIENCE)
+    found = waited(api, found, arguments.seconds + PATIENCE)
+    if found["draining"] and not found["connections"]:
+        return found
+    what = "connections are still open" if found["draining"] else "clients: the drain was cancelled"
+    raise RequestRefused(f"{found['connections']} {what}")
 
 
 def waited(api: ApiClient, found: Any, most: float) -> Any:

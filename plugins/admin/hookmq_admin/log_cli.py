@@ -62,8 +62,8 @@ def _tail(api: ApiClient, arguments: argparse.Namespace) -> None:
 
 def line_of(event: Any, color: bool = False) -> str:
     """Return an event as one line without control characters."""
-    at = float(event["time"])
-    clock = time.strftime("%H:%M:%S", time.localtime(at)) + f"{at % 1:.3f}"[1:]
+    at, thousandths = divmod(int(event["time"] * 1000), 1000)
+    clock = f"{time.strftime('%H:%M:%S', time.localtime(at))}.{thousandths:03}"
     level = event["level"]
     fields = (f"{name}={shown(value)}" for name, value in event["fields"].items())
     line = " ".join([clock, f"{level:<7}", shown(event["event"]), *map(shown, fields)])

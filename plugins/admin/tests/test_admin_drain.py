@@ -1,11 +1,14 @@
 """A drain over the API and on the command line."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from admin_site import DOCUMENT, Site, refuses, validate
+from hookmq_admin.api_client import RequestRefused
+from hookmq_admin.drain_cli import _drain
 from hookmq_testing import run_command
 
 
@@ -62,5 +65,31 @@ def test_the_command(
     for name in ("lamp", "bulb"):
         site.client(name)
     assert run("--over", "1h", "--no-wait")["waiting"] == 1
+    assert run("--status")["draining"] is True
     assert run("--cancel") == {"cancelled": True}
+    assert run("--status")["draining"] is False
     site.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ({"draining": True, "waiting": 0, "connections": 2}, "2 connections are still open"),
+        ({"draining": False, "waiting": 0, "connections": 2}, "2 clients: the drain was cancelled"),
+    ],
+)
+def test_a_drain_that_did_not_succeed(
+    monkeypatch: pytest.MonkeyPatch, end: dict[str, Any], why: str
+) -> None:
+    class Api:
+        def ask(self, method: str, path: str, body: Any = None) -> Any:
+            return end if method == "GET" else {**end, "draining": True}
+
+    monkeypatch.setattr("hookmq_admin.drain_cli.INTERVAL", 0.0)
+    monkeypatch.setattr("hookmq_admin.drain_cli.PATIENCE", 0.0)
+    given = Namespace(
+        cancel=False, status=False, no_wait=False, seconds=0.05, reference="", moved=False
+    )
+    api: Any = Api()
+    with pytest.raises(RequestRefused, match=why):
+        _drain(api, given)

@@ -181,3 +181,4 @@ def test_an_event_is_one_line() -> None:
     event = event_fields(LogEvent(0.5, "error", "a.b\n", {"x\n": "y\n", "z": {"k": None}}))
     assert line_of(event)[13:] == "error   a.b\\x0a x\\x0a=y\\x0a z=k=-"
     assert line_of(event, color=True).startswith("\x1b[31m")
+    assert line_of({**event, "time": 59.9999})[6:12] == "59.999"
