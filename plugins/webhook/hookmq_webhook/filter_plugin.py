@@ -87,6 +87,9 @@ class WebhookFilterPlugin(Plugin):
                 raise Unavailable("not started")
             body = data_of(self._envelope, catalog.published(message, client))
             headers = {**self.config.headers, "Content-Type": "application/json"}
+            trace = catalog.traceparent(message)
+            if trace is not None:
+                headers["traceparent"] = trace
             if self._keys:
                 id = f"filter-{broker.runtime.token(16)}"
                 headers |= sign(id, int(broker.time()), body, self._keys)

@@ -18,6 +18,8 @@ from hookmq_webhook.filter_answers import Unusable, read_answer
 from hookmq_webhook.filter_plugin import WebhookFilterPlugin
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties as PahoProperties
 from serving import Served, serving
 
 MESSAGE = Message(
@@ -287,8 +289,14 @@ class Running:
 V5: dict[str, Any] = {"protocol": aiomqtt.ProtocolVersion.V5}
 
 
-async def published(client: aiomqtt.Client, topic: str, payload: bytes) -> int:
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def published(client: aiomqtt.Client, topic: str, payload: bytes, trace: str = "") -> int:
     """Publish and return the reason code of PUBACK."""
+    properties: Any = PahoProperties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    if trace:
+        properties.UserProperty = ("traceparent", trace)
     codes: list[int] = []
     paho = client._client
     done = asyncio.Event()
@@ -300,7 +308,7 @@ async def published(client: aiomqtt.Client, topic: str, payload: bytes) -> int:
 
     before, paho.on_publish = paho.on_publish, told
     try:
-        paho.publish(topic, payload, 1)
+        paho.publish(topic, payload, 1, properties=properties)
         async with asyncio.timeout(60):
             await done.wait()
     finally:
@@ -324,7 +332,7 @@ async def test_a_broker_asks(service: Filter, tmp_path: Path) -> None:
                 return str(found.topic), found.payload, found.qos
 
             async with aiomqtt.Client("127.0.0.1", port, identifier="p", **V5) as client:
-                assert await published(client, "out/1", b'{"a": 1}') == 0
+                assert await published(client, "out/1", b'{"a": 1}', TRACE) == 0
                 assert await got() == ("out/1", b'{"a": 1}', 1)
                 service.answer(result="deny", code=0x97, reason="full")
                 assert await published(client, "out/2", b"x") == 0x97
@@ -347,6 +355,7 @@ async def test_a_broker_asks(service: Filter, tmp_path: Path) -> None:
     for headers, body in zip(service.headers, service.bodies, strict=True):
         verify(headers, body, secret)
         assert headers["X-From"] == "test"
+    assert [one.get("traceparent") for one in service.headers] == [TRACE, None, None, None, None]
     assert len({headers["webhook-id"] for headers in service.headers}) == len(service.headers)
     assert secret not in json.dumps(served.log)
 
