@@ -1,6 +1,8 @@
 """Find and import what installed distributions offer as entry points: plugins and commands. Listing imports nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from email.parser import HeaderParser
 from typing import Any
 
 import importlib_metadata
@@ -28,19 +30,26 @@ def entries(group: str) -> tuple[InstalledEntry, ...]:
     is listed twice."""
     found: dict[tuple[str, str, str], InstalledEntry] = {}
     for distribution in importlib_metadata.distributions():
-        # Parsing the metadata of a distribution costs far more than reading its entry points.
+        # To parse the entry points or the metadata of each distribution would cost far more than to read the former.
+        if group not in (distribution.read_text("entry_points.txt") or ""):
+            continue
         points = distribution.entry_points.select(group=group)
         if not points:
             continue
         # As with imports, the first distribution with a name on sys.path shadows the others.
-        owner = distribution.metadata["Name"] or "?"
+        owner, version = _name_and_version(distribution.read_text)
         for point in points:
             key = (point.name, owner.lower().replace("_", "-"), point.value)
             if key not in found:
-                found[key] = InstalledEntry(
-                    point.name, point.value, owner, distribution.version or "", point
-                )
+                found[key] = InstalledEntry(point.name, point.value, owner, version, point)
     return tuple(found[key] for key in sorted(found))
+
+
+def _name_and_version(read_text: Callable[[str], str | None]) -> tuple[str, str]:
+    """Return the name of a distribution, or ``?``, and its version. Its `metadata` would parse the whole README."""
+    text = read_text("METADATA") or read_text("PKG-INFO") or ""
+    headers = HeaderParser().parsestr(text)
+    return headers["Name"] or "?", headers["Version"] or ""
 
 
 def import_entry(found: InstalledEntry, owner: str) -> Any:

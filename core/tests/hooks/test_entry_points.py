@@ -56,3 +56,9 @@ def test_the_object_is_returned(site: Path) -> None:
     (site / "hq_points_b.py").write_text("x = 7\n")
     [found] = [one for one in entries("hq.one") if one.name == "b"]
     assert import_entry(found, "owner") == 7
+
+
+def test_a_group_named_in_another_place_is_not_listed(site: Path) -> None:
+    points = site / "hq_points-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[hq.other]\nhq.three = hq.three:x\n")
+    assert entries("hq.three") == ()
