@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin_browser import Operated, View, chromium, operated
+from admin_browser import Address, Operated, View, chromium, operated
 from playwright.sync_api import Browser, sync_playwright
 
 REFUSED = r"Failed to load resource: the server responded with a status of 4\d\d"
@@ -68,7 +68,7 @@ def tab(browser: Browser, site: Operated) -> Iterator[Callable[..., View]]:
     views: list[View] = []
     allowed: list[str] = []
 
-    def open_tab(*expected: str, at: Operated = site, **options: Any) -> View:
+    def open_tab(*expected: str, at: Address = site, **options: Any) -> View:
         allowed.extend(expected)
         views.append(View(browser, at, **options))
         return views[-1]

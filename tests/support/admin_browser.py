@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.request import Request, urlopen
 
 from hookmq_testing import AsyncioClient, LoopThread
@@ -156,10 +156,19 @@ def operated(
             site.close()
 
 
+class Address(Protocol):
+    """Where a console is, and the tokens for it by name."""
+
+    tokens: dict[str, str]
+
+    @property
+    def url(self) -> str: ...
+
+
 class View:
     """One browser tab. It collects all messages of the page's console."""
 
-    def __init__(self, browser: Browser, site: Operated, **options: Any) -> None:
+    def __init__(self, browser: Browser, site: Address, **options: Any) -> None:
         self.site = site
         self.context = browser.new_context(**options)
         self.context.set_default_timeout(WAIT)

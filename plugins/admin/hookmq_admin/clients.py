@@ -1,6 +1,9 @@
 """Routes for clients: their sessions, subscriptions, queues and messages in flight."""
 
+import asyncio
 from typing import Any, Final
+
+from hookmq.plugin import SessionSnapshot
 
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
@@ -9,6 +12,8 @@ from hookmq_admin.schemas import FLAG, WHOLE, paged, record, ref
 from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
+PARTS: Final = 20
+"""Maximum number of parts of the sessions that one request examines."""
 CLIENT: Final = "/clients/{client_id}"
 LISTED: Final = {
     **PAGED,
@@ -35,16 +40,23 @@ BAN: Final = {
 
 
 async def listed(call: Call) -> Any:
-    """Return a page of clients."""
+    """Return a page of clients. A search examines a limited number of sessions, a thousand at a time."""
     cursor, limit = call.paging()
     given = call.arguments
-    page = call.broker.sessions(
-        cursor, limit, client_id=given["client_id"], username=given["username"],
-        listener=given["listener"], connected=given["connected"],
-    )  # fmt: skip
     address = given["address"]
-    found = [one for one in page.items if one.peer.host.startswith(address)]
-    return shown.page(page, [shown.session(one) for one in found])
+    found: list[SessionSnapshot] = []
+    for part in range(PARTS):
+        if part:
+            await asyncio.sleep(0)
+        page = call.broker.sessions(
+            cursor, limit - len(found), client_id=given["client_id"], username=given["username"],
+            listener=given["listener"], connected=given["connected"],
+        )  # fmt: skip
+        found += [one for one in page.items if one.peer.host.startswith(address)]
+        cursor = page.cursor
+        if not cursor or len(found) == limit:
+            break
+    return {"items": [shown.session(one) for one in found], "cursor": cursor}
 
 
 async def one(call: Call) -> Any:

@@ -45,9 +45,10 @@ function compare(one, other) {
 
 // A listing that the server divides into pages. `load(cursor, limit)` returns a page, `draw(items)` an element.
 // With `once`, the server accepts each cursor only once, so that there is no way back except to the first page.
-export function pages(context, load, draw, { limit = 50, once = false } = {}) {
+// With `fill`, pages that the server returns before they are full, because it examines a part at a time, are put together.
+export function pages(context, load, draw, { limit = 50, once = false, fill = false } = {}) {
   const found = node("div"), place = node("span", { class: "soft", role: "status" });
-  let cursors = [""], next = "";
+  let cursors = [""], next = "", run = 0;
   const back = button(once ? "First page" : "Previous", () => {
     if (once) cursors = [""];
     else cursors.pop();
@@ -60,17 +61,31 @@ export function pages(context, load, draw, { limit = 50, once = false } = {}) {
   } });
   const bar = node("div", { class: "row pager" }, back, more, place, size);
 
+  async function full(cursor, mine) {
+    const page = await load(cursor, limit);
+    while (fill && page.cursor && page.items.length < limit && mine === run) {
+      place.textContent = "Searching…";
+      bar.hidden = false;
+      const more = await load(page.cursor, limit - page.items.length);
+      page.items.push(...more.items);
+      page.cursor = more.cursor;
+    }
+    return page;
+  }
+
   function show() {
     return context.attempt(async () => {
+      const mine = run += 1;
       let page;
       try {
-        page = await load(cursors.at(-1), limit);
+        page = await full(cursors.at(-1), mine);
       } catch (error) {
         if (error.status !== 410 || cursors.length === 1) throw error;
         context.say("The broker has restarted: this is the first page again.");
         cursors = [""];
-        page = await load("", limit);
+        page = await full("", mine);
       }
+      if (mine !== run) return; // another page was asked for meanwhile
       next = page.cursor;
       found.replaceChildren(draw(page.items));
       back.disabled = cursors.length === 1;

@@ -17,7 +17,7 @@ export default function clients(context, main) {
       { title: "Subscriptions", value: (one) => one.subscriptions, number: true }, { title: "In flight", value: (one) => one.inflight, number: true },
       { title: "Queued", value: (one) => one.queued, number: true }, { title: "Since", value: (one) => one.ended_at ?? one.connected_at, show: (one) => time(one.ended_at ?? one.connected_at) },
     ], items, { empty: Object.values(given).some(Boolean) ? "No client matches. Search for something shorter, or clear all fields to see every client."
-      : "No client has connected yet. The overview lists the listeners, with the addresses to which clients connect." }));
+      : "No client has connected yet. The overview lists the listeners, with the addresses to which clients connect." }), { fill: true });
   const search = form([
     field("Client id begins with", "client_id", { type: "search", value: given.client_id }),
     field("User name begins with", "username", { type: "search", value: given.username }),

@@ -17,7 +17,7 @@ export default function subscriptions(context, main) {
     ], items, { empty: "Nobody: no subscription matches this topic. Check its spelling: upper case and lower case differ." }));
   const all = pages(context, (cursor, limit) => context.ask("GET", "/subscriptions", { query: { ...given, cursor, limit } }), (items) =>
     table("Subscriptions", [CLIENT, FILTER, QOS, { title: "Shared by", value: (one) => one.share }, { title: "Identifier", value: (one) => one.identifier, number: true }],
-      items, { empty: "No subscription matches. Clear both fields to see every subscription." }));
+      items, { empty: "No subscription matches. Clear both fields to see every subscription." }), { fill: true });
   const shared = pages(context, (cursor, limit) => context.ask("GET", "/shared-subscriptions", { query: { cursor, limit } }), (items) =>
     table("Shared subscriptions", [
       FILTER, { title: "Strategy", value: (one) => one.strategy }, { title: "Members", value: (one) => one.members, number: true },

@@ -1,0 +1,89 @@
+"""Test the list of clients of the console in a real browser, with 100,000 sessions: what the page holds stays small."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from admin_browser import Open, View
+from admin_site import Site
+from hookmq.model.client import ClientRecord, Peer
+from hookmq.plugin import Plugin, hookimpl
+from hookmq.storage.memory_store import MemoryStore
+from hookmq.storage.protocols import Store
+from hookmq.storage.records import Loaded, PutSession, SessionRecord
+from hookmq_testing import make_plugin
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
+
+SESSIONS = 100_000
+MAX_HEAP = 15_000_000
+"""Bytes that the page may hold."""
+MAX_NODES = 10_000
+
+
+@dataclass
+class Crowd:
+    """The address of a console, and its tokens."""
+
+    url: str
+    tokens: dict[str, str]
+
+
+class Crowded(MemoryStore):
+    """A store that contains many sessions of clients that are offline."""
+
+    def load(self) -> Iterator[Loaded]:
+        peer = Peer("192.0.2.7", 40_000, "tcp")
+        for number in range(SESSIONS):
+            client = ClientRecord(f"meter-{number:05}", 5, peer=peer, listener="tcp")
+            yield PutSession(SessionRecord(client, 1e9, ended_at=time.time()))
+
+
+class CrowdedStore(Plugin):
+    """Provides the store."""
+
+    @hookimpl
+    def provide_store(self) -> Store:
+        return Crowded()
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    """Run a broker with many offline sessions."""
+    site = Site(tmp_path_factory.mktemp("crowd"), (make_plugin(CrowdedStore),))
+    yield Crowd(f"{site.url}/", site.tokens)
+    site.close()
+
+
+def test_the_page_stays_small_with_100_000_clients(tab: Open, crowd: Crowd) -> None:
+    view = tab(at=crowd).sign_in()
+    view.go("clients", "Clients")
+    view.page.get_by_label("Rows").select_option("100")
+    view.count("Clients", 100)
+    for number in range(2, 6):
+        view.press("Next")
+        view.sees(view.page.get_by_text(f"Page {number}, 100 rows"))
+    view.page.get_by_label("Client id begins with").fill("meter-9999")
+    view.press("Search")
+    view.count("Clients", 10)
+    view.press("Client id")
+    view.press("Client id")
+    assert view.rows("Clients").first.inner_text().startswith("meter-99999")
+    view.page.get_by_label("Client id begins with").fill("nobody")
+    view.press("Search")
+    view.sees(view.page.get_by_text("No client matches"))
+    view.page.get_by_label("Client id begins with").fill("")
+    view.press("Search")
+    view.count("Clients", 100)
+    heap, nodes = held(view)
+    assert (heap < MAX_HEAP, nodes < MAX_NODES) == (True, True), (heap, nodes)
+
+
+def held(view: View) -> tuple[float, float]:
+    """Return the bytes of the page's JavaScript objects, and its number of DOM nodes, without garbage."""
+    chrome = view.context.new_cdp_session(view.page)
+    chrome.send("HeapProfiler.collectGarbage")
+    chrome.send("Performance.enable")
+    found = {one["name"]: one["value"] for one in chrome.send("Performance.getMetrics")["metrics"]}
+    return found["JSHeapUsedSize"], found["Nodes"]
