@@ -10,18 +10,16 @@ from hookmq_toolkit.accounts import Account, AccountError, Kind
 from hookmq_toolkit.passwords import Busy, Pool, make, prepare, read
 from hookmq_toolkit.threads import in_thread
 
-from hookmq_accounts.book import KINDS, Book
+from hookmq_accounts.book import Book
+from hookmq_accounts.document import VERSION, Effects, ImportPlan, Key, effects, plan_import
 from hookmq_accounts.rule import invalid, parse_rule
 from hookmq_accounts.settings import AccountsConfig
-from hookmq_accounts.stored import StoredAccount, check_name
+from hookmq_accounts.stored import StoredAccount
 
 EXAMINED: Final = 1000
 """Maximum number of accounts that one page examines."""
-VERSION: Final = 1
-"""Version of exported documents."""
-_IGNORED: Final = frozenset({"created_at", "changed_at", "revision", "has_password"})
-"""Fields of shown accounts that an import ignores."""
-Key = tuple[Kind, str]
+_ATTEMPTS: Final = 3
+"""How often an import is planned, if other changes come in between."""
 
 
 class Served(Protocol):
@@ -168,60 +166,33 @@ class Manager:
     async def load(
         self, document: Mapping[str, Any], replace: bool, check: bool
     ) -> Mapping[str, int]:
-        """Create or change all users and groups of a document, or nothing."""
+        """Create or change all users and groups of a document, or nothing.
+
+        A thread parses and validates it. Only the result is applied on the event loop, in one turn.
+        """
         self._check_usable()
-        if document.get("version", VERSION) != VERSION:
-            raise invalid("version", f"expected {VERSION}")
-        puts: dict[Key, StoredAccount] = {}
-        counts = {"created": 0, "changed": 0, "deleted": 0}
-        for kind in ("group", "user"):
-            for place, fields in _listed(document, f"{kind}s"):
-                one = self._loaded(kind, fields, place)
-                if (kind, one.name) in puts:
-                    raise invalid(place + "name", "the name is repeated")
-                counts["changed" if one.revision > 1 else "created"] += 1
-                puts[kind, one.name] = one
-        book = self._plugin.book
-        present = [(kind, one.name) for kind in KINDS for one in book.all(kind)]
-        deletes = [key for key in (*present, *book.broken) if replace and key not in puts]
-        counts["deleted"] = len(deletes)
-        self._check_whole(puts, set(deletes))
+        plan = await self._planned(document, replace)
+        prepare(plan.schemes)
         if not check:
-            await self._apply(list(puts.values()), deletes)
-        return counts
+            waiting = self._put(plan.records, plan.deletes)
+            self._plugin.book = plan.book
+            await self._applied(plan.effects, plan.records, plan.deletes, waiting)
+        return plan.counts
 
     # parts -----------------------------------------------------------------------------------------------------------
 
-    def _loaded(self, kind: Kind, fields: Mapping[str, Any], place: str) -> StoredAccount:
-        given = {name: one for name, one in fields.items() if name not in _IGNORED}
-        if "name" not in given:
-            raise invalid(place + "name", "the field is missing")
-        check_name(given["name"], place + "name")
-        now = self._plugin.broker.time()
-        old = self._plugin.book.get(kind, given["name"])
-        if old is None:
-            start = StoredAccount(kind, given["name"], created_at=now, changed_at=now)
-            return self._fields(start, given, place)
-        start = replace(old, enabled=True, groups=(), rules=(), note="")
-        made = self._fields(start, given, place)
-        return replace(made, changed_at=now, revision=old.revision + 1)
-
-    def _check_whole(self, puts: Mapping[Key, StoredAccount], deletes: set[Key]) -> None:
-        """Check groups and limits as they will be."""
-        book, config = self._plugin.book, self._plugin.config
-        limits: dict[Kind, int] = {"user": config.max_users, "group": config.max_groups}
-        for kind, most in limits.items():
-            names = {one.name for one in book.all(kind) if (kind, one.name) not in deletes}
-            names |= {name for found, name in puts if found == kind}
-            if len(names) > most:
-                raise invalid(f"{kind}s", f"there would be {len(names)}; max_{kind}s is {most}")
-        groups = {one.name for one in book.all("group") if ("group", one.name) not in deletes}
-        groups |= {name for kind, name in puts if kind == "group"}
-        kept = [one for one in book.all("user") if ("user", one.name) not in deletes]
-        for user in (*puts.values(), *(one for one in kept if ("user", one.name) not in puts)):
-            for group in user.groups:
-                if group not in groups:
-                    raise invalid("groups", f"user {user.name!r} has the unknown group {group!r}")
+    async def _planned(self, document: Mapping[str, Any], replace: bool) -> ImportPlan:
+        """Plan an import of the accounts as they are now. Other changes may come while the thread works."""
+        plugin = self._plugin
+        for _ in range(_ATTEMPTS):
+            book, changes = plugin.book, plugin.book.changes
+            plan = partial(
+                plan_import, book.copy(), plugin.config, plugin.broker.time(), document, replace
+            )
+            found = await in_thread(plugin.broker.runtime, plan)
+            if plugin.book is book and book.changes == changes:
+                return found
+        raise AccountError("conflict", "the accounts were changed during the import: try again")
 
     def _changed(self, old: StoredAccount, fields: Mapping[str, Any]) -> StoredAccount:
         made = self._fields(old, fields, "")
@@ -270,43 +241,55 @@ class Manager:
 
     async def _apply(self, puts: Sequence[StoredAccount], deletes: Sequence[Key]) -> None:
         """Store changes in one batch, apply them, and wait for the commit. Changes nothing if a limit is exceeded."""
-        book, state = self._plugin.book, self._plugin.broker.state
+        book = self._plugin.book
+        records = [(one.key, one.record()) for one in puts]
         keys = [f"{kind}/{name}" for kind, name in deletes]
-        before = {key: state.get(key) for key in (*keys, *(one.key for one in puts))}
-        records = [(one.key, one.record()) for one in puts]  # before anything is deleted
-        waiting: list[Awaitable[object]] = []
+        waiting = self._put(records, keys)
+        found = effects(book, puts, deletes)
+        for kind, name in deletes:
+            book.remove(kind, name)
+        for one in puts:
+            book.put(one)
+        await self._applied(found, records, keys, waiting)
+
+    def _put(
+        self, records: Sequence[tuple[str, bytes]], deletes: Sequence[str]
+    ) -> Awaitable[object] | None:
+        """Store changes in one batch. The result is available after the commit. Changes nothing if a limit is
+        exceeded."""
+        state = self._plugin.broker.state
+        before = {key: state.get(key) for key in (*deletes, *(key for key, _ in records))}
+        last: Awaitable[object] | None = None
         try:
-            waiting += [state.delete(key) for key in keys]
-            waiting += [state.put(key, record) for key, record in records]
+            for key in deletes:
+                last = state.delete(key)
+            for key, record in records:
+                last = state.put(key, record)
         except PluginError as error:
-            for one in puts:
-                state.delete(one.key)
+            for key, _ in records:
+                state.delete(key)
             for key, value in before.items():
                 if value is not None:
                     state.put(key, value)
             raise AccountError("conflict", error.message) from None
-        users: set[str] = set()
-        rights = bool(deletes)
-        for kind, name in deletes:
-            book.remove(kind, name)
-            users.update({name} if kind == "user" else ())
-        for one in puts:
-            old = book.get(one.kind, one.name)
-            book.put(one)
-            rights = rights or old is None or _rights(old) != _rights(one)
-            if (
-                one.kind == "user"
-                and old is not None
-                and (old.mark != one.mark or (old.enabled and not one.enabled))
-            ):
-                users.add(one.name)
-        self._plugin.changed(users, rights)
+        return last  # all changes are in the same batch
+
+    async def _applied(
+        self,
+        found: Effects,
+        records: Sequence[tuple[str, bytes]],
+        deletes: Sequence[str],
+        waiting: Awaitable[object] | None,
+    ) -> None:
+        """Apply a change to clients, log it, and wait for its commit."""
+        self._plugin.changed(found.users, found.rights)
         self._plugin.broker.log(
             "info", "accounts.changed",
-            stored=[one.key for one in puts[:_LOGGED]], deleted=keys[:_LOGGED], count=len(puts) + len(keys),
+            stored=[key for key, _ in records[:_LOGGED]], deleted=list(deletes[:_LOGGED]),
+            count=len(records) + len(deletes),
         )  # fmt: skip
-        for one_result in waiting[-1:]:  # all changes are in the same batch
-            await one_result
+        if waiting is not None:
+            await waiting
 
     def _get(self, kind: Kind, name: str) -> StoredAccount:
         self._check_usable()
@@ -335,22 +318,3 @@ class Manager:
 _BUSY: Final = AccountError("busy", "too many passwords are being hashed")
 _LOGGED: Final = 10
 """Maximum number of names in a log event."""
-
-
-def _rights(account: StoredAccount) -> tuple[object, ...]:
-    return account.rules, account.groups, account.enabled
-
-
-def _listed(document: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a list in a document, each with its place."""
-    given = document.get(name)
-    if given is None:
-        return []
-    if not isinstance(given, list | tuple):
-        raise invalid(name, "expected a list")
-    found = []
-    for index, one in enumerate(given):
-        if not isinstance(one, Mapping):
-            raise invalid(f"{name}[{index}]", "expected an object")
-        found.append((f"{name}[{index}].", one))
-    return found

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from account_site import SECRET, AccountSite, allow, deny
 from hookmq.plugin import PluginError, Promise
+from hookmq_accounts import manager
+from hookmq_accounts.document import plan_import
+from hookmq_accounts.stored import StoredAccount
 from hookmq_toolkit.accounts import AccountError
 from hookmq_toolkit.passwords import Argon2, make
 
@@ -265,6 +268,67 @@ def test_a_document_that_exceeds_the_state_changes_nothing(
     assert caught.value.reason == "conflict"
     assert state(site) == before
     assert site.manager.find("group", "g")["note"] == ""
+
+
+def test_a_document_is_parsed_and_validated_in_a_thread(
+    site: AccountSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop neither parses an account nor makes its record."""
+    on_loop: list[bool] = []
+
+    def watched(name: str) -> None:
+        original = getattr(StoredAccount, name)
+
+        def call(account: StoredAccount, *args: Any) -> Any:
+            on_loop.append(site.harness.clock.on_loop())
+            return original(account, *args)
+
+        monkeypatch.setattr(StoredAccount, name, call)
+
+    watched("changed")
+    watched("record")
+    document = {"groups": [{"name": "new"}], "users": [{"name": "ann"}, {"name": "bob"}]}
+    assert site.run(site.manager.load(document, True, False))["deleted"] == 1
+    assert on_loop == [False] * 6
+    page = site.manager.page("user", "", 10)
+    assert [one["name"] for one in page.items] == ["ann", "bob"]
+    assert site.manager.find("group", "new")["revision"] == 1
+
+
+@pytest.mark.parametrize("changes", [1, 5])
+def test_an_import_takes_in_a_change_that_comes_before_it(
+    site: AccountSite, monkeypatch: pytest.MonkeyPatch, changes: int
+) -> None:
+    """The change comes while a thread validates the document, so the document is validated again."""
+    before = state(site)
+    planned: list[Any] = []
+
+    async def change() -> None:
+        await site.manager.change("user", "ann", {"note": f"change {len(planned)}"})
+
+    def begin() -> None:
+        site.harness.clock.spawn(change(), lambda *_: None)
+
+    def plan(*args: Any) -> Any:
+        planned.append(args)
+        if len(planned) <= changes:
+            site.harness.clock.call_threadsafe(begin)
+        return plan_import(*args)
+
+    monkeypatch.setattr(manager, "plan_import", plan)
+    document = {"users": [{"name": "ann", "groups": ["g"]}, {"name": "bob"}]}
+    if changes == 1:
+        site.run(site.manager.load(document, False, False))
+        assert len(planned) == 2
+        found = site.manager.find("user", "ann")
+        assert (found["note"], found["revision"]) == ("", 3)
+        assert site.manager.find("user", "bob")["revision"] == 1
+    else:
+        with pytest.raises(AccountError, match="changed during the import") as caught:
+            site.run(site.manager.load(document, False, False))
+        assert caught.value.reason == "conflict"
+        assert len(planned) == 3
+        assert state(site).keys() == before.keys()
 
 
 def test_too_many_passwords_at_once() -> None:

@@ -4,15 +4,17 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 from aiohttp import web
 from hookmq.plugin import HttpRouter, PluginError, StaleCursor, StoreError
+from hookmq_toolkit.threads import in_thread
 
 from hookmq_admin.audit import recorded
 from hookmq_admin.encoding import send
 from hookmq_admin.errors import ApiError
-from hookmq_admin.fields import parse_body, parse_query
+from hookmq_admin.fields import Fields, parse_body, parse_query
 from hookmq_admin.preconditions import check
 from hookmq_admin.services import Call, Route, Services
 from hookmq_admin.tokens import Token
@@ -30,6 +32,8 @@ HEADERS: Final = {
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq-admin"'}
 PART: Final = re.compile(r"\{(\w+)\}")
 """A named part of a path. By default, aiohttp would not match a part that contains a brace, as client ids may."""
+AT_ONCE: Final = 16_384
+"""Maximum length of a body that is parsed on the event loop. A thread parses longer ones."""
 MAX_QUERY: Final = 300_000
 """Maximum length of a query string. A cursor may contain a topic."""
 
@@ -132,7 +136,10 @@ class _Served:
             return found | parse_body(route.body, {})
         if request.content_type != "application/json":
             raise ApiError(415, "expected Content-Type: application/json")
-        return found | parse_body(route.body, _json(data))
+        parse = partial(_parsed, route.body, data)
+        if len(data) <= AT_ONCE:
+            return found | parse()
+        return found | await in_thread(self._plugin.services.broker.runtime, parse)
 
     def _record(
         self,
@@ -224,6 +231,10 @@ def _problem(error: ApiError) -> web.Response:
     headers = {**HEADERS, **error.headers, "Content-Type": "application/problem+json"}
     body = json.dumps(error.problem()).encode()
     return web.Response(status=error.status, body=body, headers=headers)
+
+
+def _parsed(fields: Fields, data: bytes) -> dict[str, Any]:
+    return parse_body(fields, _json(data))
 
 
 def _json(data: bytes) -> Any:

@@ -1,14 +1,16 @@
 """Test the routes for users, groups and rules, and those that explain decisions."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from admin_site import Site
+from hookmq_admin import api
 from hookmq_admin.accounts import USER
 from hookmq_admin.audit import recorded
 from hookmq_admin.errors import ApiError
-from hookmq_admin.fields import Field
+from hookmq_admin.fields import Field, parse_body
 
 SECRET = "correct horse"
 ALLOW = {"allow": ["publish"], "topic": ["own/%u"]}
@@ -127,6 +129,29 @@ def test_other_requests_are_refused(
     answer = site.ask(method, path, json=body) if body else site.ask(method, path)
     assert (answer.status, answer.json.get("field")) == (status, field), answer.text
     assert site.ask("GET", "/accounts").json == before
+
+
+@pytest.mark.parametrize(("at_once", "in_thread"), [(20, True), (2000, False)])
+def test_a_large_document_is_parsed_in_a_thread(
+    site: Site, monkeypatch: pytest.MonkeyPatch, at_once: int, in_thread: bool
+) -> None:
+    threads: list[bool] = []
+
+    def parsed(*args: Any) -> Any:
+        threads.append(asyncio._get_running_loop() is None)
+        return parse_body(*args)
+
+    monkeypatch.setattr(api, "parse_body", parsed)
+    monkeypatch.setattr(api, "AT_ONCE", at_once)
+    assert site.ask("POST", "/accounts", json={"users": [{"name": "zoe"}]}).json["created"] == 1
+    answer = site.ask("POST", "/accounts", json={"users": [{"name": "a"}, {"name": 5}]})
+    assert (answer.status, answer.json["field"]) == (400, "users[1].name")
+    answer = site.ask(
+        "POST", "/accounts", data="{" * 30, headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status, "valid JSON" in answer.text) == (400, True)
+    assert threads == [in_thread] * 2
+    assert [one["name"] for one in site.ask("GET", "/users").json["items"]] == ["zoe"]
 
 
 def test_a_change_for_an_earlier_state_is_refused(site: Site) -> None:
