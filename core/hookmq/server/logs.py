@@ -23,8 +23,13 @@ LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-DROPPED: Final = frozenset({"password", "passwd", "passphrase", "payload", "secret", "token"})
-"""Names of fields that are never logged. A name that ends in ``_`` and one of these is not logged either."""
+DROPPED: Final = (
+    "password", "passwd", "passphrase", "payload", "secret", "token", "api_key", "apikey", "auth_key", "private_key",
+    "authorization", "cookie",
+)  # fmt: skip
+"""Names of fields that are never logged: payloads, and the keys that are secrets in the configuration. A name that ends
+in ``_`` and one of these is not logged either."""
+_DROPPED_ENDS: Final = tuple(f"_{name}" for name in DROPPED)
 
 _COLORS: Final = {
     "debug": "\x1b[2m",
@@ -56,7 +61,7 @@ PATIENCE: Final = 2.0
 
 def is_dropped(name: str) -> bool:
     """Return whether a field with this name must not be logged."""
-    return name.lower().rpartition("_")[2] in DROPPED
+    return f"_{name}".lower().replace("-", "_").endswith(_DROPPED_ENDS)
 
 
 class DropSecrets(logging.Filter):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hookmq.broker import Broker
+from hookmq.config.binding import _SECRET_KEYS
 from hookmq.model.settings import Settings
 from hookmq.server import logs
 from hookmq.server.asyncio_runtime import AsyncioRuntime
@@ -103,12 +104,21 @@ def test_secrets_and_payloads_are_never_written(stream: io.StringIO, format: log
     fields: dict[str, Any] = {
         "password": "hunter2", "payload": b"hunter2", "api_token": "hunter2", "Secret": "hunter2",
         "deep": {"key_password": "hunter2", "list": [{"token": "hunter2"}], "seen": "yes"}, "data": b"hunter2",
+        "headers": {"Authorization": "hunter2", "Set-Cookie": "hunter2", "X-API-Key": "hunter2"}, "apikey": "hunter2",
+        "tls": {"private_key": "hunter2", "key": "visible"},
     }  # fmt: skip
     tell("plugin.event", **fields)
     text = stream.getvalue()
     assert "hunter2" not in text
     assert "yes" in text
+    assert "visible" in text
     assert "7 bytes" in text
+
+
+def test_the_secrets_of_the_configuration_are_not_logged() -> None:
+    assert all(logs.is_dropped(name) for name in _SECRET_KEYS)
+    assert not logs.is_dropped("tokens")
+    assert not logs.is_dropped("key")
 
 
 def test_the_level_holds_and_a_second_call_replaces_the_first(stream: io.StringIO) -> None:
