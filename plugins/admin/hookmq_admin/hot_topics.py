@@ -1,5 +1,6 @@
 """Count the messages of each topic for a while, with a plugin client. While nobody asks, it costs nothing."""
 
+from functools import partial
 from secrets import token_hex
 from typing import Final
 
@@ -81,12 +82,19 @@ class HotTopics:
         except ConnectRefused as error:
             raise ApiError(503, error.message) from None
         client.on_message = self._hear
-        client.on_end = self._over
+        client.on_end = partial(self._over, client)
         self._sampled = SampledSubscription(self._broker, client_id, filter, MOST)
-        code = await self._sampled.open()
-        if code >= 0x80:
-            client.disconnect()
-            raise ApiError(403, f"the subscription was refused: {code.text}")
+        try:
+            code = await self._sampled.open()
+            if code >= 0x80:
+                raise ApiError(403, f"the subscription was refused: {code.text}")
+            if not client.connected:
+                raise ApiError(503, "the client that counts was disconnected")
+        except BaseException:  # also if the request was canceled
+            self._sampled.close()
+            if client.connected:
+                client.disconnect()
+            raise
         self._client = client
 
     def stop(self) -> bool:
@@ -107,8 +115,10 @@ class HotTopics:
     def _due(self) -> None:
         self.stop()
 
-    def _over(self, reason: DisconnectReason) -> None:
-        self.stop()
+    def _over(self, client: ClientHandle, reason: DisconnectReason) -> None:
+        """End the measurement of a client that has ended. Another measurement may have started meanwhile."""
+        if client is self._client:
+            self.stop()
 
     def _hear(self, delivery: Delivery) -> None:
         message = delivery.message

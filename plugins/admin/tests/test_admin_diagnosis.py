@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from admin_site import DOCUMENT, Site, validate
-from hookmq.plugin import ClientRequest, Delivery
+from hookmq.plugin import ClientRequest, Delivery, DisconnectReason, EndedBy, ReasonCode
 from hookmq_admin import diagnosis
 from hookmq_admin.cli import add_arguments
 from hookmq_admin.drops import DropLog
@@ -179,6 +179,68 @@ def test_a_measurement_ends_by_itself(harness: Harness) -> None:
     harness.settle()
     assert hot.counts.total == 4
     assert len(harness.broker.sessions) == 1
+
+
+def test_the_end_of_an_old_client_does_not_end_the_next_measurement(harness: Harness) -> None:
+    hot = HotTopics(harness.handle("mine"))
+    start(harness, hot, "a")
+    first = hot._client
+    assert first is not None
+    assert first.on_end is not None
+    ended = first.on_end
+    hot.stop()
+    harness.settle()
+    start(harness, hot, "b")
+    ended(DisconnectReason(ReasonCode.SUCCESS, EndedBy.SERVER))
+    assert hot.running
+    harness.handle("mine").disconnect(hot._client.client_id)  # type: ignore[union-attr]
+    harness.settle()
+    assert not hot.running
+
+
+def test_a_canceled_start_leaves_no_client(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is canceled while the client waits for its SUBACK."""
+    hot = HotTopics(harness.handle("mine"))
+    canceled: list[str] = []
+
+    async def never(sampled: SampledSubscription) -> None:
+        canceled.append(sampled._client_id)
+        cancel()
+        await harness.clock.promise()
+
+    monkeypatch.setattr(SampledSubscription, "open", never)
+    cancel = harness.clock.spawn(hot.start("#", 10, 0, "ann", "192.0.2.1"), lambda *_: None)
+    harness.settle()
+    assert len(canceled) == 1
+    assert not hot.running
+    assert not harness.broker.sessions
+    monkeypatch.undo()
+    start(harness, hot, "#")
+    assert hot.running
+    hot.stop()
+
+
+def test_a_client_that_ends_before_its_suback_is_reported(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = HotTopics(harness.handle("mine"))
+    errors: list[Any] = []
+    original = SampledSubscription.open
+
+    async def kicked(sampled: SampledSubscription) -> Any:
+        code = await original(sampled)
+        harness.handle("mine").disconnect(sampled._client_id)
+        return code
+
+    monkeypatch.setattr(SampledSubscription, "open", kicked)
+    harness.clock.spawn(
+        hot.start("#", 10, 0, "ann", "192.0.2.1"), lambda _, error: errors.append(error)
+    )
+    harness.settle()
+    assert [error.status for error in errors] == [503]
+    assert not hot.running
 
 
 def test_many_messages_are_sampled(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

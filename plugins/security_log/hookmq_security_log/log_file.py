@@ -59,7 +59,7 @@ class LogFile:
     """
 
     def __init__(
-        self, path: Path, max_bytes: int, files: int, report: Callable[[OSError | None], None]
+        self, path: Path, max_bytes: int, files: int, report: Callable[[BaseException | None], None]
     ) -> None:
         self._rotated = RotatedFile(path, max_bytes, files)
         self._report = report
@@ -95,8 +95,6 @@ class LogFile:
         self, broker: BrokerHandle, count: int, _: Any, error: BaseException | None
     ) -> None:
         self._writing = False
-        if error is not None and not isinstance(error, OSError):
-            raise error
         if error is not None:
             self.dropped += count
         if self._failing != (error is not None):

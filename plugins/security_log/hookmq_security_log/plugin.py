@@ -250,12 +250,12 @@ class SecurityLogPlugin(Plugin):
                     broker.log("warning", "security_log.not_published", error=str(error))
             broker.emit(f"security.{record['event.action']}", None, **record)
 
-    def _reported(self, error: OSError | None) -> None:
+    def _reported(self, error: BaseException | None) -> None:
         broker, file = self._broker, self.config.file
         if broker is None:
             return
         if error is not None:
-            broker.log("error", "security_log.write_failed", file=file, error=str(error))
+            broker.log("error", "security_log.write_failed", file=file, error=_text(error))
         else:
             broker.log("info", "security_log.writing_again", file=file)
 
@@ -275,6 +275,10 @@ class SecurityLogPlugin(Plugin):
                 ({"reason": "disk"}, 0 if self._file is None else self._file.dropped),
             ],
         )
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, OSError) else repr(error)
 
 
 def _code(code: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from hookmq.plugin import (
 )  # fmt: skip
 from hookmq_security_log.aggregate import Aggregator, Alerts
 from hookmq_security_log.catalog import KINDS
+from hookmq_security_log.log_file import RotatedFile
 from hookmq_security_log.plugin import SecurityLogPlugin
 from hookmq_security_log.record import SecurityEvent, line_of, record_of, source_of, split_peer
 from hookmq_security_log.takeovers import Takeovers
@@ -289,6 +290,29 @@ def test_the_last_counts_are_written_at_the_end(make: Make, tmp_path: Path) -> N
     harness.close()
     assert records(tmp_path)[-1]["hookmq.repeated"] == 3
     assert len(guard.seen) == 1
+
+
+def test_an_error_of_another_kind_is_reported_and_does_not_stop_the_shutdown(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: RotatedFile, lines: list[bytes]) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(RotatedFile, "write", fail)
+    harness = make()
+    guess(harness, 2)
+    harness.settle()
+    [fields] = harness.logged("security_log.write_failed")
+    assert fields["error"] == "MemoryError('no room')"
+    plugin = harness.hooks.plugins[0].plugin
+    assert isinstance(plugin, SecurityLogPlugin)
+    assert plugin._file is not None
+    assert plugin._file.dropped == 2
+    guess(harness, 1)  # the end waits for this line
+    began = harness.clock.now()
+    harness.close()
+    assert harness.clock.now() - began < 1
+    assert plugin._file.dropped == 3
 
 
 def test_a_disk_that_fails_is_reported_and_costs_records(make: Make, tmp_path: Path) -> None:
