@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hookmq.plugin import Log, Runtime, StoreError
 from hookmq_toolkit.backups import BackupError, BackupStatus
@@ -41,22 +41,49 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
+_LARGE_LOG: Final = 64 << 20
+"""A log up to this size is no danger for the store's disk."""
+
+
+def _spare_log(folder: Path) -> None:
+    """Raise StoreError if the log of the store may soon fill its disk, which would stop the broker. The log cannot be
+    emptied while a copy is made."""
+    try:
+        size = (folder / f"{DATABASE}-wal").stat().st_size
+    except FileNotFoundError:
+        return
+    if size <= _LARGE_LOG:
+        return
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < size:
+        raise StoreError(
+            f"the log of {folder} has grown to {size >> 20} MiB during the copy, and {free >> 20} MiB are free:"
+            " copy to a faster disk"
+        )
+
+
 def write_backup(folder: Path, target: Path, progress: Callable[[int, int], None]) -> int:
     """Copy the store in `folder` to the new folder `target`, and return the number of bytes. Blocks.
 
     The copy is made in a folder with ``.part`` appended to its name, which is renamed when it is complete and synced. A
     kill or a power cut therefore never leaves a `target` that a broker would take for an empty store. `progress` is
     called with the number of copied pages and the total. If it raises, or if the copy fails, the folder is removed.
-    Raises StoreError.
+    It also fails before the log, which grows meanwhile, fills the store's disk. Raises StoreError.
     """
     target = target.absolute()
+
+    def advance(done: int, total: int) -> None:
+        _spare_log(folder)
+        progress(done, total)
+
     with reading(folder) as db:
         if os.path.lexists(target):
             raise StoreError(f"{target} exists: name a new folder")
         part = target.with_name(f"{target.name}.part")
         try:
             with _own_folder(part):
-                copy(db, part / DATABASE, progress, pages=4096)
+                copy(db, part / DATABASE, advance, pages=4096)
                 os.rename(part, target)
             sync_folder(target.parent)
             return (target / DATABASE).stat().st_size

@@ -4,6 +4,7 @@ import fcntl
 import os
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,25 @@ def test_a_full_disk_leaves_nothing(
     why = f"{tmp_path / 'data'} cannot be copied to {target}: database or disk is full"
     assert (job.status().state, job.status().error) == ("failed", why)
     assert not list(target.parent.iterdir())
+
+
+def test_a_copy_ends_before_the_log_of_the_store_fills_the_disk(
+    tmp_path: Path, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    size = (data / "hookmq.db-wal").stat().st_size
+    free = size
+    monkeypatch.setattr(
+        "hookmq_storage.backup.os.statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=1)
+    )
+    free = size - 1
+    write_backup(data, tmp_path / "small", print)  # the log is not large
+    monkeypatch.setattr("hookmq_storage.backup._LARGE_LOG", size - 1)
+    with pytest.raises(StoreError, match="copy to a faster disk"):
+        write_backup(data, tmp_path / "copy", print)
+    assert not list(tmp_path.glob("copy*"))
+    free = size
+    write_backup(data, tmp_path / "copy", print)
 
 
 def test_a_stop_ends_a_backup_and_removes_its_folder(
