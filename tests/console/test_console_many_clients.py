@@ -1,18 +1,12 @@
 """Test the list of clients of the console in a real browser, with 100,000 sessions: what the page holds stays small."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from admin_browser import Open, View
 from admin_site import Site
-from hookmq.model.client import ClientRecord, Peer
-from hookmq.plugin import Plugin, hookimpl
-from hookmq.storage.memory_store import MemoryStore
-from hookmq.storage.protocols import Store
-from hookmq.storage.records import Loaded, PutSession, SessionRecord
-from hookmq_testing import make_plugin
+from crowd import crowd
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
@@ -30,34 +24,16 @@ class Crowd:
     tokens: dict[str, str]
 
 
-class Crowded(MemoryStore):
-    """A store that contains many sessions of clients that are offline."""
-
-    def load(self) -> Iterator[Loaded]:
-        peer = Peer("192.0.2.7", 40_000, "tcp")
-        for number in range(SESSIONS):
-            client = ClientRecord(f"meter-{number:05}", 5, peer=peer, listener="tcp")
-            yield PutSession(SessionRecord(client, 1e9, ended_at=time.time()))
-
-
-class CrowdedStore(Plugin):
-    """Provides the store."""
-
-    @hookimpl
-    def provide_store(self) -> Store:
-        return Crowded()
-
-
 @pytest.fixture(scope="module")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
     """Run a broker with many offline sessions."""
-    site = Site(tmp_path_factory.mktemp("crowd"), (make_plugin(CrowdedStore),))
+    site = Site(tmp_path_factory.mktemp("crowd"), (crowd(SESSIONS),))
     yield Crowd(f"{site.url}/", site.tokens)
     site.close()
 
 
-def test_the_page_stays_small_with_100_000_clients(tab: Open, crowd: Crowd) -> None:
-    view = tab(at=crowd).sign_in()
+def test_the_page_stays_small_with_100_000_clients(tab: Open, crowded: Crowd) -> None:
+    view = tab(at=crowded).sign_in()
     view.go("clients", "Clients")
     view.page.get_by_label("Rows").select_option("100")
     view.count("Clients", 100)
