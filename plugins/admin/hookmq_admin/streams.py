@@ -1,42 +1,129 @@
 """The route for the streams of other plugins; see `hookmq_toolkit.streams`."""
 
+import asyncio
+import math
 from typing import Any, Final
 
+from hookmq.plugin import PluginError
 from hookmq_toolkit.streams import SERVICE, StreamOwner, StreamStatus
 
-from hookmq_admin.schemas import listed, record, ref
+from hookmq_admin.schemas import TEXT, listed, record, ref
 from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
+PATIENCE: Final = 5.0
+"""Seconds that a plugin has to list its streams."""
+MAX_ROWS: Final = 2000
+"""Most streams and consumers of one plugin in a response."""
+MAX_TEXT: Final = 512
+"""Most characters of a name or an error."""
+
 
 async def streams(call: Call) -> Any:
-    """Return the streams, by plugin in the order of the configuration."""
-    items: list[dict[str, Any]] = []
-    for plugin, owner in call.broker.services(SERVICE).items():
-        if isinstance(owner, StreamOwner):
-            items += [_shown(plugin, one) for one in await owner.list_streams()]
-    return {"items": items}
+    """Return the streams, by plugin in the order of the configuration.
 
-
-def _shown(plugin: str, one: StreamStatus) -> dict[str, Any]:
-    return {
-        "plugin": plugin,
-        "name": one.name,
-        "kind": one.kind,
-        "messages": one.messages,
-        "bytes": one.bytes,
-        "oldest": one.oldest,
-        "consumers": [
-            {"name": consumer.name, "lag": consumer.lag, "committed_at": consumer.committed_at}
-            for consumer in one.consumers
-        ],
-        "error": one.error,
+    A plugin that fails, answers too late or has too many streams does not affect the others. `failed` says why.
+    """
+    asked = {
+        plugin: asyncio.ensure_future(_Rows(plugin).read(owner))
+        for plugin, owner in call.broker.services(SERVICE).items()
+        if isinstance(owner, StreamOwner)
     }
+    try:
+        if asked:
+            await asyncio.wait(asked.values(), timeout=PATIENCE)
+    finally:
+        for one in asked.values():
+            one.cancel()  # does nothing if it is done
+    items: list[dict[str, Any]] = []
+    failed: list[dict[str, str]] = []
+    for plugin, one in asked.items():
+        rows, error = _result(one)
+        items += rows
+        if error:
+            failed.append({"plugin": plugin, "error": error[:MAX_TEXT]})
+    return {"items": items, "failed": failed}
+
+
+def _result(asked: "asyncio.Future[_Rows]") -> tuple[list[dict[str, Any]], str]:
+    """Return what a plugin listed, and why something is missing."""
+    if not asked.done():
+        return [], f"no answer within {PATIENCE:g} s"
+    if asked.cancelled():
+        return [], "the plugin has canceled the request"
+    error = asked.exception()
+    if error is None:
+        found = asked.result()
+        return found.items, f"only the first {MAX_ROWS} rows are listed" if found.full else ""
+    # The text of any other error may contain the value of a secret.
+    return [], error.message if isinstance(error, PluginError) else type(error).__name__
+
+
+class _Rows:
+    """The streams of one plugin, at most `MAX_ROWS` with their consumers."""
+
+    def __init__(self, plugin: str) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.full = False
+        self._plugin = plugin
+        self._left = MAX_ROWS
+
+    async def read(self, owner: StreamOwner) -> "_Rows":
+        """Ask the plugin, and return self. Raises whatever the plugin raises, or an error for a wrong value."""
+        for one in await owner.list_streams():
+            if not self._take():
+                break
+            self.items.append(self._shown(one))
+        return self
+
+    def _take(self) -> bool:
+        """Return whether one more row is allowed."""
+        self.full = self._left == 0
+        self._left = max(self._left - 1, 0)
+        return not self.full
+
+    def _shown(self, one: StreamStatus) -> dict[str, Any]:
+        consumers: list[dict[str, Any]] = []
+        for consumer in one.consumers:
+            if not self._take():
+                break
+            committed_at = _seconds(consumer.committed_at)
+            consumers.append(
+                {
+                    "name": _text(consumer.name),
+                    "lag": int(consumer.lag),
+                    "committed_at": committed_at,
+                }
+            )
+        if one.kind not in ("log", "queue"):
+            raise ValueError("kind")
+        return {
+            "plugin": self._plugin,
+            "name": _text(one.name),
+            "kind": one.kind,
+            "messages": int(one.messages),
+            "bytes": int(one.bytes),
+            "oldest": _seconds(one.oldest),
+            "consumers": consumers,
+            "error": _text(one.error),
+        }
+
+
+def _text(value: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError("text")
+    return value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 1] + "…"
+
+
+def _seconds(value: float | None) -> float | None:
+    """Return a JSON number, or None. JSON has no infinity."""
+    return value if value is None or math.isfinite(value) else None
 
 
 # fmt: off
 ROUTES: Final = (
     Route("GET", "/streams", "listStreams", Role.VIEWER, "List the streams of plugins", streams,
-          record(items=listed(ref("Stream")))),
+          record(items=listed(ref("Stream")), failed=listed(record(
+              plugin=TEXT, error={"type": "string", "description": "why its streams, or some of them, are missing"})))),
 )
 # fmt: on

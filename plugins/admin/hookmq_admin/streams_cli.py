@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 
 from hookmq_admin.api_client import ApiClient
-from hookmq_admin.tables import print_table
+from hookmq_admin.tables import print_table, shown
 
 
 def register(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -14,7 +15,10 @@ def register(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _streams(api: ApiClient, arguments: argparse.Namespace) -> None:
-    items = api.ask("GET", "/streams")["items"]
+    found = api.ask("GET", "/streams")
+    items = found["items"]
+    for one in found.get("failed", ()):  # an older broker does not send it
+        print(f"# {shown(one['plugin'])}: {shown(one['error'])}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(items, indent=2))
         return

@@ -42,7 +42,7 @@ def shown(value: Any, name: str = "") -> str:
             return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
         return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={shown(one)}" for key, one in value.items())
+        return " ".join(f"{shown(key)}={shown(one)}" for key, one in value.items())
     if isinstance(value, list):
         return ", ".join(shown(one) for one in value)
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in str(value))

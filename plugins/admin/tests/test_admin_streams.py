@@ -1,13 +1,15 @@
 """The streams of other plugins over the API and on the command line."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hookmq_admin.streams
 import pytest
 from admin_site import DOCUMENT, Site, validate
-from hookmq.plugin import Context, Plugin
+from hookmq.plugin import Context, Plugin, PluginError
 from hookmq_testing import make_plugin, run_command
 from hookmq_toolkit.streams import SERVICE, StreamConsumer, StreamStatus
 
@@ -63,5 +65,65 @@ def test_streams_are_listed(
         assert first.split() == ["owner", "meters", "log", "5", "700", "2.5", "etl=3", "new=5"]
         assert second.endswith("the file is damaged")
         assert third.split() == ["owner", "jobs", "queue", "0", "0", "-", "-"]
+    finally:
+        site.close()
+
+
+class _Answering(Plugin):
+    """A plugin whose answer depends on its id."""
+
+    def __init__(self, config: Any, context: Context) -> None:
+        super().__init__(config, context)
+        self.offered_services = {SERVICE: self}
+
+    async def list_streams(self) -> Any:
+        if self.id == "refusing":
+            raise PluginError(self.id, "the folder is gone")
+        if self.id == "failing":
+            raise ValueError("password=secret")
+        if self.id == "slow":
+            await asyncio.Event().wait()
+        if self.id == "wrong":
+            return [StreamStatus(None, "log", 0, 0)]  # type: ignore[arg-type]
+        if self.id == "none":
+            return None
+        consumers = tuple(StreamConsumer("c\x1b" * 1000, 1, float("inf")) for _ in range(10))
+        return [StreamStatus("n" * 100000, "log", 1, 1, float("nan"), consumers)] * 1000000
+
+
+def test_plugins_that_fail_do_not_hide_the_streams_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hookmq_admin.streams, "PATIENCE", 0.5)
+    broken = ("refusing", "failing", "slow", "wrong", "none", "large")
+    plugins = tuple(make_plugin(_Answering, None, one) for one in broken)
+    site = Site(tmp_path, (*plugins, make_plugin(Owner, None, "owner")))
+    monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
+    monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["viewer"])
+    try:
+        answer = site.ask("GET", "/streams", "viewer")
+        assert answer.status == 200
+        found = answer.json
+        assert [one["name"] for one in found["items"] if one["plugin"] == "owner"] == [
+            "meters", "broken", "jobs",
+        ]  # fmt: skip
+        assert {one["plugin"]: one["error"] for one in found["failed"]} == {
+            "refusing": "the folder is gone",
+            "failing": "ValueError",
+            "slow": "no answer within 0.5 s",
+            "wrong": "TypeError",
+            "none": "TypeError",
+            "large": "only the first 2000 rows are listed",
+        }
+        large = [one for one in found["items"] if one["plugin"] == "large"]
+        assert sum(1 + len(one["consumers"]) for one in large) == 2000
+        assert {len(one["name"]) for one in large} == {512}
+        assert {one["oldest"] for one in large} == {None}
+        for one in found["items"]:
+            validate(one, DOCUMENT["components"]["schemas"]["Stream"])
+        assert run_command(["admin", "streams"]) == 0
+        out, err = capsys.readouterr()
+        assert "\x1b" not in out
+        assert "# refusing: the folder is gone" in err
     finally:
         site.close()
