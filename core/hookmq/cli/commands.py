@@ -42,14 +42,12 @@ def summaries() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, named in offered.items():
         try:
-            lines = (_parser(named).description or "").strip().splitlines()
+            found[name] = _line(_parser(named), named[0])
         except PluginError as error:
             owners = _owners(named)
             print(
                 f"hookmq: warning: command {name!r} of {owners}: {error.message}", file=sys.stderr
             )
-            continue
-        found[name] = _summary(lines[0]) if lines else f"a command of {named[0].distribution}"
     return found
 
 
@@ -98,7 +96,17 @@ def _owners(named: list[InstalledEntry]) -> str:
     return " and ".join(f"{one.distribution} {one.version}" for one in named)
 
 
-def _summary(line: str) -> str:
-    """Return the first line of a description in the form that the list of commands has: "see and change a broker"."""
+def _line(parser: Parser, command: InstalledEntry) -> str:
+    """Return the line for the help of a command: "see and change a broker" for the description "See and change a
+    broker.". Raises PluginError if argparse cannot format the help of the command."""
+    try:
+        parser.format_help()
+    except Exception as error:
+        raise PluginError(command.distribution, f"its help is broken: {error!r}") from error
+    text = (parser.description or "").replace("%(prog)s", parser.prog)
+    lines = text.replace("%(prog)", "").strip().splitlines()  # argparse would expand it again
+    if not lines:
+        return f"a command of {command.distribution}"
+    line = lines[0]
     first = line[:1] if line[:2].isupper() else line[:1].lower()
     return first + line[1:].rstrip(".")

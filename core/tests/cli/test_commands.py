@@ -52,6 +52,20 @@ def leaves(parser: argparse.ArgumentParser) -> None:
     sys.exit(9)
 
 
+def numbers(parser: argparse.ArgumentParser) -> None:
+    parser.description = 5  # type: ignore[assignment]
+
+
+def percent(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Use %(prog)s at 100% of speed."
+
+
+def named(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run %(prog)s with %(prog)s."
+    parser.epilog = "100% done"
+    parser.set_defaults(run=lambda _: 0)
+
+
 class Point:
     """A stand-in for an entry point."""
 
@@ -238,3 +252,17 @@ def test_a_real_package_is_found_and_no_other_is_imported(tmp_path: pathlib.Path
     assert done.returncode == 0
     assert ["cmd", "do"] in [line.split() for line in done.stdout.splitlines()]
     assert "hookmq: warning: command 'bad' of hq-cmd 1.0: importing hq_bad:add" in done.stderr
+
+
+def test_a_description_that_argparse_cannot_format_breaks_no_other_help(
+    offer: Offer, capsys: Captured
+) -> None:
+    offer(numbers=numbers, percent=percent, named=named)
+    assert main(["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.partition("commands of plugins:\n")[2].startswith(
+        "  named       run hookmq named with hookmq named\n\n"
+    )
+    for name in ("numbers", "percent"):
+        assert f"command {name!r} of hookmq-{name} 1.2: its help is broken: " in err
+    assert main(["named", "--help"]) == 0
