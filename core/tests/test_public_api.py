@@ -4,7 +4,6 @@ After a change, ``python core/tests/test_public_api.py`` rewrites the file, and 
 mention it.
 """
 
-import asyncio
 import dataclasses
 import enum
 import importlib
@@ -205,7 +204,7 @@ def _public() -> Iterator[tuple[str, str, Any]]:
 
 def _hints(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield (place, type) for each annotation of a public class, function or alias."""
-    names = {"asyncio": asyncio, **{public: one for _, public, one in _public()}}
+    names = {public: one for _, public, one in _public()}
     if inspect.isfunction(value):
         yield from ((name, hint) for hint in get_type_hints(value, localns=names).values())
     elif isinstance(value, type):

@@ -1,20 +1,16 @@
 """Choose and run the event loop."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any, Literal
 
 LoopKind = Literal["auto", "asyncio", "uvloop"]
 
 
-def loop_factory(kind: LoopKind = "auto") -> "Callable[[], asyncio.AbstractEventLoop]":
+def loop_factory(kind: LoopKind = "auto") -> Callable[[], asyncio.AbstractEventLoop]:
     """Return a factory for event loops of `kind`. ``auto`` prefers uvloop. Raises ImportError if uvloop is missing."""
     if kind == "asyncio" or (kind == "auto" and find_spec("uvloop") is None):
-        import asyncio  # most commands do without it, but import `hookmq.server_api`
-
         return asyncio.new_event_loop
     import uvloop
 
@@ -23,7 +19,5 @@ def loop_factory(kind: LoopKind = "auto") -> "Callable[[], asyncio.AbstractEvent
 
 def run(main: Coroutine[Any, Any, Any], kind: LoopKind = "auto") -> Any:
     """Run `main` on a new event loop of `kind` and return its result."""
-    import asyncio
-
     with asyncio.Runner(loop_factory=loop_factory(kind)) as runner:
         return runner.run(main)
