@@ -11,7 +11,7 @@ from copy import copy
 from functools import lru_cache
 from typing import Final, Literal
 
-from hookmq.model.histogram import Exemplar, Histogram
+from hookmq.model.histogram import Exemplar, Histogram, check_exemplar
 from hookmq.model.metrics import PREFIX
 
 MetricKind = Literal["counter", "gauge", "summary", "histogram"]
@@ -137,7 +137,7 @@ class MetricRegistry:
                 f"# TYPE {shown} {family.kind}",
             ]
             lines += [
-                f"{sample} {_number(value)}{_exemplar(found) if openmetrics and found else ''}"
+                f"{sample} {_number(value)}{found if openmetrics else ''}"
                 for sample, value, found in self._samples(family)
             ]
             yield "\n".join(lines) + "\n"
@@ -153,12 +153,17 @@ class MetricRegistry:
             for name, value, _ in self._samples(self._families[family])
         }
 
-    def _samples(self, family: MetricFamily) -> Iterator[tuple[str, Value, Exemplar | None]]:
+    def _samples(self, family: MetricFamily) -> Iterator[tuple[str, Value, str]]:
+        """Yield the name and labels, the value, and the text of the exemplar of each sample."""
         seen: set[str] = set()
         for plugin, read in family.readers:
             try:
                 samples = [
-                    (f"{family.name}{suffix}{_labels(labels, plugin)}", _checked(value), found)
+                    (
+                        f"{family.name}{suffix}{_labels(labels, plugin)}",
+                        _checked(value),
+                        "" if found is None else _exemplar(found),
+                    )
                     for suffix, labels, value, found in read()
                 ]
                 names = [name for name, *_ in samples]
@@ -211,7 +216,8 @@ def _buckets(read: Iterable[tuple[Mapping[str, str], Histogram]]) -> list[_Row]:
 
 
 def _exemplar(found: Exemplar) -> str:
-    """Return what OpenMetrics adds to the line of a bucket."""
+    """Return what OpenMetrics adds to the line of a bucket. Raises ValueError or TypeError for an invalid exemplar."""
+    check_exemplar(found)  # a plugin may have set it without `exemplify`
     return f' # {{trace_id="{found.trace_id}"}} {_number(found.value)} {found.time:.3f}'
 
 

@@ -1,5 +1,6 @@
 """Histograms: how many values fall into each of a fixed number of ranges."""
 
+import math
 import re
 from bisect import bisect_left
 from typing import Final, NamedTuple
@@ -22,6 +23,16 @@ class Exemplar(NamedTuple):
     value: float
     trace_id: str
     time: float
+
+
+def check_exemplar(exemplar: Exemplar) -> None:
+    """Raise ValueError or TypeError unless the trace id is valid and both numbers are finite."""
+    if not TRACE_ID.fullmatch(exemplar.trace_id):
+        raise ValueError(f"invalid trace id {exemplar.trace_id!r}")
+    if not (math.isfinite(exemplar.value) and math.isfinite(exemplar.time)):
+        raise ValueError(
+            f"an exemplar needs finite numbers, not {exemplar.value!r} at {exemplar.time!r}"
+        )
 
 
 class Histogram:
@@ -48,10 +59,10 @@ class Histogram:
     def exemplify(self, exemplar: Exemplar) -> None:
         """Keep `exemplar`, whose value was also added, in place of the previous one of its range.
 
-        Raises ValueError if the trace id is not 32 lower-case hex digits.
+        Raises ValueError if the trace id is not 32 lower-case hex digits, or if a number is not finite. Raises
+        TypeError for a wrong type.
         """
-        if not TRACE_ID.fullmatch(exemplar.trace_id):
-            raise ValueError(f"invalid trace id {exemplar.trace_id!r}")
+        check_exemplar(exemplar)
         if self.exemplars is None:
             self.exemplars = [None] * len(self.counts)
         self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar

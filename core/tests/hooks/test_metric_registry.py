@@ -86,6 +86,20 @@ def test_only_openmetrics_shows_exemplars() -> None:
     assert registry.values()['h_bucket{a="b",le="1.0"}'] == 1
 
 
+@pytest.mark.parametrize(
+    "wrong", [5, Exemplar(0.1, '"} 1', 1.0), Exemplar(0.1, "a" * 32, math.nan)]
+)
+def test_an_invalid_exemplar_hides_only_its_histogram(wrong: Any) -> None:
+    registry, histogram = MetricRegistry(), Histogram((0.1,))
+    registry.of("broken").histogram("h", "H.", lambda: [({}, histogram)])
+    registry.gauge("one", "One.", lambda: 1)
+    histogram.exemplars = [wrong, None]
+    lines = registry.text(openmetrics=True).splitlines()
+    assert "hookmq_one 1" in lines
+    assert not any(line.startswith("hookmq_h") for line in lines)
+    assert 'metric_errors_total{family="hookmq_h",plugin="broken"}' in registry.values()
+
+
 def test_the_parts_are_the_text() -> None:
     registry = MetricRegistry()
     read: list[str] = []

@@ -1,5 +1,8 @@
 """Test histograms."""
 
+import math
+from typing import Any
+
 import pytest
 from hookmq.model.histogram import CALL_SECONDS, SECONDS, Exemplar, Histogram
 
@@ -41,3 +44,14 @@ def test_each_range_keeps_its_newest_exemplar() -> None:
 def test_an_exemplar_needs_a_trace_id(trace_id: str) -> None:
     with pytest.raises(ValueError, match="invalid trace id"):
         Histogram().exemplify(Exemplar(1.0, trace_id, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("value", "time"),
+    [(math.nan, 1.0), (1.0, math.nan), (1.0, math.inf), (1.0, None), ("1", 1.0)],
+)
+def test_an_exemplar_needs_finite_numbers(value: Any, time: Any) -> None:
+    found = Histogram()
+    with pytest.raises((ValueError, TypeError)):
+        found.exemplify(Exemplar(value, "a" * 32, time))
+    assert found.exemplars is None
