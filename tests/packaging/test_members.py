@@ -86,11 +86,7 @@ def test_a_plugin_depends_on_no_other_plugin(member: Member) -> None:
     assert imported <= {member.package, "hookmq_toolkit"}
 
 
-# hookmq-webhook has one yet: its kit and its cli name each other.
-STRAIGHT = [one for one in PLUGINS if one.id != "hookmq-webhook"]
-
-
-@pytest.mark.parametrize("member", STRAIGHT)
+@pytest.mark.parametrize("member", PLUGINS)
 def test_a_plugin_has_no_circles(member: Member) -> None:
     folder = member.folder / member.package
     modules = {
