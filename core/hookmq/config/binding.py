@@ -421,10 +421,11 @@ class ConfigBinder:
         key, _, rest = message.partition(": ")
         if rest and key in names:
             place, path = node.at((key,)).place, (*path, key)
-            hidden = is_secret_key(key) or self._reads_outside(path) or self._reveals(message)
-            self.problems.add(
-                place, path, "invalid value" if hidden else rest, "" if hidden else hint
-            )
+            if self._reads_outside(path) or self._reveals(f"{message} {hint}"):
+                rest, hint = "invalid value", _HIDDEN
+            elif is_secret_key(key):
+                rest, hint = "invalid value", ""
+            self.problems.add(place, path, rest, hint)
         elif self._reads_outside(path):
             self.problems.add(node.place, path, "invalid values", _HIDDEN)
         else:

@@ -70,7 +70,9 @@ class Model:
         raise Refused(str(given))
 
 
-@pytest.mark.parametrize("message", ["names: not %", "other: not %", "message: not %", "%", "a: b"])
+@pytest.mark.parametrize(
+    "message", ["names: not %", "other: not %", "message: not %", "message: b", "%", "a: b"]
+)
 @pytest.mark.parametrize("content", ["hunter2", "hunter2 it's\nlong enough to be cut"])
 def test_no_class_that_refuses_its_values_shows_one_of_a_file(
     tmp_path: pathlib.Path, message: str, content: str
@@ -82,6 +84,7 @@ def test_no_class_that_refuses_its_values_shows_one_of_a_file(
         ConfigBinder(problems, {}, tmp_path).bind(node, Echo)
         (error,) = problems.errors
         assert "hunter2" not in repr((str(error), error.hint)).lower()
+        assert "may contain a value of $env or $file" in error.hint
     problems = ConfigProblems()
     ConfigBinder(problems, {}, tmp_path).bind(parse("names: [{$file: key}]\n", "f"), Model)
     assert len(problems.errors) == 2
