@@ -27,5 +27,6 @@ class SpanRecorder(Protocol):
 
         `traceparent` is the user property of this name of the message that the span belongs to. If the message is not
         traced, nothing is recorded. `began` and `ended` are epoch seconds. `error` says why the operation failed.
-        `attributes` and `error` must not contain payloads or secrets.
+        `attributes` and `error` must not contain payloads or secrets. Raises ValueError or TypeError for a value that
+        cannot be recorded.
         """

@@ -31,6 +31,7 @@ from opentelemetry.trace import Span, SpanKind, set_span_in_context
 from hookmq_otel.export_health import silence_sdk
 from hookmq_otel.metric_export import MetricExport
 from hookmq_otel.propagation import EMPTY, Pairs, extract, inject, span_context, traceparent
+from hookmq_otel.reported import check_time, checked_attributes, checked_text
 from hookmq_otel.settings import OtelConfig
 from hookmq_otel.span_export import SpanExport
 
@@ -355,12 +356,20 @@ class OtelPlugin(Plugin):
         broker, spans = self._broker, self._spans
         if broker is None or spans is None:
             return
+        # Check everything first: a span that has started takes a place until it ends.
+        check_time(began)
+        check_time(ended)
+        name = checked_text(name, "the name")
+        if not name:
+            raise ValueError("the name of the span is empty")
+        error = checked_text(error, "the error")
+        found = checked_attributes(attributes)
         context = self._published_context((("traceparent", traceparent),), broker)
         if context is None:
             return
-        span = spans.start(name, context, SpanKind.CLIENT, began, attributes)
+        span = spans.start(name, context, SpanKind.CLIENT, began, found)
         if span is not None:
-            spans.end(span, ended, error)
+            spans.end(span, max(began, ended), error)  # the clock may have been set back
 
     # metrics ------------------------------------------------------------------------------------------------------
 

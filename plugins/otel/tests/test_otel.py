@@ -2,6 +2,7 @@
 broker down.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -189,6 +190,35 @@ def test_spans_that_other_plugins_report(make: Make, collector: Collector) -> No
     assert (span.status.code, span.status.message) == (2, "status 503")
     assert len(collector.named("more")) == 9
     assert len(collector.spans) == 11
+
+
+def test_a_plugin_that_reports_wrong_spans_stops_no_others(
+    make: Make, collector: Collector
+) -> None:
+    """A wrong value is refused at once. It takes no place in the queue, and does not reach the exporter's batch."""
+    harness = make(spans=["publish", "plugins"], max_queue=10)
+    reader = harness.connect("reader")
+    reader.subscribe("a")
+    harness.connect("sender").publish("a", b"x")
+    context = properties(reader)["traceparent"]
+    recorder: Any = harness.handle("changer").services(SERVICE)["otel"]
+    now = harness.clock.time()
+    for wrong in (math.nan, math.inf, -1.0, 1e12, None, "now"):
+        for times in ((wrong, now), (now, wrong)):
+            with pytest.raises((TypeError, ValueError)):
+                recorder.record("wrong", context, *times, {})
+    for name in (None, 5, "", "\ud800"):
+        with pytest.raises((TypeError, ValueError)):
+            recorder.record(name, context, now, now, {})
+    with pytest.raises((TypeError, ValueError)):
+        recorder.record("wrong", context, now, now, {}, "\ud800")
+    with pytest.raises((TypeError, ValueError)):
+        recorder.record("wrong", context, now, now, {"key": "\ud800"})
+    with pytest.raises((TypeError, ValueError)):
+        recorder.record("wrong", context, now, now, 5)
+    recorder.record("right", context, now, now - 1, {"key": "value"})
+    harness.close()
+    assert sorted(one.name for one in collector.spans) == ["publish", "right"]
 
 
 def test_no_service_without_spans_of_plugins(make: Make) -> None:

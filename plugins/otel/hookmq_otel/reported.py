@@ -1,0 +1,46 @@
+"""Check the spans that other plugins report. For one value that it cannot encode, the exporter would lose a batch."""
+
+from collections.abc import Mapping
+from typing import Final
+
+LATEST: Final = 2**63 / 1e9
+"""The end of time in OTLP, in epoch seconds."""
+LONGEST: Final = 1024
+"""Most characters of a name, an attribute or an error."""
+MOST: Final = 64
+"""Most attributes."""
+_INTEGERS: Final = range(-(2**63), 2**63)
+Value = str | int | float | bool
+
+
+def check_time(time: float) -> None:
+    """Raise ValueError unless this is a time in epoch seconds, or TypeError for another type."""
+    if not 0 <= time < LATEST:
+        raise ValueError(f"expected epoch seconds, found {time!r}")
+
+
+def checked_text(text: str, what: str) -> str:
+    """Return `text`, shortened if it is long. Raises TypeError or ValueError if it is not valid Unicode text."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be str, not {type(text).__name__}")
+    short = text[:LONGEST]
+    short.encode()
+    return short
+
+
+def checked_attributes(attributes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the first attributes. Raises TypeError or ValueError if one of them cannot be exported."""
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"the attributes must be a mapping, not {type(attributes).__name__}")
+    found: dict[str, Value] = {}
+    for name, value in attributes.items():
+        if len(found) == MOST:
+            break
+        key = checked_text(name, "the name of an attribute")
+        if isinstance(value, str):
+            found[key] = checked_text(value, key)
+        elif isinstance(value, float) or (isinstance(value, int) and value in _INTEGERS):
+            found[key] = value
+        else:
+            raise TypeError(f"{key} must be str, float, bool or an integer of 64 bits")
+    return found
