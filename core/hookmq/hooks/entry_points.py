@@ -27,13 +27,15 @@ class InstalledEntry:
 
 def entries(group: str) -> tuple[InstalledEntry, ...]:
     """Return all entry points of a group, sorted by name, without importing them. A name that two distributions offer
-    is listed twice."""
+    is listed twice. Raises PluginError if a distribution is damaged."""
     found: dict[tuple[str, str, str], InstalledEntry] = {}
     for distribution in importlib_metadata.distributions():
-        # To parse the entry points or the metadata of each distribution would cost far more than to read the former.
-        if group not in (distribution.read_text("entry_points.txt") or ""):
-            continue
-        points = distribution.entry_points.select(group=group)
+        try:
+            points = _points(distribution, group)
+        except Exception as error:
+            where = getattr(distribution, "_path", "a distribution")
+            why = f"the entry points of {where} cannot be read: {error!r}"
+            raise PluginError(group, why) from error
         if not points:
             continue
         # As with imports, the first distribution with a name on sys.path shadows the others.
@@ -43,6 +45,13 @@ def entries(group: str) -> tuple[InstalledEntry, ...]:
             if key not in found:
                 found[key] = InstalledEntry(point.name, point.value, owner, version, point)
     return tuple(found[key] for key in sorted(found))
+
+
+def _points(distribution: Any, group: str) -> tuple[importlib_metadata.EntryPoint, ...]:
+    """Return the entry points of a group. To parse those of each distribution would cost far more than to read them."""
+    if group not in (distribution.read_text("entry_points.txt") or ""):
+        return ()
+    return tuple(distribution.entry_points.select(group=group))
 
 
 def _name_and_version(read_text: Callable[[str], str | None]) -> tuple[str, str]:
@@ -63,5 +72,5 @@ def import_entry(found: InstalledEntry, owner: str) -> Any:
     except SyntaxError as error:
         place = f"{error.filename}:{error.lineno}" if error.filename else where
         raise PluginError(owner, f"importing {where} failed: {place}: {error.msg}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that exits must not end the broker
         raise PluginError(owner, f"importing {where} failed: {error!r}{at(error)}") from error

@@ -163,7 +163,7 @@ BROKEN = [
         ImportError("no lxml"),
         "importing m:bad of hookmq-bad 1.2 failed: ImportError('no lxml')",
     ),
-    ("bad", SystemExit(3), "m:bad failed: SystemExit(3)"),
+    ("bad", SystemExit(3), "importing m:bad of hookmq-bad 1.2 failed: SystemExit(3)"),
     ("bad", 7, "m:bad is not a function"),
     ("bad", fails, "m:bad failed: RuntimeError('boom')"),
     ("bad", leaves, "m:bad failed: SystemExit(9)"),

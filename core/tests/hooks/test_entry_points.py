@@ -38,6 +38,7 @@ def test_only_those_of_the_group_are_listed(site: Path) -> None:
     [
         ("import no_such_module_of_anybody\n", "ModuleNotFoundError"),
         ("y = 1\n", "AttributeError"),
+        ("import sys\nsys.exit(0)\n", r"SystemExit\(0\)"),
         ("def x(:\n", r"hq_points_c.py:1: invalid syntax"),
     ],
 )
@@ -62,3 +63,10 @@ def test_a_group_named_in_another_place_is_not_listed(site: Path) -> None:
     points = site / "hq_points-1.0.dist-info" / "entry_points.txt"
     points.write_text("[hq.other]\nhq.three = hq.three:x\n")
     assert entries("hq.three") == ()
+
+
+@pytest.mark.parametrize("wrong", [b"[hq.one]\nno value\n", b"[hq.one]\na = b:\xff\n"])
+def test_a_damaged_distribution_is_named(site: Path, wrong: bytes) -> None:
+    (site / "hq_points-1.0.dist-info" / "entry_points.txt").write_bytes(wrong)
+    with pytest.raises(PluginError, match=r"the entry points of .*hq_points-1\.0\.dist-info"):
+        entries("hq.one")
