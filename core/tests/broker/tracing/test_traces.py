@@ -376,3 +376,29 @@ def test_a_connection_that_closes_before_its_visit(
     for trace in (narrow, wide):
         assert "on_publish" in [one.name for one in read(harness, trace)]
     assert chained(harness) == set()
+
+
+def test_traces_of_topics_that_overlap_in_slices(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace that starts or ends while connections are visited cancels this visit, and all get the right chains."""
+    for number in range(9):
+        harness.connect(f"c{number}")
+    monkeypatch.setattr(visit, "SLICE", 2)
+    first = start(harness, filter="t")
+    second = start(harness, plugin="p")
+    first.stop()
+    harness.settle()
+    everyone = {f"c{number}" for number in range(9)}
+    assert chained(harness) == everyone
+    third = start(harness, filter="u")
+    second.stop()
+    harness.connect("new")
+    third.stop()
+    fourth = start(harness, filter="u")
+    harness.settle()
+    assert chained(harness) == everyone | {"new"}
+    fourth.stop()
+    harness.settle()
+    assert chained(harness) == set()
+    assert harness.broker.state.hooks.wrapping is None
