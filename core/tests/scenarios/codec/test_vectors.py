@@ -13,70 +13,76 @@ from hookmq.mqtt.framing import frame
 from hookmq_testing.decoder import Decoder
 
 
-def test_decoder_reads(good: Any) -> None:
-    for server in good.servers:
-        decoder = Decoder(good.version, server=server)
-        assert decoder.feed(good.data) == [good.packet]
-        assert decoder.error is None
-        assert decoder.buffered == 0
+def test_decoder_reads(good: list[Any]) -> None:
+    for one in good:
+        for server in one.servers:
+            decoder = Decoder(one.version, server=server)
+            assert decoder.feed(one.data) == [one.packet]
+            assert decoder.error is None
+            assert decoder.buffered == 0
 
 
-def test_decoder_refuses(bad: Any) -> None:
-    for server in bad.servers:
-        decoder = Decoder(bad.version, server=server)
-        assert decoder.feed(bad.data) == []
-        assert decoder.error is not None
-        assert decoder.error.code == bad.error
-        assert decoder.buffered == 0
-        if bad.answer is None:
-            assert not isinstance(decoder.error, ConnectError)
-        else:
-            assert isinstance(decoder.error, ConnectError)
-            assert decoder.error.version == bad.answer
+def test_decoder_refuses(bad: list[Any]) -> None:
+    for one in bad:
+        for server in one.servers:
+            decoder = Decoder(one.version, server=server)
+            assert decoder.feed(one.data) == []
+            assert decoder.error is not None
+            assert decoder.error.code == one.error
+            assert decoder.buffered == 0
+            if one.answer is None:
+                assert not isinstance(decoder.error, ConnectError)
+            else:
+                assert isinstance(decoder.error, ConnectError)
+                assert decoder.error.version == one.answer
 
 
-def test_decode_says_the_same(vector: Any) -> None:
+def test_decode_says_the_same(some: list[Any]) -> None:
     """`frame` and `decode` together return the same result as `Decoder`."""
-    for server in vector.servers:
-        code = packet = None
-        try:
-            found = frame(vector.data, 0)
-            assert found is not None
-            body, end = found
-            assert end == len(vector.data)
-            packet = decode(vector.data[0], vector.data[body:], vector.version, server=server)
-        except ProtocolError as error:
-            code = error.code
-        assert (packet, code) == (vector.packet, vector.error)
-
-
-def test_encode_writes(good: Any) -> None:
-    written = encode(good.packet, good.version or good.packet.version)
-    assert (written == good.data) is good.canonical
-
-
-def test_byte_by_byte_is_the_same(vector: Any) -> None:
-    for server in vector.servers:
-        decoder = Decoder(vector.version, server=server)
-        packets = []
-        for i in range(len(vector.data)):
-            packets += decoder.feed(vector.data[i : i + 1])
-            assert decoder.buffered <= i + 1
-        assert packets == ([] if vector.packet is None else [vector.packet])
-        assert (decoder.error and decoder.error.code) == vector.error
-
-
-def test_a_body_cut_short_is_refused_or_another_packet_of_its_kind(good: Any) -> None:
-    found = frame(good.data, 0)
-    assert found is not None
-    body = good.data[found[0] :]
-    for server in good.servers:
-        for size in range(len(body)):
+    for one in some:
+        for server in one.servers:
+            code = packet = None
             try:
-                packet = decode(good.data[0], body[:size], good.version, server=server)
-            except ProtocolError:
-                continue
-            assert type(packet) is type(good.packet)
+                found = frame(one.data, 0)
+                assert found is not None
+                body, end = found
+                assert end == len(one.data)
+                packet = decode(one.data[0], one.data[body:], one.version, server=server)
+            except ProtocolError as error:
+                code = error.code
+            assert (packet, code) == (one.packet, one.error)
+
+
+def test_encode_writes(good: list[Any]) -> None:
+    for one in good:
+        written = encode(one.packet, one.version or one.packet.version)
+        assert (written == one.data) is one.canonical
+
+
+def test_byte_by_byte_is_the_same(some: list[Any]) -> None:
+    for one in some:
+        for server in one.servers:
+            decoder = Decoder(one.version, server=server)
+            packets = []
+            for i in range(len(one.data)):
+                packets += decoder.feed(one.data[i : i + 1])
+                assert decoder.buffered <= i + 1
+            assert packets == ([] if one.packet is None else [one.packet])
+            assert (decoder.error and decoder.error.code) == one.error
+
+
+def test_a_body_cut_short_is_refused_or_another_packet_of_its_kind(good: list[Any]) -> None:
+    for one in good:
+        found = frame(one.data, 0)
+        assert found is not None
+        body = one.data[found[0] :]
+        for server in one.servers:
+            for size in range(len(body)):
+                try:
+                    packet = decode(one.data[0], body[:size], one.version, server=server)
+                except ProtocolError:
+                    continue
+                assert type(packet) is type(one.packet)
 
 
 def test_a_byte_too_many_is_refused(vectors: list[Any]) -> None:
