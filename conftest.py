@@ -12,9 +12,11 @@ import os
 import socket
 from collections.abc import Generator, Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
 from deadlines import Deadlines
+from grouping import GroupScheduling
 from hypothesis import settings
 from pytest_timeout import Settings  # type: ignore[import-untyped]
 
@@ -35,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
     link = getattr(getattr(config, "failures_db", None), "sock", None)
     if isinstance(link, socket.socket):
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    """Return the scheduler for ``--dist loadgroup``, in place of pytest-xdist's own."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 _deadlines = Deadlines()

@@ -1,0 +1,29 @@
+"""Run the tests of a module with the mark ``xdist_group`` in one process, if pytest runs with ``--dist loadgroup``.
+
+pytest-xdist 3.8 appends the group to `Item._nodeid`, which pytest 9 ignores. Each worker then made the fixtures of each
+group again: three times all wheels.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).parents[2]
+_MARK = re.compile(r'^pytestmark = [^\]]*?\bxdist_group\("(\w+)"\)', re.MULTILINE)
+
+
+@cache
+def group_of(path: Path) -> str:
+    """Return the group that the module at `path` names in ``pytestmark``, or ''."""
+    found = _MARK.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return found[1] if found else ""
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives all tests of a group to one worker, and other tests to the next idle one."""
+
+    def _split_scope(self, nodeid: str) -> Any:
+        return group_of(ROOT / nodeid.partition("::")[0]) or nodeid
