@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hookmq.broker import Broker
@@ -41,8 +41,15 @@ async def start() -> AsyncIterator[Start]:
     await runtime.close()
 
 
-async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> asyncio.StreamReader:
-    """Connect an MQTT client with a client id of one byte, and return its reader after CONNACK."""
+class Link(NamedTuple):
+    """A client's end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> Link:
+    """Connect an MQTT client with a client id of one byte, and return the connection after CONNACK."""
     reader, writer = await dial(node.addresses()["tcp"])
     properties = b"\0" if version == 5 else b""
     body = b"\0\4MQTT" + bytes((version,)) + b"\2\0\x3c" + properties + b"\0\1" + name
@@ -51,16 +58,18 @@ async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> asy
         head = await reader.readexactly(2)
         assert head[0] == 0x20
         assert (await reader.readexactly(head[1]))[1] == 0
-    return reader  # type: ignore[no-any-return]
+    return Link(reader, writer)
 
 
-async def rest(reader: asyncio.StreamReader) -> bytes:
-    """Return what arrives until the connection ends."""
+async def rest(link: Link) -> bytes:
+    """Return what arrives until the server ends the connection. Then close it, which the server waits for."""
     async with asyncio.timeout(60):
         try:
-            return await reader.read()
+            return await link.reader.read()
         except ConnectionError:  # it was closed before its bytes were read
             return b""
+        finally:
+            link.writer.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -75,9 +84,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def readiness(node: Server, dial: Any) -> bytes:
     """Return the status line and the body of ``/readyz``."""
-    reader, writer = await dial(node.addresses()["http"])
-    writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
-    answer = await rest(reader)
+    link = Link(*await dial(node.addresses()["http"]))
+    link.writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    answer = await rest(link)
     return answer.split(b"\r\n")[0][9:12] + answer.split(b"\r\n\r\n")[1]
 
 
@@ -87,16 +96,16 @@ async def test_clients_are_disconnected_in_slices_and_the_server_continues(
     node = await start()
     drainer = node.broker.drainer
     assert drainer.status() == DrainStatus(False, 0, 0)
-    readers = [await connect(node, dial, name) for name in (b"a", b"b", b"c")]
-    readers.append(await connect(node, dial, b"d", version=4))
-    silent, _ = await dial(node.addresses()["tcp"])
+    links = [await connect(node, dial, name) for name in (b"a", b"b", b"c")]
+    links.append(await connect(node, dial, b"d", version=4))
+    silent = Link(*await dial(node.addresses()["tcp"]))
     drainer.begin(DrainRequest(seconds=0.2))
     assert drainer.status().waiting == 2  # of 4, in two slices
     assert await readiness(node, dial) == b"503draining\n"
-    late, _ = await dial(node.addresses()["tcp"])
+    late = Link(*await dial(node.addresses()["tcp"]))
     assert await rest(late) == b""
     assert await rest(silent) == b""
-    assert [await rest(one) for one in readers] == [b"\xe0\x01\x8b"] * 3 + [b""]
+    assert [await rest(one) for one in links] == [b"\xe0\x01\x8b"] * 3 + [b""]
     await until(lambda: drainer.status().connections == 0)
     assert drainer.status() == DrainStatus(True, 0, 0)
     with pytest.raises(RuntimeError, match="the broker is draining"):
@@ -132,11 +141,11 @@ async def test_the_server_to_use(
     start: Start, dial: Any, setting: str, request_: DrainRequest, code: int, reference: bytes
 ) -> None:
     node = await start(server_reference=setting)
-    reader = await connect(node, dial, b"a")
+    link = await connect(node, dial, b"a")
     node.broker.drainer.begin(request_)
     properties = b"\x1c\0" + bytes((len(reference),)) + reference
     body = bytes((code, len(properties))) + properties
-    assert await rest(reader) == b"\xe0" + bytes((len(body),)) + body
+    assert await rest(link) == b"\xe0" + bytes((len(body),)) + body
 
 
 async def test_a_server_that_is_not_ready_does_not_drain(start: Start) -> None:
@@ -197,9 +206,10 @@ def test_a_turn_disconnects_a_bounded_number_of_clients() -> None:
 
 async def test_a_stop_ends_the_slices(start: Start, dial: Any) -> None:
     node = await start()
-    readers = [await connect(node, dial, name) for name in (b"a", b"b")]
+    links = [await connect(node, dial, name) for name in (b"a", b"b")]
     node.broker.drainer.begin(DrainRequest(seconds=3600))
     assert node.broker.drainer.status().waiting == 1
-    await node.stop()
-    assert [await rest(one) for one in readers] == [b"\xe0\x01\x8b"] * 2
+    stopping = asyncio.create_task(node.stop())
+    assert [await rest(one) for one in links] == [b"\xe0\x01\x8b"] * 2
+    await stopping
     assert node.broker.drainer.status().waiting == 0

@@ -108,6 +108,7 @@ async def test_faithful_relay_has_no_defect(words: dict[str, str]) -> None:
     assert raw["broker_cpu_ns"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words", "expected"),
     [
