@@ -42,8 +42,9 @@ async def start(call: Call) -> Any:
                 409, f"{folder} contains {count} backups, which is the limit: move old ones away"
             )
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(call.broker.time()))
+        target = await asyncio.to_thread(_new, folder / f"{PREFIX}{stamp}")
         try:
-            maker.start(folder / f"{PREFIX}{stamp}")
+            maker.start(target)
         except BackupError as error:
             raise ApiError(409, str(error)) from None
     return _shown(maker)
@@ -60,6 +61,15 @@ def _count(folder: Path) -> int:
         return sum(one.name.startswith(PREFIX) for one in folder.iterdir())
     except FileNotFoundError:
         return 0
+
+
+def _new(target: Path) -> Path:
+    """Return `target`, or the first of ``TARGET-2``, ``TARGET-3`` and so on that does not exist."""
+    number, found = 1, target
+    while found.exists():
+        number += 1
+        found = target.with_name(f"{target.name}-{number}")
+    return found
 
 
 async def status(call: Call) -> Any:

@@ -58,3 +58,21 @@ def test_a_store_is_copied_to_the_configured_folder(
         assert "backup_folder: Not a directory" in site.ask("POST", "/backup").json["detail"]
     finally:
         site.close()
+
+
+def test_backups_in_the_same_second_have_different_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backups"
+    site = Site(tmp_path, (storage(tmp_path / "data"),), backup_folder=str(folder))
+    monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
+    monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
+    monkeypatch.setattr("hookmq_admin.backup_cli.INTERVAL", 0.0)
+    monkeypatch.setattr("hookmq_admin.backups.time.strftime", lambda *given: "20261123-092221")
+    try:
+        for _ in range(3):
+            assert run_command(["admin", "backup"]) == 0, capsys.readouterr()
+    finally:
+        site.close()
+    first = "hookmq-20261123-092221"
+    assert sorted(one.name for one in folder.iterdir()) == [first, f"{first}-2", f"{first}-3"]
