@@ -100,6 +100,7 @@ def test_the_image_copies_what_there_is() -> None:
     assert all(f"hookmq_{name.replace('-', '_')}-*.whl" in page for name in plugins)
 
 
+@pytest.mark.slow
 def test_a_client_can_log_in(run: ModuleType, tmp_path: Path) -> None:
     made = trustme.CA().issue_cert("localhost")
     made.cert_chain_pems[0].write_to_path(tmp_path / "c.pem")

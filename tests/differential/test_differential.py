@@ -10,6 +10,7 @@ from differential.scripts import scripts
 from hypothesis import given, settings
 from statements import statements
 
+pytestmark = pytest.mark.slow
 SCRIPTS = scripts()
 VERSION = "2.0.11"
 

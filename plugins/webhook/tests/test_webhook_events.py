@@ -184,6 +184,7 @@ async def everything(served: Served, service: Service, tmp_path: Path) -> None:
     await service.until("client.disconnected", client_id="pub")
 
 
+@pytest.mark.slow
 async def test_every_event(service: Service, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         served = await asyncio.to_thread(
