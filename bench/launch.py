@@ -107,7 +107,7 @@ def await_listener(
             )
             tail = "\n".join(output.read_text(errors="replace").splitlines()[-15:])
             raise PeerError(f"{name} {what}\n{tail}")
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two attempts to connect
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:

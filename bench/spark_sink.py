@@ -133,7 +133,7 @@ def reading(api: int, readers: int) -> Iterator[Any]:
     begin.set()
     try:
         while readers and not counter.value:
-            time.sleep(0.05)
+            time.sleep(0.05)  # until the readers have read something
         yield counter
     finally:
         for one in made:

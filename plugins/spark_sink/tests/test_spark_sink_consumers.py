@@ -1,4 +1,4 @@
-"""Test the comparison of declared consumers with those that commit, and that operators are told of differences."""
+"""Test how declared consumers are compared with those that commit, and where the differences are reported."""
 
 from pathlib import Path
 from typing import Any

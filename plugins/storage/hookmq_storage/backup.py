@@ -42,7 +42,7 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 _LARGE_LOG: Final = 64 << 20
-"""A log up to this size is no danger for the store's disk."""
+"""Size of the log in bytes up to which the free space is not checked."""
 
 
 def _spare_log(folder: Path) -> None:
