@@ -37,38 +37,45 @@ def run(*words: str | Path, cwd: Path | None = None, **more: str) -> str:
     return done.stdout
 
 
+def uv() -> str:
+    """Return the path of uv. It shares its cache between environments: pip would unpack each wheel again."""
+    found = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
+    if found is None:
+        pytest.skip("uv is not installed (make install)")
+    return found
+
+
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the sdists of all members, and wheels from them."""
-    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
-    if uv is None:
-        pytest.skip("uv is not installed (make install)")
     folder = tmp_path_factory.mktemp("dist")
-    run(uv, "build", "--all-packages", "--quiet", "--out-dir", folder, cwd=ROOT)
+    run(uv(), "build", "--all-packages", "--quiet", "--out-dir", folder, cwd=ROOT)
     return folder
 
 
-def environment(folder: Path) -> Path:
-    """Create a virtual environment and return the folder of its programs."""
-    run(sys.executable, "-m", "venv", folder)
+def environment(folder: Path, wheels: list[Path]) -> Path:
+    """Create a virtual environment with wheels and their dependencies. Return the folder of its programs."""
+    run(uv(), "venv", "--quiet", "--python", sys.executable, folder)
+    run(uv(), "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "bin/python", *wheels)
     return folder / "bin"
+
+
+def pip(programs: Path, command: str) -> str:
+    """Return the output of ``uv pip check`` or ``uv pip list`` for an environment."""
+    return run(uv(), "pip", command, "--python", programs / "python")
 
 
 @pytest.fixture(scope="session")
 def core_alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an environment with the core's wheel and its dependencies. Return the folder of its programs."""
-    programs = environment(tmp_path_factory.mktemp("core") / "venv")
     [wheel] = dist.glob("hookmq-*.whl")
-    run(programs / "pip", "install", "--quiet", wheel)
-    return programs
+    return environment(tmp_path_factory.mktemp("core") / "venv", [wheel])
 
 
 @pytest.fixture(scope="session")
 def everything(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an environment with every wheel. Return the folder of its programs."""
-    programs = environment(tmp_path_factory.mktemp("all") / "venv")
-    run(programs / "pip", "install", "--quiet", *sorted(dist.glob("*.whl")))
-    return programs
+    return environment(tmp_path_factory.mktemp("all") / "venv", sorted(dist.glob("*.whl")))
 
 
 def in_wheel(dist: Path, member: Member) -> tuple[zipfile.ZipFile, set[str]]:
@@ -130,8 +137,8 @@ def test_the_core_needs_nothing_undeclared(core_alone: Path, tmp_path: Path) -> 
     )
     imported = run(core_alone / "python", "-W", "error", "-c", program, cwd=tmp_path).split()
     assert "hookmq.server.websocket" in imported
-    run(core_alone / "pip", "check")
-    assert "uvloop" not in run(core_alone / "pip", "list")
+    pip(core_alone, "check")
+    assert "uvloop" not in pip(core_alone, "list")
 
 
 def test_the_core_serves_without_uvloop(core_alone: Path, tmp_path: Path) -> None:
@@ -239,12 +246,11 @@ def _files(folder: Path, *names: str) -> None:
 
 @pytest.mark.parametrize("name", ACCESS)
 def test_a_plugin_that_decides_is_installed_alone(dist: Path, tmp_path: Path, name: str) -> None:
-    programs = environment(tmp_path / "venv")
     stems = ("hookmq", f"hookmq_{name}", "hookmq_toolkit")
     wheels = [wheel for stem in stems for wheel in dist.glob(f"{stem}-*.whl")]
     assert len(wheels) == 3
-    run(programs / "pip", "install", "--quiet", *wheels)
-    run(programs / "pip", "check")
+    programs = environment(tmp_path / "venv", wheels)
+    pip(programs, "check")
     hookmq = programs / "hookmq"
     listed = run(hookmq, "plugins", "list", "--installed", cwd=tmp_path)
     assert name in listed
@@ -257,7 +263,7 @@ def test_a_plugin_that_decides_is_installed_alone(dist: Path, tmp_path: Path, na
 
 def test_the_plugins_that_decide_are_installed_together(everything: Path, tmp_path: Path) -> None:
     hookmq = everything / "hookmq"
-    run(everything / "pip", "check")
+    pip(everything, "check")
     listed = run(hookmq, "plugins", "list", "--installed", cwd=tmp_path)
     assert all(name in listed for name in ACCESS)
     _files(tmp_path, *ACCESS)
