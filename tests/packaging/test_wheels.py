@@ -56,7 +56,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(folder: Path, wheels: list[Path]) -> Path:
     """Create a virtual environment with wheels and their dependencies. Return the folder of its programs."""
     run(uv(), "venv", "--quiet", "--python", sys.executable, folder)
-    run(uv(), "pip", "install", "--quiet", "--compile-bytecode", "--python", folder / "bin/python", *wheels)
+    python = folder / "bin/python"
+    run(uv(), "pip", "install", "--quiet", "--compile-bytecode", "--python", python, *wheels)
     return folder / "bin"
 
 
