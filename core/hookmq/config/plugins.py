@@ -270,7 +270,7 @@ def _taken_over(
                 apply = old.plugin.reconfigure(value)
             except ConfigError as error:
                 raise located(error) from error
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise PluginError(entry.id, f"reconfigure failed: {error!r}{at(error)}") from error
             if apply is None:
                 return None
@@ -295,7 +295,7 @@ def _construct(
         raise
     except ConfigError as error:
         raise located(error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plugin that exits must not end the broker
         raise PluginError(
             entry.id, f"constructing it failed: {type(error).__name__}: {error}{at(error)}"
         ) from error
