@@ -140,7 +140,9 @@ def test_a_constructor_that_exits_does_not_end_the_broker() -> None:
         def __init__(self, config: object, context: Context) -> None:
             raise SystemExit(0)
 
-    with pytest.raises(PluginError, match=r"^plugin 'leaving': constructing it failed: SystemExit: 0 \("):
+    with pytest.raises(
+        PluginError, match=r"^plugin 'leaving': constructing it failed: SystemExit: 0 \("
+    ):
         build(config("  - {use: leaving}\n"), (offer("leaving", Leaving),))
 
 
