@@ -57,7 +57,9 @@ def register(
         lambda: each(lambda s: s.fill),
     )
     registry.gauge(
-        "spark_sink_full", "1 while messages are refused.", lambda: each(lambda s: int(s.no_room))
+        "spark_sink_full",
+        "1 while messages are refused, and for a minute after a message was refused.",
+        lambda: each(lambda s: int(s.refusing)),
     )
     registry.gauge(
         "spark_sink_readable_records",

@@ -12,7 +12,7 @@ from hookmq.plugin import StoreError
 from hookmq_toolkit.segment_log import SegmentLog
 from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED
 
-from hookmq_spark_sink import files, merge
+from hookmq_spark_sink import files
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import SegmentIndex
 
@@ -38,7 +38,8 @@ class Plan(NamedTuple):
     earliest: list[int]
     time: float
     min_free: int
-    merge: Callable[[Path, Path], None]
+    needed: int = 0
+    """Bytes that are written next, in addition to the log."""
 
 
 @dataclass
@@ -46,18 +47,23 @@ class Upkeep:
     """The result of `keep_up`.
 
     `consumers` contains the names of those that have committed. `earliest` contains the changed partitions. `dropped`
-    is the number of removed records that a declared consumer had not committed. `merged` contains the merged segments
-    with their new number of blocks and bytes.
+    is the number of removed records that a declared consumer had not committed.
     """
 
     removed: list[Sealed] = field(default_factory=list)
     earliest: dict[int, int] = field(default_factory=dict)
     dropped: int = 0
-    merged: list[tuple[Sealed, int, int]] = field(default_factory=list)
     free: int = 0
     low_disk: bool = False
     problems: list[str] = field(default_factory=list)
     consumers: frozenset[str] = frozenset()
+
+
+class Merged(NamedTuple):
+    """A merged segment's new number of blocks and bytes. Both are 0 if merging does not make it smaller."""
+
+    blocks: int
+    size: int
 
 
 def held(plan: Plan, known: dict[str, files.Consumer]) -> dict[int, int]:
@@ -91,7 +97,9 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
     dropped = 0
     for one in plan.sealed:
         missing = unread(one, hold)
-        hard = config.on_full == "drop_oldest" and (size > config.max_bytes or free < plan.min_free)
+        hard = config.on_full == "drop_oldest" and (
+            size + plan.needed > config.max_bytes or free < plan.min_free
+        )
         due = one.newest < oldest or 0 < config.retention_bytes < size
         if not hard and (not due or missing):
             break
@@ -103,9 +111,7 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
 
 
 def keep_up(plan: Plan) -> Upkeep:
-    """Remove the segments that are due, then merge others. This call blocks. Failures are part of the result, and
-    retried later.
-    """
+    """Remove the segments that are due. This call blocks. Failures are part of the result, and retried later."""
     done = Upkeep()
     try:
         free = plan.log.free()
@@ -119,14 +125,6 @@ def keep_up(plan: Plan) -> Upkeep:
         done.free, done.low_disk = free, free < plan.min_free
     except (OSError, StoreError) as error:
         done.problems.append(str(error))
-    gone = {id(one) for one in done.removed}
-    for one in plan.sealed:
-        if id(one) not in gone and merge.worthwhile(one.blocks, len(one.parts), one.size):
-            try:
-                _merge(plan, one, done)
-            except (OSError, StoreError, subprocess.SubprocessError) as error:
-                done.problems.append(str(error))
-                break
     return done
 
 
@@ -156,24 +154,40 @@ def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
     plan.log.trim(removed[-1].end)
 
 
-def _merge(plan: Plan, one: Sealed, done: Upkeep) -> None:
-    source = next((s.path for s in plan.log.segments if s.base == one.base), None)
+def merge_one(
+    log: SegmentLog, folder: Path, merge: Callable[[Path, Path], None], one: Sealed
+) -> Merged | None:
+    """Merge a segment's small blocks, unless that makes it larger. Return None if retention deletes it meanwhile.
+
+    This call blocks. Raises OSError, StoreError or subprocess.SubprocessError if it fails.
+    """
+    source = next((s.path for s in log.segments if s.base == one.base), None)
     if source is None:
-        return
+        return None
     # Use the log's folder: a rename within a folder is atomic, even during a power cut.
     target = source.with_name(f"{source.stem}.{os.getpid()}{SUFFIX}{UNNAMED}")
     try:
-        plan.merge(source, target)
+        merge(source, target)
+        if target.stat().st_size >= one.size:
+            target.unlink()
+            return Merged(0, 0)
+        if not log.replace(one.base, target):
+            return None
+        return _compare(source, one)
     except BaseException:
         target.unlink(missing_ok=True)
+        if not source.exists():
+            return None
         raise
-    if plan.log.replace(one.base, target):
-        index = SegmentIndex(source)
-        try:
-            index.extend()
-            found = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
-            if found != one.parts:
-                raise StoreError(f"{source} was merged into different records")
-            done.merged.append((one, index.blocks, index.position))
-        finally:
-            index.close()
+
+
+def _compare(source: Path, one: Sealed) -> Merged:
+    index = SegmentIndex(source)
+    try:
+        index.extend()
+        found = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
+        if found != one.parts:
+            raise StoreError(f"{source} was merged into different records")
+        return Merged(index.blocks, index.position)
+    finally:
+        index.close()

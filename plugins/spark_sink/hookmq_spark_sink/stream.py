@@ -14,19 +14,21 @@ from typing import Any, Final
 from zlib import crc32
 
 from hookmq.mqtt_api import compile_filter
-from hookmq.plugin import Message, Runtime, StoreError, Timer
+from hookmq.plugin import EMPTY, Message, Runtime, StoreError, Timer
 from hookmq.storage_api import CommitId, StoreFailed
-from hookmq_toolkit.segment_log import Fill, SegmentLog
+from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, ConsumerWatch, states
 from hookmq_spark_sink.index import SegmentIndex, closed_indexes
-from hookmq_spark_sink.retention import Plan, Upkeep, keep_up, merge_beside
+from hookmq_spark_sink.merge import worthwhile
+from hookmq_spark_sink.retention import Merged, Plan, Upkeep, keep_up, merge_beside, merge_one
+from hookmq_spark_sink.space import PER_BLOCK, PER_RECORD, Space, properties_size
 
-PER_RECORD: Final = 64
-"""Estimated size of a message in bytes, without its topic and payload."""
+REFUSING: Final = 60.0
+"""Seconds after a refusal for which the stream counts as full."""
 _REMEMBERED: Final = 1 << 16
 """Number of topics whose partition is cached."""
 Rows = dict[int, list[Message]]
@@ -124,9 +126,10 @@ class Stream:
         self._places: dict[str, int] = {}
         self._groups: list[tuple[CommitId, Rows]] = []
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
-        self._stored = 0
+        self._space = Space(config)
         self._pending = 0
-        """Estimated size in bytes of the messages that are buffered but not yet written."""
+        """Estimated size in bytes of the messages that are buffered but not yet written; never too low."""
+        self._refused_at = float("-inf")
         self._state: files.StateFile | None = None
         self._state_failed = False
         self._last_flush = float("-inf")
@@ -134,6 +137,11 @@ class Stream:
         self._waiting: Timer | None = None
         self._keeping = False
         self._again = False
+        self._merging = False
+        self._too_small: set[int] = set()
+        """The segments that merging does not make smaller, by their first record."""
+        self._after: list[Callable[[], None]] = []
+        """Called when retention has ended."""
         self._closed = False
         self._quiet: list[Callable[[], None]] = []
         self._began = 0.0
@@ -150,8 +158,9 @@ class Stream:
     def full(self) -> bool:
         """Return whether to refuse messages. They are refused if the disk is full, or if the stream has reached its
         hard limit and nothing may be deleted."""
-        if self.no_room:
+        if self.low_disk or self._space.floor + self._pending >= self._space.limit:
             self.counts.refused += 1
+            self._refused_at = self._runtime.now()
             self._fill.look(1.0)
             return True
         return False
@@ -159,7 +168,7 @@ class Stream:
     @property
     def fill(self) -> float:
         """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 upwards."""
-        return (self._stored + self._pending) / self.config.max_bytes
+        return (self._space.used + self._pending) / self.config.max_bytes
 
     def _look_at_fill(self) -> None:
         if self.config.on_full == "reject":
@@ -175,11 +184,16 @@ class Stream:
             self._log("info", "spark_sink.stream_has_room", **fields)
 
     @property
-    def no_room(self) -> bool:
-        """Return the same value as `full`, without counting a refused message."""
-        return self.low_disk or (
-            self._stored + self._pending >= self.config.max_bytes
-            and self.config.on_full == "reject"
+    def refusing(self) -> bool:
+        """Return whether messages are refused, or were refused within the last minute.
+
+        A stream at its limit often has room for a few messages again a moment later, so the current state alone would
+        hide refusals.
+        """
+        return (
+            self.low_disk
+            or self._space.floor + self._pending >= self._space.limit
+            or self._runtime.now() - self._refused_at < REFUSING
         )
 
     def append(self, commit: CommitId, message: Message) -> None:
@@ -195,9 +209,14 @@ class Stream:
         found = rows.get(place)
         if found is None:
             rows[place] = [message]
+            self._pending += PER_BLOCK
         else:
             found.append(message)
-        self._pending += PER_RECORD + len(topic) + len(message.payload)
+        self._pending += (
+            PER_RECORD + 4 * (len(topic) + len(message.sender or "")) + len(message.payload)
+        )
+        if message.properties is not EMPTY:
+            self._pending += properties_size(message)
 
     def _place(self, topic: str) -> int:
         if len(self._places) >= _REMEMBERED:
@@ -211,20 +230,17 @@ class Stream:
         if not groups:
             self.log.flush(done)
             return
-        pending, self._pending = self._pending, 0
-        self._stored += pending  # an estimate until the blocks are written
+        self._space.writing, self._pending = self._pending, 0  # an estimate until it is encoded
+        self._space.settle()
         wait = self._last_flush + self.config.flush_window - self._runtime.now()
         if wait > 0:
-            self._waiting = self._runtime.call_later(
-                wait, partial(self._flush, groups, pending, done)
-            )
+            self._waiting = self._runtime.call_later(wait, partial(self._flush, groups, done))
         else:
-            self._flush(groups, pending, done)
+            self._flush(groups, done)
 
     def _flush(
         self,
         groups: list[tuple[CommitId, Rows]],
-        pending: int,
         done: Callable[[StoreFailed | None], None],
     ) -> None:
         self._waiting = None
@@ -239,11 +255,15 @@ class Stream:
                     self.next[place] += len(run)
                     self.log.append(commit, data, len(run))
                     made.append((commit.number, block.read_head(data)))
-                    size += len(data)
+                    size += len(data) + FRAME_HEADER
+        self._space.writing = size
+        self._space.settle()
 
         def written(failed: StoreFailed | None) -> None:
             if failed is None:
-                self._stored += size - pending
+                self._space.writing = 0
+                self._space.stored = self.log.size
+                self._space.settle()
                 self._written(made)
                 counts = self.counts
                 counts.flushes += 1
@@ -252,7 +272,21 @@ class Stream:
                 self._look_at_fill()
             done(failed)
 
-        self.log.flush(written)
+        write = partial(self.log.flush, written)
+        if self._space.lacking():
+            self._make_room(write)
+        else:
+            write()
+
+    def _make_room(self, then: Callable[[], None]) -> None:
+        """Delete the oldest segments, then call `then`. All but the newest can be deleted: the store has committed them,
+        since it finishes each commit before the next is written."""
+        if self._keeping:
+            self._after.append(partial(self._make_room, then))
+        elif self.look():
+            self._after.append(then)
+        else:
+            then()
 
     def _written(self, made: list[tuple[int, block.Head]]) -> None:
         """Update the summaries on the event loop, before the next write starts."""
@@ -330,7 +364,8 @@ class Stream:
         self._take_up(closed_indexes(self.folder), trimmed)
         files.read_consumers(self.folder, self.log.id)
         self._state = files.StateFile(self.folder, self._boot)
-        self._stored = self.log.size
+        self._space.stored = self.log.size
+        self._space.settle()
         files.write_declared(self.folder, self.config.consumers)
         self._began = self._opened = self._runtime.now()
         self._tell()
@@ -404,45 +439,105 @@ class Stream:
 
     # retention and merging -------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Run retention, and merge the small blocks of sealed segments. This runs in a thread, one call at a time."""
+    def look(self) -> bool:
+        """Run retention, then merge the small blocks of sealed segments. Both run in threads, each one call at a time.
+        Return whether retention was started."""
         if self._keeping:
             self._again = True
-            return
+            return False
         if self._closed or self._state is None or self.log.failure is not None:
-            return
+            return False
         self._keeping = True
         self._again = False
         now = self._runtime.now()
         if 0 < self.config.segment_time <= now - self._began:
             self.log.roll = True
             self._began = now
-        readable = self.log.readable
-        sealed = [one for one in self.summaries[:-1] if one.end <= readable]
+        merging = self._mergeable() if not self._merging else None
         plan = Plan(
             self.config,
             self.folder,
             self.log,
-            sealed,
+            self._sealed,
             list(self.earliest),
             self._runtime.time(),
             self._min_free,
-            self.merge,
+            self._space.writing + self._space.copying + (merging.size if merging else 0),
         )
 
         def kept(result: Any, error: BaseException | None) -> None:
             self._keeping = False
-            quiet, self._quiet = self._quiet, []
-            for call in quiet:
-                call()
             if isinstance(result, Upkeep):
                 self._kept(result)
             if error is not None and not self._closed:
                 self._log("error", "spark_sink.upkeep_failed", reason=str(error))
+            after, self._after = self._after, []
+            for call in after:
+                call()
+            self._merge_next()
+            self._say_quiet()
             if self._again:
                 self.look()
 
         self._runtime.run_blocking(partial(keep_up, plan), kept)
+        return True
+
+    @property
+    def _sealed(self) -> list[Summary]:
+        readable = self.log.readable
+        return [one for one in self.summaries[:-1] if one.end <= readable]
+
+    def _mergeable(self) -> Summary | None:
+        """Return the oldest segment whose blocks are worth merging, or None."""
+        return next(
+            (
+                one
+                for one in self._sealed
+                if one.base not in self._too_small
+                and worthwhile(one.blocks, len(one.parts), one.size)
+            ),
+            None,
+        )
+
+    def _merge_next(self) -> None:
+        """Merge the blocks of one segment if there is room for its copy, then those of the next one."""
+        if self._merging or self._closed or self.log.failure is not None:
+            return
+        one = self._mergeable()
+        if one is None or not self._space.fits(one.size):
+            return
+        self._merging = True
+        self._space.copying = one.size
+        self._space.settle()
+
+        def merged(result: Any, error: BaseException | None) -> None:
+            self._merging = False
+            self._space.copying = 0
+            if isinstance(result, Merged):
+                if result.size:
+                    one.blocks, one.size = result.blocks, result.size
+                    self.counts.merged += 1
+                    self.generation += 1
+                    self._tell()
+                else:
+                    self._too_small.add(one.base)
+            self._space.stored = self.log.size
+            self._space.settle()
+            if error is not None and not self._closed:
+                self._log("error", "spark_sink.upkeep_failed", reason=str(error))
+            elif error is None:
+                self._merge_next()
+            self._say_quiet()
+
+        self._runtime.run_blocking(
+            partial(merge_one, self.log, self.folder, self.merge, one), merged
+        )
+
+    def _say_quiet(self) -> None:
+        if not self._keeping and not self._merging:
+            quiet, self._quiet = self._quiet, []
+            for call in quiet:
+                call()
 
     def _kept(self, result: Upkeep) -> None:
         for one in result.problems:
@@ -464,23 +559,19 @@ class Stream:
             self.counts.dropped += result.dropped
             if result.dropped:
                 self._log("warning", "spark_sink.unread_dropped", records=result.dropped)
-        for merged, blocks, size in result.merged:
-            merged.blocks, merged.size = blocks, size
-            self.counts.merged += 1
-        if result.removed or result.merged:
             self.generation += 1
             self._tell()
-        self._stored = self.log.size
+        self._too_small &= {one.base for one in self.summaries}
+        self._space.stored = self.log.size
+        self._space.settle()
         self._look_at_fill()
 
     def quiet(self, done: Callable[[], None]) -> None:
         """Begin to close: want no more messages, and stop retention and merging. Call `done` after the last thread has
         finished."""
         self._closed = True
-        if self._keeping:
-            self._quiet.append(done)
-        else:
-            done()
+        self._quiet.append(done)
+        self._say_quiet()
 
     def consumers(self) -> list[ConsumerState]:
         """Return the declared consumers and those that have committed, declared ones first.
@@ -493,7 +584,7 @@ class Stream:
     @property
     def size(self) -> int:
         """Return the stored size in bytes, including an estimate for buffered messages."""
-        return self._stored + self._pending
+        return self._space.stored + self._space.writing + self._pending
 
     @property
     def oldest(self) -> float | None:

@@ -1,8 +1,8 @@
 """A segmented log on disk, the basis for journals. See `hookmq_toolkit.segment_log.log`."""
 
 from hookmq_toolkit.segment_log.fill import Fill
-from hookmq_toolkit.segment_log.frame import Frame
+from hookmq_toolkit.segment_log.frame import FRAME_HEADER, Frame
 from hookmq_toolkit.segment_log.log import SegmentLog, Trimmed
 from hookmq_toolkit.segment_log.segment import Segment
 
-__all__ = ["Fill", "Frame", "Segment", "SegmentLog", "Trimmed"]
+__all__ = ["FRAME_HEADER", "Fill", "Frame", "Segment", "SegmentLog", "Trimmed"]

@@ -16,6 +16,8 @@ from zlib import crc32
 MAGIC: Final = b"HqFr"
 HEADER: Final = struct.Struct("<4sIIIIQQQ")
 """Magic, CRC of the rest of the header, CRC of the payload, length, records, commit, offset, synced."""
+FRAME_HEADER: Final = HEADER.size
+"""Bytes of a frame without its payload."""
 _CHECKED: Final = 8
 """Position in the header from which its CRC is computed."""
 MAX_PAYLOAD: Final = (1 << 31) - 1

@@ -18,6 +18,7 @@ or replacement of a file: the next process that opens the log would not find wha
 
 import os
 import shutil
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -96,6 +97,8 @@ class SegmentLog:
         self._run_blocking = run_blocking
         self._lock = -1
         self._file = -1
+        self._changing = threading.Lock()
+        """Held while `trim` and `replace` change files and `segments`."""
         self._identity = (0, 0)
         """Device and inode of the file that `_file` writes to."""
         self._store = ""
@@ -351,8 +354,12 @@ class SegmentLog:
 
     def trim(self, offset: int) -> int:
         """Delete segments whose records are all below `offset`, except the last segment. Return how many were deleted.
-        This call blocks; make it in any thread, but only one call at a time. Raises StoreError.
+        This call blocks; make it in any thread. Raises StoreError.
         """
+        with self._changing:
+            return self._trim(offset)
+
+    def _trim(self, offset: int) -> int:
         count = 0
         while len(self.segments) > 1 and self.segments[1].base <= offset:
             try:
@@ -372,9 +379,12 @@ class SegmentLog:
 
         `path` must be in the log's folder, and its name must end in ``.segment.new``. It must hold the same records,
         divided into frames in any way, and all of them must be committed. Current readers continue with the old file.
-        This call blocks; make it in any thread, but not during `trim`. Raises StoreError if `path` does not hold that
-        segment.
+        This call blocks; make it in any thread. Raises StoreError if `path` does not hold that segment.
         """
+        with self._changing:
+            return self._replace(base, path)
+
+    def _replace(self, base: int, path: Path) -> bool:
         try:
             old = next((one for one in self.segments[:-1] if one.base == base), None)
             if old is None:

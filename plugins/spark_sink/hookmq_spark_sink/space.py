@@ -1,0 +1,74 @@
+"""Count the bytes of a stream against its `max_bytes`.
+
+The log's files count, including the newest one, the blocks that are being written, and the copy of a file that is being
+merged. Buffered messages count with an estimate that is never too low.
+"""
+
+from typing import Final
+
+from hookmq.plugin import Message
+
+from hookmq_spark_sink.config import StreamConfig
+
+PER_RECORD: Final = 64
+"""Bytes of a record without the fields that `append` and `properties_size` count: its numbers and its places in the
+columns."""
+PER_BLOCK: Final = 1024
+"""Bytes of a block and its frame without any record, including the padding."""
+_FILE: Final = 512
+"""Bytes at the beginning of a file."""
+
+
+def properties_size(message: Message) -> int:
+    """Return an upper bound of the bytes that a message's properties need."""
+    found = message.properties
+    size = 4 * len(found.content_type or "") + 4 * len(found.response_topic or "")
+    size += len(found.correlation_data or b"")
+    for key, value in found.user_property or ():
+        size += 8 + 4 * (len(key) + len(value))
+    return size
+
+
+class Space:
+    """The bytes of a stream. Call `settle` after changing a number.
+
+    - `stored`: the log's files.
+    - `writing`: the blocks that are being written.
+    - `copying`: the size of the file whose copy is being made.
+    - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when both together reach
+      `limit`.
+
+    With `on_full: drop_oldest`, files are deleted before a commit is written (`lacking`), so only buffered messages
+    count. Two commits and one file fit into `max_bytes`: nothing but the newest file must stay.
+    """
+
+    __slots__ = ("_drop", "_max", "copying", "floor", "limit", "stored", "writing")
+
+    def __init__(self, config: StreamConfig) -> None:
+        self.stored = self.writing = self.copying = self.floor = 0
+        self._drop = config.on_full == "drop_oldest"
+        self._max = config.max_bytes
+        self.limit = config.max_bytes
+        if self._drop:
+            self.limit = (config.max_bytes - config.segment_size) // 2 - _FILE
+
+    @property
+    def used(self) -> int:
+        """Return the bytes that are on disk or being written there."""
+        return self.stored + self.writing + self.copying
+
+    def settle(self) -> None:
+        """Compute `floor`."""
+        self.floor = self.used
+        if self._drop:
+            # Files that should be deleted could not be deleted.
+            self.floor = self.limit if self.stored + self.copying > self._max else 0
+
+    def lacking(self) -> bool:
+        """Return whether the oldest files must be deleted before the next write."""
+        return self._drop and self.used + _FILE > self._max
+
+    def fits(self, copy: int) -> bool:
+        """Return whether there is room for a copy of this size. With `on_full: reject`, as much stays free again, so
+        that the copy does not cause refusals."""
+        return self.used + copy * (1 if self._drop else 2) <= self._max
