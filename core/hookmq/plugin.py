@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal
 
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.clients import ClientHandle, ClientRequest, Delivery
+from hookmq.hooks.direct_deliveries import DirectDeliveries
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
@@ -53,6 +54,7 @@ from hookmq.model.errors import (
 )
 from hookmq.model.events import (
     Action,
+    DeliveryEnd,
     Direction,
     DisconnectReason,
     Dropped,
@@ -263,8 +265,10 @@ __all__ = [
     "ConnectRefused",
     "Context",
     "Delivery",
+    "DeliveryEnd",
     "DeliveryLimit",
     "Deny",
+    "DirectDeliveries",
     "Direction",
     "DisconnectReason",
     "Done",

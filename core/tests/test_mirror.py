@@ -21,6 +21,7 @@ UNTESTED = {
     "cli/__main__.py": "one call; test_main.py starts it as a process",
     "hooks/broker_handle.py": "a protocol; broker/plugin_api implements it",
     "hooks/clients.py": "protocols and fields; broker/plugin_client.py implements them",
+    "hooks/direct_deliveries.py": "a protocol; broker/direct_deliveries.py implements it",
     "hooks/plugin_state.py": "a protocol; broker/plugin_api/keeping.py implements it",
     "hooks/registries.py": "protocols",
     "model/runtime.py": "protocols; testing and server/asyncio_runtime.py implement them",

@@ -1,15 +1,16 @@
 """The `broker` argument of a hook. `hookmq.broker.plugin_api` implements it."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from hookmq.hooks.clients import ClientHandle, ClientRequest
+from hookmq.hooks.direct_deliveries import DirectDeliveries
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.traces import Trace, TraceRequest
 from hookmq.hooks.verdicts import Allow, Deny, Drop, Handled, PluginDecision
 from hookmq.model.client import ClientInfo
 from hookmq.model.drain import DrainRequest, DrainStatus
-from hookmq.model.events import Action
+from hookmq.model.events import Action, DeliveryEnd
 from hookmq.model.log_events import LogFollower, LogLevel, LogLevels
 from hookmq.model.message import Message
 from hookmq.model.metrics import Metrics
@@ -249,6 +250,15 @@ class BrokerHandle(Protocol):
 
         The result arrives after the commit, and is False if there is no such subscription. Messages that are already
         queued are still delivered. The call is reported as ``broker.unsubscribed``. Raises PluginError in a thread.
+        """
+
+    def deliveries(
+        self, ended: Callable[[list[tuple[object, DeliveryEnd]]], None]
+    ) -> DirectDeliveries:
+        """Return an object that sends messages to single online clients, without routing them.
+
+        Use this if the plugin itself chooses the recipient of each message, as a queue does. `ended` is called on the
+        event loop with a list of (token, end), in the turn after these deliveries ended. Raises PluginError in a thread.
         """
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:

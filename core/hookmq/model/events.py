@@ -15,6 +15,18 @@ class Action(StrEnum):
     WILL = "will"
 
 
+class DeliveryEnd(StrEnum):
+    """How a direct delivery ended: `BrokerHandle.deliveries`.
+
+    ACKNOWLEDGED: the client has acknowledged the message. LOST: the connection or the session ended first. DROPPED: it
+    was not sent, because it had expired, was too large for the client, or was refused by a plugin.
+    """
+
+    ACKNOWLEDGED = "acknowledged"
+    LOST = "lost"
+    DROPPED = "dropped"
+
+
 class DropReason(StrEnum):
     """The reason why a message was dropped. Every dropped message is counted under one reason."""
 

@@ -13,7 +13,7 @@ from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.session import Session
-from hookmq.storage.protocols import Bounded, BoundedJournal, Journal
+from hookmq.storage.protocols import Bounded, BoundedJournal, Diverting, Journal
 
 Subscriber = Session | SharedSubscription
 
@@ -198,6 +198,9 @@ class RouteCompiler:
 
     def compile(self, topic: str, entries: list[tuple[Subscriber, str, Subscription]]) -> Route:
         """Return the route from `topic` to the subscribers in `entries` and the journals that want the topic."""
+        journals = [one for one in self.journals if one.wants(topic)] if self.journals else []
+        if journals and any(isinstance(one, Diverting) and one.diverts(topic) for one in journals):
+            entries = []
         recipients: dict[Session, Recipient] = {}
         groups: list[SharedSubscription] = []
         for subscriber, _, subscription in entries:
@@ -227,7 +230,6 @@ class RouteCompiler:
                 elif calls:
                     recipient.plain = False
                     recipient.calls = calls
-        journals = [one for one in self.journals if one.wants(topic)] if self.journals else []
         return Route(topic, list(recipients.values()), groups, journals, self.slice_size)
 
 

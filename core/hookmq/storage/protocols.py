@@ -162,3 +162,15 @@ class Readable(Protocol):
         """Make `commit` visible to readers. The broker calls this when the store has finished the commit, after this
         journal was flushed.
         """
+
+
+@runtime_checkable
+class Diverting(Protocol):
+    """Optional members for a `Journal` that delivers messages itself, such as those of a queue."""
+
+    def diverts(self, topic: str) -> bool:
+        """Return whether subscriptions do not receive messages on `topic`, which this journal wants.
+
+        Journals get them all the same. The result is cached in the route, as that of `Journal.wants`. Retained messages
+        are not diverted.
+        """

@@ -296,3 +296,33 @@ def test_a_journal_is_told_when_the_store_has_made_the_commit(broker_harness: Ma
     store.fail()
     harness.settle()
     assert (len(journal.safe), len(journal.made)) == (2, 1)
+
+
+class DivertingJournal(RecordingJournal):
+    """Keeps the messages on ``mine/#`` from subscriptions, and wants others too."""
+
+    def diverts(self, topic: str) -> bool:
+        return topic.startswith("mine/")
+
+
+def test_a_diverted_message_reaches_journals_only(broker_harness: Make) -> None:
+    """`Diverting.diverts` is asked once for each topic. Other journals still receive the message."""
+    diverting = DivertingJournal(wants=lambda topic: topic.startswith(("mine/", "both/")))
+    other = RecordingJournal(name="other")
+    harness = broker_harness(journals=[other, diverting])
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe(["#", "$share/g/mine/#"], 1)
+    for _ in range(2):
+        pub.publish("mine/1", b"x", 1, expect=0)
+        sub.expect_nothing()
+    pub.publish("both/1", b"x", 1, expect=0)
+    sub.expect_message("both/1")
+    assert diverting.topics == other.topics == ["mine/1", "mine/1", "both/1"]
+
+
+def test_a_journal_diverts_only_what_it_wants(broker_harness: Make) -> None:
+    harness = broker_harness(journals=[DivertingJournal(wants=wants("else/"))])
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("#")
+    pub.publish("mine/1", b"x")
+    sub.expect_message("mine/1")

@@ -5,6 +5,7 @@ plugin's messages.
 from hookmq.broker.plugin_api.actions import Actions
 from hookmq.broker.plugin_api.authorization import Authorization
 from hookmq.broker.plugin_api.clients import Clients
+from hookmq.broker.plugin_api.delivering import Delivering
 from hookmq.broker.plugin_api.draining import Draining
 from hookmq.broker.plugin_api.inspection import Inspection
 from hookmq.broker.plugin_api.keeping import Keeping
@@ -22,6 +23,7 @@ class PluginBroker(
     Inspection,
     Messages,
     Subscribing,
+    Delivering,
     Actions,
     Clients,
     Keeping,
