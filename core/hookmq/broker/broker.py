@@ -150,7 +150,7 @@ class Broker:
 
     @property
     def event_log(self) -> EventLog | None:
-        """The log of the process, for plugins, or None if they cannot follow it."""
+        """The process's log for plugins to follow, or None if they cannot."""
         return self.state.event_log
 
     @event_log.setter
@@ -276,7 +276,7 @@ class Broker:
         """Load the state unless `load` has done so. Then expire sessions, publish wills and run
         timers that came due while the broker was down.
 
-        Call `done` as `load` does. Call this method once the plugins have started.
+        `done` is called as in `load`. Call this method once the plugins have started.
         """
 
         def loaded(error: BaseException | None) -> None:
@@ -335,7 +335,7 @@ class Broker:
     def disconnect_clients(
         self, clients: Sequence[Disconnectable], code: ReasonCode, reference: str
     ) -> None:
-        """Disconnect `clients` with `code` and the server `reference`. Those that have ended are left out."""
+        """Disconnect `clients` with `code` and the server `reference`. Skip connections that have already ended."""
         for connection in clients:
             self.state.guarded(partial(connection.disconnect, code, "", reference))
         self.state.writes.schedule()

@@ -217,7 +217,7 @@ class ClientConnection(ConnectionState):
         self.end(DisconnectReason(code, by, error=reason))
 
     def end(self, reason: DisconnectReason) -> None:
-        """End the connection, once: release everything that waits, close the transport and call `on_end`."""
+        """End the connection, once: release everything that is waiting, close the transport and call `on_end`."""
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
@@ -315,7 +315,7 @@ class ClientConnection(ConnectionState):
         self.count_held(len(body) + _HELD)
 
     def count_held(self, size: int) -> None:
-        """Count bytes that are held for the client, and stop reading if there are too many."""
+        """Count bytes held for the client, and stop reading if there are too many."""
         self.held_bytes += size
         if self.held_bytes > self._may_hold():
             self.stop_reading()
@@ -485,7 +485,7 @@ class ClientConnection(ConnectionState):
         self._lost()
 
     def _lost(self) -> None:
-        """End the connection after its transport, now that all received bytes are read."""
+        """End the connection whose transport has closed, now that all received bytes have been read."""
         assert self.gone is not None
         if self.phase is Phase.OPEN and self.held and self.held[-1][0] == _DISCONNECT:
             # The client sent DISCONNECT after a packet on which a plugin has yet to decide. Handle the packets before

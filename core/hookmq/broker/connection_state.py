@@ -1,5 +1,5 @@
-"""The state of one client's connection: its phase, limits and everything that waits. The module `connection`
-implements the behavior.
+"""The state of one client's connection: its phase, limits and everything that is waiting. The module
+`connection` implements the behavior.
 """
 
 from collections import deque
@@ -177,8 +177,8 @@ class ConnectionState(ConnectionView):
         self.decision = cancel
 
     def let_go(self) -> None:
-        """Cancel everything that waits, and release the connection's resources. The connection has
-        ended.
+        """Cancel everything that is waiting, and release the connection's resources. The connection
+        has ended.
         """
         if self.hold_due is not None:
             self.hold_due.cancel()

@@ -54,7 +54,8 @@ def read_section(
     connection: ClientConnection, cached: CachedPublish, data: bytes, start: int, after: int
 ) -> Properties | None:
     """Return the properties whose section begins at `start`, if they can be forwarded unchanged, and remember them in
-    `cached`. Otherwise return None: the handler must process them and report any error."""
+    `cached`. Otherwise return None, so that the handler processes them and reports any error.
+    """
     if start >= after or data[start] > 127:
         return None
     stop = start + 1 + data[start]

@@ -38,7 +38,7 @@ _READ_DELIVERED: Final = 32768
 """The most work that one connection's bytes may cause per turn, counted in bytes read, steps of `BrokerState.work` and
 packets forwarded as received. The rest waits for the next turn, so that no client delays the others."""
 _RUN_DELIVERED: Final = 104_000
-"""Packets that a run of equal messages may forward before they are counted."""
+"""Packets that a run of identical messages may forward before they are counted."""
 
 
 class PacketReader(ClientConnection):

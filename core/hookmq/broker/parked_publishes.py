@@ -1,4 +1,4 @@
-"""Publishes that wait for room in a journal.
+"""Publishes waiting for room in a journal.
 
 A full journal cannot store a message that an acknowledgement would confirm. MQTT 5.0 clients then receive a reason
 code. MQTT 3.x has no such code, and most 3.x clients resend a PUBLISH only after they reconnect. Their acknowledgements
@@ -16,13 +16,13 @@ from hookmq.storage.protocols import BoundedJournal
 EVERY: Final = 0.1
 """Seconds between two checks for room."""
 MAX_BYTES: Final = 64 << 20
-"""Bytes that may wait for room, for all clients together."""
+"""Maximum number of bytes that may wait for room, across all clients."""
 SLICE: Final = 64
 """Publishes that continue in one turn."""
 
 
 class Parked:
-    """A PUBLISH that waits. `go` is called when all of `journals` have room, and `gone` if its `owner` leaves first."""
+    """A waiting PUBLISH. `go` is called when all of `journals` have room, and `gone` if its `owner` leaves first."""
 
     __slots__ = ("go", "gone", "journals", "owner", "size")
 
@@ -42,7 +42,7 @@ class Parked:
 
 
 class Parking:
-    """The publishes of all clients that wait for room in a queue. `schedule` is called when some have resumed."""
+    """All clients' publishes that are waiting for room in a queue. `schedule` is called when some have resumed."""
 
     __slots__ = (
         "_deadlines",
@@ -63,9 +63,9 @@ class Parking:
         schedule: Callable[[], None],
     ) -> None:
         self.bytes = 0
-        """Bytes that wait for room."""
+        """Bytes waiting for room."""
         self.waiting = 0
-        """Publishes that wait for room."""
+        """Publishes waiting for room."""
         self.max_bytes = MAX_BYTES
         self._deadlines = deadlines
         self._guarded = guarded
@@ -73,7 +73,7 @@ class Parking:
         # Many publishes wait if a journal has been full for a while. `leave` and the check for room must not visit them
         # all.
         self._queues: dict[BoundedJournal, OrderedDict[Parked, None]] = {}
-        """The publishes that wait for each journal, oldest first."""
+        """The publishes waiting for each journal, oldest first."""
         self._owners: dict[object, OrderedDict[Parked, None]] = {}
         """Each owner's waiting publishes, oldest first."""
         self._due: Deadline | None = None
@@ -87,7 +87,7 @@ class Parking:
         return ()
 
     def park(self, one: Parked) -> bool:
-        """Add `one` to the waiting publishes. Return False if too many bytes already wait."""
+        """Add `one` to the waiting publishes. Return False if too many bytes are already waiting."""
         if self.bytes + one.size > self.max_bytes:
             return False
         self.bytes += one.size

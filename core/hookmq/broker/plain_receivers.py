@@ -56,7 +56,8 @@ def forward_other_version(
     outgoing: Outgoing | None = None,
 ) -> None:
     """Forward a QoS 0 message to the plain receivers of the other protocol version, encoded once. `outgoing` is the
-    message if it was made already."""
+    message if it has already been created.
+    """
     state = connection.state
     route = cached.route
     packet = _for_other_version(connection, route, payload)
@@ -158,7 +159,7 @@ def forward_payload(
 
 
 def _for_other_version(connection: ClientConnection, route: Route, payload: bytes) -> bytes:
-    """Return the QoS 0 PUBLISH for receivers whose protocol version is not that of the publisher."""
+    """Return the QoS 0 PUBLISH for receivers whose protocol version differs from the publisher's."""
     to_five = None if connection.version == 5 else b"\0"
     head, tail = encode_publish_parts(route.topic.encode(), payload, 0, False, False, to_five)
     return head + tail

@@ -64,7 +64,7 @@ class PluginClient:
     def __init__(self, connection: PluginConnection) -> None:
         self._connection = connection
         self._checked: Properties = _EMPTY
-        """The properties that were checked last: a plugin often publishes with the same."""
+        """The properties checked last, because a plugin often publishes with the same ones."""
         self._section = 0
 
     @property
@@ -91,7 +91,7 @@ class PluginClient:
 
     @property
     def on_message(self) -> Callable[[Any], None] | None:
-        """The function that is called with each message."""
+        """The function called with each message."""
         return self._connection.on_message
 
     @on_message.setter
@@ -107,7 +107,7 @@ class PluginClient:
 
     @property
     def on_end(self) -> Callable[[DisconnectReason], None] | None:
-        """The function that is called when the connection of the client has ended."""
+        """The function called when the client's connection has ended."""
         return self._connection.on_over
 
     @on_end.setter

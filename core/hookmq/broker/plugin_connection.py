@@ -81,7 +81,7 @@ class PluginConnection(PluginMailbox):
         self.present = False
         """The Session Present flag of CONNACK."""
         self.pending: deque[Publishing | Subscribe | Unsubscribe | Disconnect] = deque()
-        """Packets of the client that wait for the next turn, for a decision, or for Receive Maximum."""
+        """The client's packets that are waiting for the next turn, for a decision, or for Receive Maximum."""
         self.pending_bytes = 0
         self.owed: dict[int, Done | None] = {}
         """The callback that gets the reason code of each packet in progress, by packet id. None if nothing awaits

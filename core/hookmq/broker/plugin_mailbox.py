@@ -87,12 +87,12 @@ class PluginMailbox(ClientConnection):
         self.plugin = plugin
         self.owner = owner
         self.inbox: deque[PluginDelivery] = deque()
-        """Messages that wait for the client to read them."""
+        """Messages waiting for the client to read them."""
         self.inbox_bytes = 0
         self.results: list[tuple[Done, ReasonCode]] = []
-        """Reason codes that the plugin has yet to get."""
+        """Reason codes that the plugin has yet to receive."""
         self.lost: list[Done] = []
-        """The callbacks that still awaited a reason code when the connection ended."""
+        """The callbacks that were still awaiting a reason code when the connection ended."""
         self.on_message: Callable[[Any], None] | None = None
         self.on_over: Callable[[DisconnectReason], None] | None = None
         self.over: DisconnectReason | None = None
@@ -103,7 +103,7 @@ class PluginMailbox(ClientConnection):
         self.stopped = False
         """Whether the client has paused."""
         self.full = False
-        """Whether more waits in `inbox` than the client may leave unread."""
+        """Whether `inbox` holds more than the client may leave unread."""
         self.freed = False
         """Whether acknowledgements made room in the window."""
 
@@ -175,7 +175,7 @@ class PluginMailbox(ClientConnection):
         self.due.cancel()
 
     def call_back(self) -> None:
-        """Pass on the reason codes to the functions that wait for them."""
+        """Pass the reason codes to the functions waiting for them."""
         results, self.results = self.results, []
         for done, code in results:
             if not isinstance(done, Waiting):

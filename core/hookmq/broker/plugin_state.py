@@ -59,12 +59,12 @@ class PluginSpace:
         self.running: set[str] = set()
         """Keys of the timers whose hook is running."""
         self._sorted: list[str] | None = None
-        """The keys of `values` in order, once they were listed."""
+        """The keys of `values` in order, once they have been listed."""
         self._heap: list[PluginTimer] = []
         self.warned = False
-        """Whether the plugin was warned that its state is not durable."""
+        """Whether the plugin has been warned that its state is not durable."""
         self.newest = 0
-        """The number of the timer that was set last."""
+        """The number of the most recently set timer."""
 
     @property
     def keys(self) -> int:
@@ -197,7 +197,7 @@ class PluginStates:
         self._record = record
         self.spaces: dict[str, PluginSpace] = {}
         self.changes = 0
-        """The number of changes since the start."""
+        """The number of changes since startup."""
         self.loaded = False
         """Whether the stored state of all plugins has been loaded."""
 
@@ -209,7 +209,7 @@ class PluginStates:
         return space
 
     def load(self, kept: PutState) -> None:
-        """Add state that was loaded from the store."""
+        """Add state loaded from the store."""
         space = self.space(kept.space[2:])
         if kept.due is None:
             space.put(kept.key, kept.value, None)

@@ -2,7 +2,7 @@
 
 A plugin has at most `PARALLEL` calls in progress, and at most one for each key. After a failure, a timer is called
 again after a pause, which doubles with each failure. No timer is called before the plugin's `on_ready` has returned, or
-while the broker stops.
+while the broker is stopping.
 """
 
 from collections.abc import Callable

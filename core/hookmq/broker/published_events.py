@@ -1,4 +1,4 @@
-"""Events of `on_published` that wait until the packets of their turn have been written.
+"""`on_published` events that wait until the packets of their turn have been written.
 
 A publisher's acknowledgement does not wait until the `Message` for observers is made. If no hook
 has seen the message yet, it is made only when observers are notified.
@@ -13,7 +13,7 @@ from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.routing.route import Route
 
 PublishedEvent = tuple[ClientInfo, Route, bytes, int, Properties, Message | None]
-"""(publisher, route, payload, QoS, properties, message if it was made already)."""
+"""(publisher, route, payload, QoS, properties, message if it has already been created)."""
 
 
 def client_message(

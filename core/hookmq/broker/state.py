@@ -150,7 +150,7 @@ class BrokerState:
         self.drainer: Drainer | None = None
         """Drains the server for a plugin; None if there is no server. The server sets it."""
         self.event_log: EventLog | None = None
-        """The log of the process; None if it cannot be followed, as in tests. The server sets it."""
+        """The process's log; None if it cannot be followed, as in tests. The server sets it."""
         self.counters: Callable[[], dict[str, float]]  # set by `Broker`, which has some of them
         self.publishers = Publishers()
         self.plugin_states = PluginStates(self._record_plugin_state)
@@ -214,7 +214,7 @@ class BrokerState:
         self.collecting: FanOutJob | None = None
         """The fan-out whose queue entries the commit waits for, or None."""
         self.after_collecting: deque[Callable[[], None]] = deque()
-        """Messages for many receivers that wait until `collecting` is done."""
+        """Messages for many receivers, waiting until `collecting` is done."""
         self.draining = False
         self.shortcuts = True
         """If False, every packet goes through its handler. Tests use this to compare both paths."""

@@ -36,7 +36,7 @@ class WriteScheduler:
         self.commit: Callable[[], None]
         self.tell: Callable[[], None]
         self.later: list[PublishedEvent] = []
-        """Events of `on_published` that wait until the packets of this turn have been written."""
+        """`on_published` events that wait until the packets of this turn have been written."""
         self.dirty: list[Session] = []
         """Sessions with bytes to write."""
         self.scheduled = False

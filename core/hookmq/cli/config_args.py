@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 
 DOCUMENT: Final = "document"
-"""The name of a configuration that is not in a file, in messages."""
+"""What messages call a configuration that is not in a file."""
 STORAGE: Final = "storage"
 """The name of the plugin that stores state in a folder."""
 

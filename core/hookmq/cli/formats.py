@@ -88,8 +88,9 @@ def print_message(message: ReceivedMessage, template: str) -> None:
 
 
 def harmless(text: str, keep: str = "") -> str:
-    """Replace characters that could control a terminal by escapes such as ``\\x1b``, except those in `keep`. Decode
-    `text` with ``surrogateescape`` first, so that it can contain bytes that are not UTF-8."""
+    """Replace characters that could control a terminal with escapes such as ``\\x1b``, except those in `keep`.
+    Decode `text` with ``surrogateescape`` first, so that it can contain bytes that are not UTF-8.
+    """
     return _HARMFUL.sub(lambda m: m[0] if m[0] in keep else _escape(ord(m[0])), text)
 
 

@@ -266,7 +266,7 @@ class Deadline:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def left(self) -> float | None:
-        """Return the remaining seconds, at least 0, or None if the deadline is never."""
+        """Return the remaining seconds, at least 0, or None if there is no deadline."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
 

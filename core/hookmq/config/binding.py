@@ -65,8 +65,8 @@ def is_secret_key(key: object) -> bool:
 
 
 def is_secret_path(path: KeyPath) -> bool:
-    """Return whether the value at `path` must never be shown: its key names a secret, or it is a header of requests,
-    because services take API keys in headers with any name.
+    """Return whether the value at `path` must never be shown: its key names a secret, or it is a request header,
+    because services take API keys in headers of any name.
     """
     if not path:
         return False
@@ -153,7 +153,7 @@ def found(node: YamlNode) -> str:
 class ConfigBinder:
     """Binds one configuration. `nodes` maps the path of each bound value to its node, which has the place.
 
-    ``$env`` reads from `environ`, by default the environment of the process. ``$file`` is relative to `folder`.
+    ``$env`` reads from `environ`, by default the process's environment. ``$file`` is relative to `folder`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from hookmq.mqtt.errors import HookMQError
 from hookmq.plugin import Plugin
 
 MOST: Final = 200
-"""Most mistakes to list."""
+"""Maximum number of mistakes to list."""
 
 
 class ConfigChecker:
@@ -32,7 +32,7 @@ class ConfigChecker:
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> ConfigCheck:
-        """Return the result for the document `text`. Raises ConfigError if another check has not ended."""
+        """Return the result for the document `text`. Raises ConfigError if another check is still running."""
         if not self._lock.acquire(blocking=False):
             # Checks that hang would otherwise occupy all threads of the broker.
             raise ConfigError("another check is running")
@@ -45,7 +45,8 @@ class ConfigChecker:
 def check_document(text: str, read: Callable[[str], Config], running: Config) -> ConfigCheck:
     """Return the mistakes in `text`, or its differences from `running`. Blocks.
 
-    Checks all settings, also those of plugins, but constructs no plugin and opens no certificate.
+    Checks all settings, including those of plugins, but constructs no plugin and opens no
+    certificate.
     """
     try:
         new = read(text)
@@ -93,7 +94,7 @@ def _fixed(kinds: Mapping[str, type[Plugin]]) -> set[str]:
 
 
 def _after_restart(report: ReloadReport, fixed: Iterable[str]) -> ReloadReport:
-    """Return `report` in which the changes of plugins in `fixed` need a restart."""
+    """Return `report` with the changes to plugins in `fixed` moved to those that need a restart."""
     places = tuple(f"plugins.{name}" for name in fixed)
     later = tuple(one for one in report.applied if _replaces(one, places))
     applied = tuple(one for one in report.applied if one not in later)
@@ -101,7 +102,7 @@ def _after_restart(report: ReloadReport, fixed: Iterable[str]) -> ReloadReport:
 
 
 def _replaces(change: SettingChange, places: tuple[str, ...]) -> bool:
-    """Return whether `change` needs another object of a plugin whose path is in `places`."""
+    """Return whether `change` requires a new object for a plugin whose path is in `places`."""
     return any(
         change.path in (place, f"{place}.use", f"{place}.enabled", f"{place}.config")
         or change.path.startswith((f"{place}.config.", f"{place}.config["))

@@ -99,8 +99,9 @@ def _live(path: KeyPath, before: Any, after: Any) -> bool:
 
 
 def _secret_paths(config: Config) -> frozenset[KeyPath]:
-    """Return the paths, as `_differences` yields them, of values from ``$env`` or ``$file`` and of all that contains
-    such a value."""
+    """Return the paths, as `_differences` yields them, of values from ``$env`` or ``$file`` and of everything that
+    contains such a value.
+    """
     if config.origin is None:
         return frozenset()
     names = {

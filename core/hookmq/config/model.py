@@ -110,8 +110,8 @@ def load(
     """Read the configuration file `path`, and apply the overrides in `environ` and `options`. Blocks while it reads
     files.
 
-    `environ` is by default the environment of the process. `options` have the form ``KEY=VALUE``, as for ``-o``.
-    Raises one ConfigError with every mistake.
+    `environ` defaults to the process's environment. `options` have the form ``KEY=VALUE``, as for ``-o``. Raises
+    one ConfigError with every mistake.
     """
     try:
         with open_regular(FilePath(path)) as file:

@@ -17,7 +17,7 @@ class Failed:
 
 
 FAILED: Final = Failed()
-"""Stands for the result of a failed implementation. The failure was already counted and logged."""
+"""Stands for the result of a failed implementation. The failure has already been counted and logged."""
 
 
 class HeldAwaitable:

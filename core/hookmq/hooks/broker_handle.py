@@ -262,7 +262,7 @@ class BrokerHandle(Protocol):
         """
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
-        """Drop every message that waits for a client, in memory and in the store. The result is the number of dropped
+        """Drop every message waiting for a client, in memory and in the store. The result is the number of dropped
         messages.
 
         Messages in flight are not affected. Messages that arrive during the purge are kept. The work is sliced; until
@@ -424,19 +424,19 @@ class BrokerHandle(Protocol):
         need a restart.
 
         If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason.
-        Awaiting also raises PluginError if there is no configuration file, or while the broker starts or stops. A
-        reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`, `on_reload` or
-        `on_shutdown`: the reload waits for these hooks. The call is reported as ``broker.reload_applied`` or
-        ``broker.reload_refused``. Raises PluginError in a thread.
+        Awaiting also raises PluginError if there is no configuration file, or while the broker is starting or
+        stopping. A reload may replace the plugin that requested it. Do not await it in `on_startup`, `on_ready`,
+        `on_reload` or `on_shutdown`: the reload waits for these hooks. The call is reported as
+        ``broker.reload_applied`` or ``broker.reload_refused``. Raises PluginError in a thread.
         """
 
     def check_configuration(self, text: str) -> Awaitable[ConfigCheck]:
         """Check a configuration document, with the options and the environment of this process. Nothing changes.
 
         The result has all mistakes with their places, or the changes that a reload of this document would make. All
-        settings are checked, also those of plugins, but no plugin is constructed and no certificate opened: a reload may
-        still refuse the document. The work is done in a thread. Awaiting raises PluginError if the broker has no
-        configuration file, as in tests. Raises PluginError in a thread.
+        settings are checked, including those of plugins, but no plugin is constructed and no certificate opened: a
+        reload may still refuse the document. The work is done in a thread. Awaiting raises PluginError if the broker
+        has no configuration file, as in tests. Raises PluginError in a thread.
         """
 
     def trace(self, request: TraceRequest) -> Trace:
@@ -459,30 +459,30 @@ class BrokerHandle(Protocol):
         once, and the clients are disconnected in slices of 100 ms.
 
         MQTT 5 clients get the reason code 0x8B, or with a server reference 0x9C, or 0x9D if they should use that server
-        from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if the broker stopped.
-        Then the broker runs without clients until it is stopped, or until `cancel_drain`. Meanwhile, `reload` is
-        refused. The call is reported as ``broker.drain_started``. Raises PluginError unless the broker is ready, if the
-        request needs a reference and there is none, or in a thread.
+        from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if the broker were
+        stopping. Then the broker runs without clients until it is stopped, or until `cancel_drain`. Meanwhile, `reload`
+        is refused. The call is reported as ``broker.drain_started``. Raises PluginError unless the broker is ready, if
+        the request needs a reference and there is none, or in a thread.
         """
 
     def cancel_drain(self) -> bool:
-        """End a drain: accept connections again. Return False if the broker does not drain. The call is reported as
-        ``broker.drain_cancelled``. Raises PluginError in a thread.
+        """End a drain: accept connections again. Return False if the broker is not draining. The call is reported
+        as ``broker.drain_cancelled``. Raises PluginError in a thread.
         """
 
     def drain_status(self) -> DrainStatus:
-        """Return how far a drain is. Raises PluginError in a thread."""
+        """Return how far a drain has progressed. Raises PluginError in a thread."""
 
     def log_levels(self) -> LogLevels:
-        """Return the level of the log in force, and ``log.level`` of the configuration. Raises PluginError if the broker
-        has no log of its own, as in tests, or in a thread.
+        """Return the log level in force, and ``log.level`` from the configuration. Raises PluginError if the broker has
+        no log of its own, as in tests, or in a thread.
         """
 
     def set_log_level(self, level: LogLevel) -> None:
         """Log events of at least `level` from now on: ``debug``, ``info``, ``warning`` or ``error``.
 
-        A reload or a restart returns to ``log.level`` of the configuration. The call is reported as
-        ``broker.log_level_set``. Raises PluginError for another level, and as `log_levels` does.
+        A reload or a restart returns to ``log.level`` from the configuration. The call is reported
+        as ``broker.log_level_set``. Raises PluginError for another level, and as `log_levels` does.
         """
 
     def follow_log(self, recent: int = 0) -> LogFollower:

@@ -89,8 +89,9 @@ class ClientHandle(Protocol):
     """
 
     on_message: Callable[[Delivery], None] | None
-    """Called with each message, in order, in a later turn. Until it is set, messages wait as for a client that does not
-    read. It must not block. If it raises an exception, the failure is logged and the message is not acknowledged.
+    """Called with each message, in order, in a later turn. Until it is set, messages wait as they do for a client that
+    does not read. It must not block. If it raises an exception, the failure is logged and the message is not
+    acknowledged.
     """
 
     on_end: Callable[[DisconnectReason], None] | None
@@ -126,7 +127,7 @@ class ClientHandle(Protocol):
 
         Codes of 0x80 and above are refusals. Awaiting raises PluginError if the client ends first: the message may or
         may not have been published. Raises PluginError for an invalid message, such as one that exceeds
-        ``broker.max_packet_size``, and if more than ``broker.max_held_inbound_bytes`` wait to be published.
+        ``broker.max_packet_size``, and if more than ``broker.max_held_inbound_bytes`` are waiting to be published.
         """
 
     def publish_later(

@@ -48,14 +48,16 @@ def entries(group: str) -> tuple[InstalledEntry, ...]:
 
 
 def _points(distribution: Any, group: str) -> tuple[importlib_metadata.EntryPoint, ...]:
-    """Return the entry points of a group. To parse those of each distribution would cost far more than to read them."""
+    """Return the entry points of a group. Parsing those of each distribution would cost far more than reading them."""
     if group not in (distribution.read_text("entry_points.txt") or ""):
         return ()
     return tuple(distribution.entry_points.select(group=group))
 
 
 def _name_and_version(read_text: Callable[[str], str | None]) -> tuple[str, str]:
-    """Return the name of a distribution, or ``?``, and its version. Its `metadata` would parse the whole README."""
+    """Return the name of a distribution, or ``?``, and its version. Reading its `metadata` would parse the whole
+    README.
+    """
     text = read_text("METADATA") or read_text("PKG-INFO") or ""
     headers = HeaderParser().parsestr(text)
     return headers["Name"] or "?", headers["Version"] or ""

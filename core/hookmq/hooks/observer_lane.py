@@ -1,4 +1,4 @@
-"""The events that wait for one observer, in runs.
+"""The events waiting for one observer, in runs.
 
 The broker adds the events of a whole turn as one list. They are queued and passed to a thread in
 runs, not one at a time.
@@ -10,8 +10,8 @@ from typing import Any, Final
 from hookmq.hooks.chain import HookImplementation, Narrowing
 
 LONGEST: Final = 64
-"""Maximum number of events in a run that grows by single events. A full lane keeps the events that it has dropped until
-it has dropped their whole run.
+"""Maximum number of events in a run that grows by single events. A full lane frees dropped events only once it has
+dropped their whole run.
 """
 
 TEXTS: Final = 1024
@@ -46,7 +46,7 @@ class EventRun:
 
 
 class Lane:
-    """The events that wait for one plugin's implementation of one hook. Above `limit`, the oldest are dropped."""
+    """The events waiting for one plugin's implementation of one hook. Above `limit`, the oldest are dropped."""
 
     __slots__ = ("call", "dropped", "limit", "runs", "waiting")
 

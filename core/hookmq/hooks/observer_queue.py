@@ -26,7 +26,7 @@ OPEN_FOR: Final = 30.0
 BATCH: Final = 64
 """Maximum number of events passed to a plugin on the event loop before the loop handles other work."""
 THREAD_BATCH: Final = 2048
-"""Maximum number of events passed to a plugin in one call of a thread."""
+"""Maximum number of events passed to a plugin in one call in a thread."""
 
 
 _Work = tuple[Callable[..., Any], Sequence[tuple[Any, ...]], int]

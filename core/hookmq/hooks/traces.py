@@ -33,7 +33,7 @@ class TraceRequest:
     - `filter`: only events about topics that this topic filter matches.
     - `plugin`: only calls of the plugin with this plugin id.
     - `seconds`: the duration, at most an hour.
-    - `rate`: most events per second, at most 10,000. Further events are skipped and counted.
+    - `rate`: the maximum number of events per second, at most 10,000. Further events are skipped and counted.
     - `payloads`: whether events contain the first 512 bytes of each payload.
 
     Values outside these limits raise ValueError.
@@ -68,7 +68,7 @@ class TraceEvent:
 
     - `time`: epoch seconds.
     - `client_id`: the client that the event is about, or None.
-    - `topic`: the topic or filter that the event is about, including the mount point, or None. Longer ones than 1,024
+    - `topic`: the topic or filter that the event is about, including the mount point, or None. Those longer than 1,024
       characters are cut.
     - `name` and `fields`: depend on `kind`. Values are JSON values, except ``payload``, which is bytes.
 
@@ -100,7 +100,7 @@ class Trace(Protocol):
     reader waits for an event, another one gets a RuntimeError.
 
     Connections that are open when the trace starts are added within the next turns, 200 in each. At most 10,000 events
-    wait to be read. Further events are skipped.
+    can wait to be read. Further events are skipped.
     """
 
     @property

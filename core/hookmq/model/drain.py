@@ -8,7 +8,7 @@ from hookmq.mqtt.reason_codes import ReasonCode
 MAX_SECONDS: Final = 3600.0
 """The longest time over which clients are disconnected."""
 MAX_REFERENCE: Final = 1024
-"""Most characters of a server reference."""
+"""Maximum number of characters in a server reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrainStatus:
-    """Whether the broker drains, how many of its clients it has not disconnected yet, and its open connections.
+    """Whether the broker is draining, how many of its clients it has not disconnected yet, and its open connections.
 
     `connections` are those of the MQTT listeners, including connections that are closing.
     """
@@ -64,11 +64,12 @@ class Drainer(Protocol):
     """Drains a server. Call its methods on the event loop."""
 
     def begin(self, request: DrainRequest) -> None:
-        """Begin to drain. Raises RuntimeError if the server is not ready or drains already, and ValueError if `request`
-        needs a reference and there is none."""
+        """Begin to drain. Raises RuntimeError if the server is not ready or is already draining, and ValueError if
+        `request` needs a reference and there is none.
+        """
 
     def cancel(self) -> bool:
-        """Accept connections again. Return False if the server does not drain."""
+        """Accept connections again. Return False if the server is not draining."""
 
     def status(self) -> DrainStatus:
-        """Return how far the drain is."""
+        """Return how far the drain has progressed."""

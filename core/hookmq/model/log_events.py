@@ -37,7 +37,7 @@ class LogLevels:
 class LogFollower(Protocol):
     """Follows the log. Iterate over the events with ``async for``; the iteration ends after `stop`.
 
-    At most 1,000 events wait to be read. Further events are skipped.
+    At most 1,000 events can wait to be read. Further events are skipped.
     """
 
     @property
@@ -57,7 +57,7 @@ class LogFollower(Protocol):
 
 
 class EventLog(Protocol):
-    """The log of a broker's process. Call its methods on the event loop."""
+    """The log of a broker process. Call its methods on the event loop."""
 
     def levels(self) -> LogLevels:
         """Return the level in force and the configured level."""

@@ -81,7 +81,7 @@ class SubscriptionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
-    """A message that waits in a session's queue.
+    """A message waiting in a session's queue.
 
     - `qos`, `retain`, `identifiers`: the values that the client will receive. `message.qos` is the publisher's QoS.
     - `filter`: the subscription for which the message is queued.
@@ -123,7 +123,7 @@ class SharedGroup:
     - `share`: the share name. `topic_filter`: the filter after it.
     - `strategy`: the rule that chooses the member that receives a message.
     - `members`, `online`: the number of sessions, and the number of those that are online.
-    - `queued`, `queued_bytes`: number and size of the messages that wait for any member.
+    - `queued`, `queued_bytes`: number and size of the messages waiting for any member.
     """
 
     share: str
@@ -159,7 +159,7 @@ class HookSnapshot:
     - `outcomes`: the number of calls by result, such as ``allow`` or ``error``.
     - `timed`, `seconds`: the number of timed calls and their total duration. One call in 64 is timed for the hooks that
       are called for every message.
-    - `queue`, `dropped`: for an observer, the events that wait and the events that were lost.
+    - `queue`, `dropped`: for an observer, the events waiting and the events lost.
     - `last_error`: the last failure, or empty.
     """
 

@@ -26,7 +26,7 @@ _DICT_FROM: Final = 5
 """Number of children from which a node has a dict by name. Most nodes have fewer, which are searched one by one."""
 
 _CLOSE_UP_FROM: Final = 32
-"""Removed children are deleted from a list once there are this many and they are half of it."""
+"""Removed children are deleted from a list once there are this many and they make up half of it."""
 
 _LONG: Final = 7
 """Every 2 ** 7 characters of a name count as one more visited node, since levels are compared one by one."""
@@ -120,7 +120,7 @@ class _Children(Generic[V]):
         return None
 
     def point(self, pointer: _Node[V]) -> None:
-        """Replace the children of a removed node by a pointer to the node where searches continue."""
+        """Replace the children of a removed node with a pointer to the node where searches continue."""
         self.order = [pointer]
         self.by_name = None
         self.gone = 0

@@ -18,7 +18,7 @@ from hookmq.session.session import Session
 
 
 class SharedSubscription(Numbered):
-    """The members of a shared subscription, and the messages that wait for any of them."""
+    """The members of a shared subscription, and the messages waiting for any of them."""
 
     __slots__ = (
         "first_seq", "last_seq", "members", "online", "owner", "payer", "queue", "queued", "queued_bytes", "share",
@@ -33,7 +33,7 @@ class SharedSubscription(Numbered):
         self.strategy = strategy
         self.members: dict[Session, Subscription] = {}
         self.payer: Session | None = None
-        """The member whose queue limits apply to the messages that wait here.
+        """The member whose queue limits apply to the messages waiting here.
 
         All shared subscriptions with the same payer share its limits. Otherwise a client could multiply its limits by
         making thousands of them.

@@ -1,4 +1,4 @@
-"""Drain a running server: refuse new connections and disconnect its clients in slices. The process continues to run."""
+"""Drain a running server: refuse new connections and disconnect its clients in slices. The process keeps running."""
 
 import asyncio
 from collections import deque
@@ -12,9 +12,9 @@ from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.protocols import Broker
 
 SLICE: Final = 0.1
-"""Least time between two slices, in seconds."""
+"""Minimum time between two slices, in seconds."""
 TURN: Final = 50
-"""Most clients to disconnect in one turn of the event loop."""
+"""Maximum number of clients to disconnect in one turn of the event loop."""
 
 
 class ClientDrain:
@@ -68,7 +68,7 @@ class ClientDrain:
             self._timer = self._loop.call_later(pause, self._disconnect, count, code, reference)
 
     def cancel(self) -> bool:
-        """Accept connections again. Clients that still wait for their slice stay connected."""
+        """Accept connections again. Clients still waiting for their slice stay connected."""
         if not self.active or self._phase() != "draining":
             return False
         self.end()
@@ -85,6 +85,6 @@ class ClientDrain:
         self._waiting.clear()
 
     def status(self) -> DrainStatus:
-        """Return how far the drain is."""
+        """Return how far the drain has progressed."""
         open_ = sum(len(gate.entered) for gate in self._gates())
         return DrainStatus(self.active, len(self._waiting), open_)

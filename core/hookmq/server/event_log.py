@@ -1,6 +1,7 @@
-"""The log as plugins follow and adjust it: the newest events, further events while somebody follows, and the level.
+"""The log as plugins follow and adjust it: the newest events, further events while a plugin is following, and the
+level.
 
-While nobody follows, the cost is one object per logged event, in a list of bounded length.
+While nobody is following, the cost is one object per logged event, in a list of bounded length.
 """
 
 import logging
@@ -14,7 +15,7 @@ from hookmq.model.runtime import Promise, Runtime
 from hookmq.server.logs import LEVELS, DropSecrets, cut_text, record_parts
 
 BUFFER: Final = 1000
-"""Most events that wait to be read by one follower."""
+"""Maximum number of events waiting to be read by one follower."""
 
 
 class ServerLog:

@@ -1,4 +1,4 @@
-"""The additions of plugins to the server: listener types, HTTP routes and metrics."""
+"""Plugins' additions to the server: listener types, HTTP routes and metrics."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PluginExtensions:
-    """The additions of the plugins in `hooks` to the server, together with the core's metrics.
+    """What the plugins in `hooks` add to the server, together with the core's metrics.
 
     The metrics come from `broker`. Without a broker, the additions are only checked. The ``register_`` hooks run
     whenever a configuration is validated, started or reloaded. Raises PluginError for an invalid addition.

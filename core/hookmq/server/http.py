@@ -241,7 +241,7 @@ class HttpServer(WebServer):
         return web.Response(status=200 if state == "ready" else 503, text=f"{state}\n")
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
-        """Return the metrics. Clients are served in between, because many plugins have many metrics."""
+        """Return the metrics. Clients are served in between, because there may be many plugins with many metrics."""
         _check_method(request)
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         now = self._gate.loop.time

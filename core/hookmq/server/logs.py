@@ -49,7 +49,7 @@ LONGEST: Final = 1000
 DEEPEST: Final = 100
 """The maximum number of lines logged from a traceback. The last lines are kept."""
 LARGEST: Final = 65536
-"""The maximum number of characters logged from the fields of an event. Each value counts `VALUE` more."""
+"""The maximum number of characters logged from the fields of an event. Each value counts as another `VALUE`."""
 VALUE: Final = 16
 NESTED: Final = 16
 """The maximum depth of the values of an event."""

@@ -36,7 +36,7 @@ class OpenedListener(Protocol):
         """Stop accepting, but keep open connections. It must be harmless to call this again, or before `open`."""
 
     async def close(self) -> None:
-        """Release all resources, also after `open` raised. All wires have already been aborted."""
+        """Release all resources, even after `open` has raised an error. All wires have already been aborted."""
 
 
 ListenerFactory = Callable[[ListenerSettings, EnterConnection, Runtime], OpenedListener]

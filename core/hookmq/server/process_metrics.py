@@ -55,7 +55,7 @@ def _resident(own: Path) -> int:
 
 def _open_files(own: Path) -> int:
     """Return the number of open files. From Linux 6.2 on, this is the size of the folder. On older kernels, the folder
-    must be listed, which takes a moment with many connections.
+    must be listed, which is slow with many connections.
     """
     folder = own / "fd"
     return folder.stat().st_size or len(os.listdir(folder))

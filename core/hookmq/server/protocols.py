@@ -82,7 +82,7 @@ class Broker(Protocol):
     def disconnect_clients(
         self, clients: Sequence[Disconnectable], code: ReasonCode, reference: str
     ) -> None:
-        """Disconnect `clients` with `code` and the server `reference`. Those that have ended are left out."""
+        """Disconnect `clients` with `code` and the server `reference`. Skip connections that have already ended."""
 
     def drain(self, reference: str, done: Callable[[], None]) -> None:
         """Disconnect every client, naming `reference` as the server to use instead. Then commit and call `done`."""

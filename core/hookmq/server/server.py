@@ -28,9 +28,10 @@ from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
 from hookmq.server.watchdog import LoopWatchdog
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
-"""Thresholds for Python's garbage collector. The broker makes few reference cycles and many long-lived objects. With the
-default threshold of 700 allocations, collections would mostly traverse sessions and routes. Objects that exist after the
-start are frozen, so the collector never visits them again."""
+"""Thresholds for Python's garbage collector. The broker makes few reference cycles and many long-lived objects. With
+the default threshold of 700 allocations, collections would mostly traverse sessions and routes. Objects that exist
+after startup are frozen, so the collector never visits them again.
+"""
 REPORTED: Final[Mapping[str, str]] = {
     "listener.handshake_failed": "broker.handshake_failed",
     "listener.refused": "broker.connection_refused",
@@ -92,8 +93,8 @@ class Server:
     async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:
         """Start the server: open HTTP listeners, load the stored state, call `prepare`, then open all other listeners.
 
-        Meanwhile, HTTP listeners report "starting". A listener uses the socket in `inherited` that has its name. If the
-        start fails, nothing remains open, and StoreError, BindError or ConfigError is raised.
+        Meanwhile, HTTP listeners report "starting". A listener uses the socket in `inherited` that has its name. If
+        startup fails, nothing remains open, and StoreError, BindError or ConfigError is raised.
         """
         sockets = dict(inherited or {})
         try:
@@ -116,7 +117,7 @@ class Server:
     async def _finished(
         self, step: Callable[[Callable[[BaseException | None], None]], None]
     ) -> None:
-        """Wait for a step of the broker's start, and raise its error."""
+        """Wait for a step of the broker's startup, and raise any error."""
         ended: asyncio.Future[None] = self._loop.create_future()
 
         def done(error: BaseException | None) -> None:
@@ -127,7 +128,7 @@ class Server:
         await ended
 
     async def prepare(self) -> None:
-        """Prepare the start, after the broker has loaded its state. Subclasses with plugins start them here."""
+        """Prepare for startup, once the broker has loaded its state. Subclasses with plugins start them here."""
 
     async def _open(
         self, wanted: Sequence[ListenerSettings], sockets: dict[str, socket.socket]
@@ -138,7 +139,7 @@ class Server:
             await listener.open(sockets.pop(settings.name, None))
 
     def use(self, extensions: PluginExtensions) -> None:
-        """Install the additions of plugins to the server. Call this before `start` and at each reload.
+        """Install plugins' additions to the server. Call this before `start` and at each reload.
 
         Listener types apply to listeners opened later. HTTP routes, metrics and the watchdog's code owners apply at
         once.
@@ -167,7 +168,7 @@ class Server:
         return listener
 
     def admit(self, listener: AnyListener) -> None:
-        """Accept connections on a listener that a reload has added, unless the server drains."""
+        """Accept connections on a listener that a reload has added, unless the server is draining."""
         listener.gate.open = listener.settings.type in HTTP or not self._drain.active
 
     def _mqtt_gates(self) -> list[ListenerConnections]:
@@ -175,7 +176,7 @@ class Server:
         return [one.gate for one in self.listeners.values() if one.settings.type not in HTTP]
 
     def _log(self, level: str, event: str, /, **fields: object) -> None:
-        """Log an event of a listener. If it is in `REPORTED`, notify the observers of `on_event` as well."""
+        """Log a listener's event. If it is in `REPORTED`, notify the observers of `on_event` as well."""
         self.runtime.log(level, event, **fields)
         name = REPORTED.get(event)
         if name is not None:

@@ -84,7 +84,7 @@ class _Stream:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Notify the broker that the unsent bytes were sent."""
+        """Notify the broker that the unsent bytes have been sent."""
         if self._connection is not None:
             self._connection.resume_writing()
 

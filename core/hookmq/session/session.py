@@ -40,7 +40,7 @@ class ConnectionView:
     traffic: ListenerTraffic
     """The traffic of the connection's listener."""
     chains: "Chains"
-    """The hook chains that decide about the client."""
+    """The hook chains that decide on the client."""
     in_process: bool
     """Whether the client is a plugin's, in this process: it gets deliveries (`arrive`) instead of bytes."""
     max_packet_size: int

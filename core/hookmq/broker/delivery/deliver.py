@@ -187,7 +187,7 @@ DRAINED: Final = 256
 RETAINED_SLICE: Final = 256
 """Retained messages to examine per turn for one session, so that fetching many does not stall other clients."""
 _SKIPPED: Final = 8
-"""An empty search result counts as this many retained messages, because it takes as much time."""
+"""An empty search result counts as this many retained messages, because it takes as long."""
 
 
 def send_retained(state: BrokerState, session: Session) -> None:

@@ -166,7 +166,8 @@ def take_from_groups(state: BrokerState, session: Session) -> int:
 
 def give_back(state: BrokerState, session: Session, deliveries: list[Delivery]) -> list[Delivery]:
     """Give unsent messages and unacknowledged QoS 1 messages back to their groups, for other members. Return the
-    deliveries that `session` keeps: started QoS 2 and everything that is not shared."""
+    deliveries that `session` keeps: QoS 2 deliveries already started, and everything not shared.
+    """
     own: list[Delivery] = []
     back: list[tuple[SharedSubscription, Delivery]] = []
     for delivery in deliveries:

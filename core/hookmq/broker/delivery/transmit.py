@@ -287,7 +287,7 @@ def retransmit(state: BrokerState, session: Session, delivery: Delivery) -> None
 
 
 def release_publisher(state: BrokerState, delivery: Delivery) -> None:
-    """Release a publisher that waits until this delivery starts or is dropped."""
+    """Release a publisher that was waiting for this delivery to start or be dropped."""
     waiter = delivery.waiter
     if waiter is not None:
         delivery.waiter = None

@@ -164,7 +164,7 @@ def _check_will(connection: ClientConnection, will: WillFields) -> None:
 
 
 def _size(packet: Connect) -> int:
-    """Return how many bytes of a CONNECT its session would hold."""
+    """Return how many bytes of a CONNECT the session would keep."""
     size = len(packet.client_id) + len(packet.username or "")
     will = packet.will
     if will is not None:

@@ -256,7 +256,7 @@ def _settle(
     acknowledgement: Acknowledgement | None,
     result: PublishResult,
 ) -> None:
-    """Acknowledge or refuse a PUBLISH, depending on its pipeline's result."""
+    """Acknowledge or refuse a PUBLISH, depending on the pipeline's result."""
     resumed = connection.waiting
     if result.full:
         _no_room(connection, packet, acknowledgement, result)
@@ -299,8 +299,9 @@ def _no_room(
     result: PublishResult,
 ) -> None:
     """Handle a PUBLISH that a full journal cannot take. Send MQTT 5 clients a reason code. For 3.x clients, delay the
-    acknowledgement until there is room. If too much waits for a client, stop reading from it, and disconnect it after
-    `hold_timeout`."""
+    acknowledgement until there is room. If too much is waiting for a client, stop reading from it, and disconnect it
+    after `hold_timeout`.
+    """
     state = connection.state
     message, later = result.message, result.later
     assert message is not None
@@ -338,4 +339,4 @@ def _no_room(
 
 
 _PARKED: Final = 256
-"""Bytes that a PUBLISH waiting for room takes in addition to its message."""
+"""Bytes that a PUBLISH waiting for room takes up in addition to its message."""

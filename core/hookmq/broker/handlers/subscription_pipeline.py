@@ -128,7 +128,7 @@ class SubscriptionPipeline:
         self._guarded = False
         """Whether `_go_on` catches internal errors."""
         self.sends_retained = False
-        """Whether retained messages must be sent for the subscription that was made last."""
+        """Whether retained messages must be sent for the most recent subscription."""
 
     def cancel(self) -> None:
         """Stop, because the client has disconnected. `done` will not be called."""
@@ -154,7 +154,7 @@ class SubscriptionPipeline:
 
     def _go_on(self, step: Callable[[], None]) -> None:
         """Run a step after a plugin was awaited. After an internal error, refuse the subscription,
-        because the caller still waits for a result.
+        because the caller is still waiting for a result.
         """
         self._guarded = True
         try:

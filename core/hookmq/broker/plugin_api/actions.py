@@ -98,7 +98,7 @@ class Actions(HandleBase):
         self._after_commit(result, True)
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
-        """Drop the messages that wait for a client, in slices. The result is the number of dropped messages."""
+        """Drop the messages waiting for a client, in slices. The result is the number of dropped messages."""
         self._only_on_loop("purge_queue()")
         self._check_types("purge a queue", ("client_id", client_id, str))
         return self._result_of(partial(self._purge_queue, client_id))

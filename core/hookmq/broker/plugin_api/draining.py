@@ -31,7 +31,7 @@ class Draining(HandleBase):
         return cancelled
 
     def drain_status(self) -> DrainStatus:
-        """Return how far the drain is."""
+        """Return how far the drain has progressed."""
         return self._drainer("drain_status()").status()
 
     def _drainer(self, name: str) -> Drainer:

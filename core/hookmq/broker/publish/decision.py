@@ -1,4 +1,4 @@
-"""A preview of a publish: what plugins would decide about a message that is not published yet."""
+"""A preview of a publish: what plugins would decide about a message that has not been published yet."""
 
 from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
 from hookmq.hooks.verdicts import Deny, Drop, Handled

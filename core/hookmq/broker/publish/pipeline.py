@@ -3,7 +3,7 @@
     authorize -> on_publish chain -> [topic changed? authorize again] -> fan-out
 
 Without plugins, `run` completes the whole pipeline and returns the result. If a plugin has yet to decide, `run` returns
-None and the pipeline calls `done` later. A message that waits delays only its own source.
+None and the pipeline calls `done` later. A waiting message delays only its own source.
 """
 
 from collections.abc import Callable
@@ -206,7 +206,7 @@ class PublishPipeline:
             self.done(result)
 
     def start_decided(self) -> None:
-        """Do what `start` does for a message on which the plugins have decided already."""
+        """Do what `start` does, for a message that the plugins have already decided on."""
         self._accept()
         self.returned = True
         if self.result is not None:
@@ -243,7 +243,7 @@ class PublishPipeline:
 
     def _go_on(self, step: Callable[[], None]) -> None:
         """Run a step after `run` has returned. After an internal error, refuse the message, because
-        the source still waits for a result.
+        the source is still waiting for a result.
         """
         self.guarded = True
         try:

@@ -16,7 +16,7 @@ _TELL: Final = 60.0
 _SLICE: Final = 256
 """Messages that `clear_matching` clears in one turn."""
 _SKIPPED: Final = 32
-"""A step without a match counts as this many messages, because it takes as much time."""
+"""A step without a match counts as this many messages, because it takes as long."""
 
 
 def set_retained(

@@ -22,7 +22,7 @@ LONGEST: Final = 60.0
 """Seconds before the first retry, and the longest pause between retries."""
 MAX_WAITING: Final = 10_000
 MAX_WAITING_BYTES: Final = 64 << 20
-"""How many wills may wait at a time, and the bytes of their topics and payloads."""
+"""How many wills may wait at a time, and how many bytes their topics and payloads may have in total."""
 
 
 class DueWill:

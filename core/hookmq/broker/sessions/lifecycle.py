@@ -134,8 +134,9 @@ def expired(state: BrokerState, session: Session) -> bool:
 
 
 def end_session(state: BrokerState, session: Session, event: SessionEvent) -> None:
-    """End a session: publish its will, remove its subscriptions and messages [MQTT-3.1.2-8, 4.1.0-2]. Its retained
-    messages are kept [MQTT311-3.1.2-7]."""
+    """End a session: publish its will, and remove its subscriptions and messages [MQTT-3.1.2-8, 4.1.0-2]. Its
+    retained messages are kept [MQTT311-3.1.2-7].
+    """
     if state.sessions.get(session.client_id) is session:
         del state.sessions[session.client_id]
         state.session_index.remove(session)

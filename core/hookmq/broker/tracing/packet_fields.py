@@ -21,11 +21,11 @@ from hookmq.mqtt.packets import (
 from hookmq.mqtt.properties import EMPTY, Properties
 
 PAYLOAD: Final = 512
-"""Most bytes of a payload in an event."""
+"""Maximum number of payload bytes in an event."""
 _LISTED: Final = 64
-"""Most filters or reason codes in an event."""
+"""Maximum number of filters or reason codes in an event."""
 _TEXT: Final = 256
-"""Most characters of a text in an event."""
+"""Maximum number of characters of a text in an event."""
 _PLAIN: Final = (
     "session_expiry_interval", "receive_maximum", "maximum_qos", "retain_available", "maximum_packet_size",
     "topic_alias_maximum", "server_keep_alive", "assigned_client_identifier", "authentication_method",

@@ -10,9 +10,11 @@ from hookmq.model.client import Peer
 from hookmq.model.runtime import Promise, Runtime
 
 BUFFER: Final = 10_000
-"""Most events that wait to be read."""
+"""Maximum number of events waiting to be read."""
 TEXT: Final = 1024
-"""Most characters of a topic, or of another text, in an event. A client may send topics of 65,535 bytes."""
+"""Maximum number of characters of a topic, or of another text, in an event. A client may send topics of
+65,535 bytes.
+"""
 
 
 class RunningTrace:
@@ -48,7 +50,9 @@ class RunningTrace:
         )
 
     def wants(self, kind: TraceKind, topic: str | None, plugin: str) -> bool:
-        """Return whether the request selects an event of `kind` about `topic`. `plugin` is the plugin of a call."""
+        """Return whether the request selects an event of `kind` about `topic`. `plugin` is the plugin that was
+        called.
+        """
         if self.ended or (
             self.request.plugin and (kind is not TraceKind.HOOK or plugin != self.request.plugin)
         ):

@@ -26,16 +26,16 @@ from hookmq.mqtt.reason_codes import PacketType, ReasonCode
 from hookmq.mqtt.topics import validate_filter
 
 MAX_TRACES: Final = 8
-"""Most traces at the same time."""
+"""Maximum number of traces at the same time."""
 MAX_CONNECTIONS: Final = 100
-"""Most connections that one trace follows."""
+"""Maximum number of connections that one trace follows."""
 _CONNECT: Final = (Phase.NEW, PacketType.CONNECT)
 _SHOWN: Final = 20
-"""Most recipients in an event."""
+"""Maximum number of recipients in an event."""
 _WATCHED: Final = frozenset(
     {"on_published", "on_denied", "on_auth_failed", "on_subscribed", "on_unsubscribed", "on_session", "on_disconnect"}
 )  # fmt: skip
-"""Observers that are also reported to traces."""
+"""Observer hooks that are also reported to traces."""
 
 
 class Traces:
