@@ -3,7 +3,7 @@
     python compiling.py check           report what this machine lacks for compiling, if anything
     python compiling.py unpack WHEEL    copy the compiled modules from a wheel into this checkout
 
-The build of the platform wheel runs this module; the broker never does. mypyc compiles the same files that the pure build
+Building the platform wheel runs this module; the broker never does. mypyc compiles the same files that the pure build
 interprets. The only other output is the manifest that `hookmq.build` reads.
 """
 
@@ -144,7 +144,7 @@ def digests(paths: list[Path]) -> dict[Path, str]:
 def compile_into(folder: Path) -> Path:
     """Compile the modules, and return the subfolder of `folder` whose content belongs in ``hookmq/_compiled/TAG/``.
 
-    The compilation takes minutes, and needs mypy and setuptools. Raises RuntimeError if the source changed during the
+    Compiling takes minutes, and needs mypy and setuptools. Raises RuntimeError if the source changed during the
     compilation.
     """
     from mypyc.build import mypycify

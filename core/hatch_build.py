@@ -27,6 +27,6 @@ class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Clean up after the wheel was written."""
+        """Clean up after the wheel has been written."""
         if version == "standard":
             self.scratch.cleanup()

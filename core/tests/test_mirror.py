@@ -37,7 +37,7 @@ UNTESTED = {
 WHOLE = {
     "function_size", "hooks_named", "layers", "mirror", "path_of_a_publish", "public_api", "size",
 }  # fmt: skip
-"""Tests of the core as a whole, next to this one."""
+"""Tests of the whole core, next to this one."""
 
 
 def modules() -> set[str]:

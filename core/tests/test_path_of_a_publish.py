@@ -167,7 +167,7 @@ class Observing(Plugin):
 def known_topic(
     harnesses: Callable[..., Harness], kind: type[Plugin] | None, *filters: str, count: int = 1
 ) -> tuple[Trace, list[Any]]:
-    """Trace the sixth PUBLISH of a topic in a broker with `count` plugins. Also return the plugins."""
+    """Trace the sixth PUBLISH to a topic in a broker with `count` plugins. Also return the plugins."""
     plugins = [kind(None, Context(f"p{number}")) for number in range(count)] if kind else []
     entries = [
         PluginInstance(PluginEntry(use=plugin.id, filters=filters or None), plugin)

@@ -14,7 +14,7 @@ PLATFORM = (
     "hooks/observer_queue.py", "hooks/traces.py", "model/cursors.py", "model/drain.py", "model/log_events.py",
     "model/snapshots.py", "server/client_drain.py", "server/event_log.py",
 )  # fmt: skip
-"""How the paths of the platform's modules begin."""
+"""Path prefixes of the platform's modules."""
 IGNORED = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

@@ -1,9 +1,9 @@
 """The fast path of `Connection._read` is an optimization: the output does not show whether a packet used it.
 
-The same script is played to three brokers. One is unchanged. One caches nothing (``authz_cache: 0``), so that every
-PUBLISH takes the slow path. One has no fast path at all (``shortcuts``). Each client must receive the same bytes.
-Without a fast path for acknowledgements, or with fan-out in slices, a PUBLISH may appear at another position among
-packets of other kinds.
+The same script is played against three brokers. One is unchanged. One caches nothing (``authz_cache: 0``), so that
+every PUBLISH takes the slow path. One has no fast path at all (``shortcuts``). Each client must receive the same
+bytes. Without a fast path for acknowledgements, or with fan-out in slices, a PUBLISH may appear at another position
+among packets of other kinds.
 """
 
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def compare(
     config: dict[str, dict[str, Any]] | None = None,
     exact: bool = True,
 ) -> list[list[bytes]]:
-    """Play `script` to the three brokers and compare. Return what the clients received.
+    """Play `script` against the three brokers and compare. Return what the clients received.
 
     Pass `exact=False` for shared subscriptions: the member that receives a message depends on timing, so the third
     broker is omitted.
@@ -198,7 +198,7 @@ def test_variants_of_one_topic(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_runs(version: int, mixed: bool) -> None:
-    """Equal messages may be repeated in one segment, mixed with similar ones.
+    """Identical messages may be repeated in one segment, mixed with similar ones.
 
     The similar ones differ in the topic's suffix, property section, first byte or length. Some
     subscribers do not read.
@@ -614,7 +614,7 @@ SHARED = ("$share/g/t", "$share/g/#")
 
 @st.composite
 def packets(draw: st.DrawFn, version: int) -> bytes:
-    """Draw a packet of a client, which is mostly valid."""
+    """Draw a client's packet, which is usually valid."""
     kind = draw(st.integers(0, 19))
     if kind == 0:
         return draw(st.sampled_from(sorted(TAILS.values())))

@@ -1,4 +1,4 @@
-"""Test valid calls of a plugin's client, and the errors for invalid calls."""
+"""Test valid calls to a plugin's client, and the errors for invalid calls."""
 
 import asyncio
 import threading

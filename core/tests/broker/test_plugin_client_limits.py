@@ -1,4 +1,4 @@
-"""The denials, limits and failures of plugins affect plugin clients, and publishes with `as_client`, as they affect
+"""Plugins' denials, limits and failures affect plugin clients, and publishes with `as_client`, in the same way as
 other clients.
 
 Each attack runs on the slow path and, after three messages, on the fast path for known topics.

@@ -25,7 +25,7 @@ def rights() -> Rights:
 
 @pytest.fixture
 def secured(broker_harness: Make, rights: Rights) -> Harness:
-    """Return a broker with retained messages of two publishers."""
+    """Return a broker with retained messages from two publishers."""
     harness = started(broker_harness, rights)
     for name in ("ann", "bob"):
         client = harness.connect(name, username=name)
@@ -43,8 +43,8 @@ BOB = {f"bob/{n}" for n in range(3)}
 def test_a_right_that_is_taken_away(
     secured: Harness, rights: Rights, how: str, there: bool
 ) -> None:
-    """Messages of a publisher whose permission was revoked are not sent, even if the publisher has
-    left. They are sent again once the permission is granted again.
+    """Messages from a publisher whose permission was revoked are not sent, even if the publisher
+    has left. They are sent again once the permission is granted again.
     """
     if not there:
         for client in secured.clients:

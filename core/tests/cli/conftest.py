@@ -1,4 +1,4 @@
-"""Fixtures for the commands that are clients: a whole broker in a thread."""
+"""Fixtures for the commands that act as clients: a whole broker in a thread."""
 
 import asyncio
 import logging

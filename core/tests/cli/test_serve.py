@@ -1,4 +1,4 @@
-"""Test the command ``hookmq serve``: a process from its start to its end."""
+"""Test the command ``hookmq serve``: a process from startup to exit."""
 
 import json
 import os
@@ -116,9 +116,7 @@ class Chatty(Plugin):
 def test_the_log_contains_events_of_plugins(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log contains the events that plugins log from their construction to their end, without
-    secrets.
-    """
+    """The log contains the events that plugins log from construction to shutdown, without secrets."""
     described = tmp_path / "hookmq_chatty-1.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: hookmq-chatty\nVersion: 1\n")

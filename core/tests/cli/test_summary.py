@@ -1,4 +1,4 @@
-"""Test the summary of the effects of a configuration."""
+"""Test the summary of a configuration's effects."""
 
 import pytest
 from hookmq.cli import main

@@ -29,7 +29,7 @@ Make = Callable[..., Harness]
 ROOM = 65536
 """`broker.max_write_buffer`, which is also the transport's high-water mark."""
 PACKET = 61_000
-"""The largest packet of these tests."""
+"""The largest packet in these tests."""
 HELD = 2 * ROOM + PACKET
 """Bytes that may wait in the transport of a client that does not read: its buffer and one write above it."""
 LONG = "t/" + "x" * 60_000
@@ -62,7 +62,7 @@ def subscribe(*filters: str, qos: int = 0) -> bytes:
 
 
 def most_unsent(harness: Harness, client: MemoryClient) -> int:
-    """Return the most bytes that waited in the client's transport until nothing was left to do."""
+    """Return the largest number of bytes that waited in the client's transport, until nothing was left to do."""
     most = client.wire.unsent
     while harness.clock.turn():
         most = max(most, client.wire.unsent)
@@ -459,8 +459,8 @@ def test_a_client_waits_two_turns_at_most(broker_harness: Make) -> None:
 
 
 def test_packets_before_the_end_of_a_connection_are_read(broker_harness: Make) -> None:
-    """If a client sends much data and then DISCONNECT before it closes, no message is lost and its
-    will is not published.
+    """If a client sends a lot of data and then DISCONNECT before it closes, no message is lost and
+    its will is not published.
     """
     harness = broker_harness()
     sub = harness.connect("sub")

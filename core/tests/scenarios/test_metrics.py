@@ -115,7 +115,7 @@ ELSEWHERE: Final = {
     "route_cache_evicted_total": "routing/test_subscription_tree.py",
     "watchdog_blocked_total": "server/test_watchdog.py",
 }
-"""Metrics that need a server, time or a fault: the file with the test that makes each of them move."""
+"""Metrics that need a server, time or a fault: the file with the test that makes each of them change."""
 EXACT: Final = {
     'messages_received_by_qos_total{qos="0"}': 3 + 1 + 40,
     'messages_received_by_qos_total{qos="1"}': 3 + 1 + 1 + 5 + 1 + 1,

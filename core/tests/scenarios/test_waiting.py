@@ -1,4 +1,4 @@
-"""A pending decision delays the PUBLISH packets of its own client only, in order and within limits.
+"""A pending decision delays only the PUBLISH packets of its own client, in order and within limits.
 
 Acknowledgements and PINGRESP are still sent.
 """

@@ -1,4 +1,4 @@
-"""Test the drain of a server that continues to run, as clients and plugins observe it."""
+"""Test draining a server that keeps running, as seen by clients and plugins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -162,7 +162,7 @@ async def test_a_server_that_is_not_ready_does_not_drain(start: Start) -> None:
 
 
 class Clients:
-    """A broker with clients. The test turns a clock, on which the drain sets its timers."""
+    """A broker with clients. The test advances the clock on which the drain sets its timers."""
 
     def __init__(self, count: int) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Test a server: start, drain, reload and signals."""
+"""Test a server: startup, drain, reload and signals."""
 
 import asyncio
 import gc

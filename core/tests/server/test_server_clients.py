@@ -1,6 +1,4 @@
-"""Test the real broker with real listeners: a message over every transport, limits, and the drain
-as clients observe it.
-"""
+"""Test the real broker with real listeners: a message over every transport, limits, and the drain as clients see it."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""A batch waits for a moment before its commit, so that subscribers can acknowledge their messages first."""
+"""A batch waits briefly before its commit, so that subscribers can acknowledge their messages first."""
 
 from collections.abc import Callable
 from typing import Any

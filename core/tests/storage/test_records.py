@@ -1,4 +1,4 @@
-"""Test the names of queues and of the spaces of plugins in the store."""
+"""Test the names of queues and of plugins' spaces in the store."""
 
 from hookmq.storage.records import group_owner, session_owner, state_space, timer_space
 from hypothesis import given

@@ -406,7 +406,7 @@ def test_live_messages_while_a_page_is_read(broker_harness: Make) -> None:
 def test_bounds(
     broker_harness: Make, policy: str, bound: str, online: bool, page: int | None
 ) -> None:
-    """The limits in messages, in bytes and in bytes of all queues hold in memory and in the store.
+    """The limits on messages, on bytes and on the bytes of all queues together hold both in memory and in the store.
 
     Each drop is counted under its reason. The publisher gets its acknowledgement even if a copy is
     dropped.

@@ -1,4 +1,4 @@
-"""Test retransmission after a session was resumed and, if configured, within a connection."""
+"""Test retransmission after a session has been resumed and, if configured, within a connection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -85,7 +85,7 @@ def test_resumed(harness: Harness, version: int, to: int) -> None:
 
 
 def test_qos_and_flags_of_what_comes_again(harness: Harness) -> None:
-    """[MQTT-3.3.1-1] RETAIN, identifiers and properties equal those of the first transmission."""
+    """[MQTT-3.3.1-1] RETAIN, identifiers and properties are the same as in the first transmission."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     publisher = harness.connect("p")
     publisher.publish("t", b"x", 2, retain=True, user_property=(("k", "v"),))

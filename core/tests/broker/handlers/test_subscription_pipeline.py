@@ -1,4 +1,4 @@
-"""Test the pipeline of one subscription, as SUBSCRIBE and plugins use it."""
+"""Test the pipeline of one subscription, as used by SUBSCRIBE and plugins."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The state of a plugin is visible at once, committed with its turn, and available again after a restart."""
+"""A plugin's state is visible at once, committed with its turn, and available again after a restart."""
 
 import enum
 from collections.abc import Callable
@@ -368,7 +368,7 @@ class Later(Plugin):
 
 
 def with_offline(make: Make, *plugins: Plugin) -> tuple[Harness, SlowStore]:
-    """Create a broker with a slow store, an offline subscriber of `q` and an online one of `on`."""
+    """Create a broker with a slow store, an offline subscriber to `q` and an online one to `on`."""
     store = SlowStore(DurableStore(), slow=False)
     harness = make(plugins, store=store)
     away = harness.connect("away", session_expiry_interval=600)
@@ -396,7 +396,7 @@ def test_when_committed_ends_with_the_commit_of_the_message(broker_harness: Make
 
 
 def test_when_committed_says_whether_anything_was_written(broker_harness: Make) -> None:
-    """A record from before the call does not count, nor a record that was removed before the commit."""
+    """A record from before the call does not count, nor does a record that was removed before the commit."""
     waiter = Waiter()
     harness, store = with_offline(broker_harness, waiter)
     first, second = harness.connect("first"), harness.connect("second")

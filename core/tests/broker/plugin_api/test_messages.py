@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 Make = Callable[..., Harness]
 KINDS = ("memory", "loaded", "stored")
-"""The location of the queue: in memory without records; in memory and in the store; with its end only in the store."""
+"""The location of the queue: in memory without records; in memory and in the store; with its tail only in the store."""
 
 
 def made(kind: str) -> Harness:

@@ -149,7 +149,7 @@ def test_invalid_topics_and_qos_are_refused_at_once(
 def test_arguments_of_a_wrong_type_are_refused_at_once(
     harness: Harness, changes: dict[str, Any], words: str
 ) -> None:
-    """Both builds refuse arguments of a wrong type at once. An error in a later turn would be
+    """Both builds refuse arguments of the wrong type at once. An error in a later turn would be
     invisible to the plugin.
     """
     broker = harness.handle("mine")

@@ -399,8 +399,8 @@ def test_invalidation_while_an_answer_is_awaited(harness: Harness, plugin: HookR
 def test_rights_that_end_in_the_middle_of_a_run(
     harness: Harness, plugin: HookRecorder, version: int
 ) -> None:
-    """If permissions end in the middle of a series of equal messages in one segment, the messages
-    after that are authorized again.
+    """If permissions end in the middle of a series of identical messages in one segment, the
+    messages after that are authorized again.
     """
     watcher = harness.connect("watcher", version)
     watcher.subscribe("t")

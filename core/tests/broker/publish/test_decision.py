@@ -1,4 +1,4 @@
-"""A plugin asks what becomes of a message before it is published: `await broker.transform(client, message)`."""
+"""A plugin asks what will become of a message before publishing it: `await broker.transform(client, message)`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test which clients and messages a trace follows, and that nothing of a trace remains in the broker when it ends."""
+"""Test which clients and messages a trace follows, and that nothing is left of a trace once it has ended."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -348,7 +348,7 @@ def test_a_trace_that_ends_while_it_starts_leaves_nothing_behind(
 def test_a_client_that_connects_during_the_search_is_traced_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is watched for another trace, and the visit of this trace comes after its CONNECT."""
+    """The connection is already watched for another trace, and this trace visits it after its CONNECT."""
     other = start(harness, client_id="other")
     for number in range(9):
         harness.connect(f"c{number}")
@@ -381,7 +381,9 @@ def test_a_connection_that_closes_before_its_visit(
 def test_traces_of_topics_that_overlap_in_slices(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trace that starts or ends while connections are visited cancels this visit, and all get the right chains."""
+    """A trace that starts or ends while connections are visited cancels this visit, and all connections get the
+    right chains.
+    """
     for number in range(9):
         harness.connect(f"c{number}")
     monkeypatch.setattr(visit, "SLICE", 2)
