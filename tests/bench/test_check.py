@@ -16,7 +16,7 @@ BATCH = 100
 
 
 def writes(harness: Harness, receivers: int) -> int:
-    """Return the writes to all receivers that `BATCH` messages of one read cause."""
+    """Return the writes to all receivers caused by `BATCH` messages in one read."""
     others = [harness.connect(f"sub{number}", version=4) for number in range(receivers)]
     for other in others:
         other.subscribe("bench/a")

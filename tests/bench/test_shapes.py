@@ -159,7 +159,7 @@ def test_fetching_all_retained_messages_is_linear() -> None:
 
 
 def fanned(count: int, version: int = 4) -> Counter[str]:
-    """Return the operations of a message to `count` subscribers."""
+    """Return the number of operations for a message to `count` subscribers."""
     with Harness() as harness:
         for number in range(count):
             client = harness.connect(f"sub{number}", version=version)

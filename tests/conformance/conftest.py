@@ -1,4 +1,4 @@
-"""The marks of the conformance tests. See `statements` in tests/support and docs/reference/conformance.md."""
+"""The pytest marks for the conformance tests. See `statements` in tests/support and docs/reference/conformance.md."""
 
 import pytest
 

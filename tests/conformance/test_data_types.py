@@ -41,7 +41,7 @@ def texts(level: int, bad: bytes) -> list[tuple[str, bytes]]:
 
 
 def connects(level: int, bad: bytes) -> list[tuple[str, bytes]]:
-    """Return CONNECT packets, one for each string that CONNECT can contain. Each has `bad` in place of this string."""
+    """Return CONNECT packets, one for each string that CONNECT can contain. Each has `bad` in place of that string."""
     sent = [
         ("client id", m.connect(bad, level=level)),
         ("will topic", m.connect("c", level=level, will=(bad, b"x"))),

@@ -104,7 +104,7 @@ def test_disconnect_with_a_body_in_3(harness: Harness) -> None:
 @statement("MQTT-3.14.2-2", "MQTT-3.14.2-1", "MQTT-3.14.4-2")
 @edge(1)
 def test_our_disconnects(broker_harness: Any) -> None:
-    """Every DISCONNECT of the broker has a code that a server may send, and no Session Expiry Interval."""
+    """Every DISCONNECT from the broker has a code that a server may send, and no Session Expiry Interval."""
     harness = broker_harness(config={"broker": {"server_reference": "other"}})
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
     found = []

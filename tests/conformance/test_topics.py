@@ -12,7 +12,7 @@ from statements import edge, statement
 QUIET = m.problem_information(0)
 """Makes the broker omit reason strings."""
 MAY_BE_REFUSED = ("\u0001", "\u001f", "\u007f", "\u009f", "\ufffe", "\uffff", "\U0010ffff")
-"""Characters that a string should not contain, by section 1.5.4."""
+"""Characters that a string should not contain, according to section 1.5.4."""
 
 BAD = [
     *(

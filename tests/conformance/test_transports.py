@@ -68,7 +68,7 @@ class WebSocket(Peer):
         self.send_frame(BINARY, data)
 
     async def frame(self) -> tuple[int, bytes]:
-        """Return the next frame of the broker as (opcode, data)."""
+        """Return the next frame from the broker as (opcode, data)."""
         first, size = await super().read(2)
         assert first & 0x80, "a fragment"
         assert size < 127

@@ -1,4 +1,4 @@
-"""Test chapters 3.1.2.5 to 3.1.3.3 and 3.14.4: when a will is published, and with which contents."""
+"""Test chapters 3.1.2.5 to 3.1.3.3 and 3.14.4: when a will is published, and with what contents."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ RECORD = """() => {
   const what = { subtree: true, childList: true, attributes: true };
   new MutationObserver(read).observe(document.querySelector('main'), what);
 }"""
-"""Records the text next to each progress bar, because a drain of few clients is over soon."""
+"""Records the text next to each progress bar, because draining a few clients is over quickly."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Test the list of clients of the console in a real browser, with 100,000 sessions: what the page holds stays small."""
+"""Test the console's list of clients in a real browser, with 100,000 sessions: the page stays small in memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
 SESSIONS = 100_000
 MAX_HEAP = 15_000_000
-"""Bytes that the page may hold."""
+"""Maximum number of bytes that the page may hold."""
 MAX_NODES = 10_000
 
 

@@ -39,7 +39,7 @@ RULES: dict[str, dict[str, Any]] = {
     "dark": {"runOnly": ["color-contrast"]},
     "phone": {"rules": {"color-contrast": {"enabled": False}}},
 }
-"""The rules of axe to check. Only the colors differ in the dark look, and they do not differ on a phone."""
+"""The rules of axe to check. Only the colors differ in dark mode, and they do not differ on a phone."""
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -1,5 +1,6 @@
-"""Pictures of the console for the manual. `make pictures` writes them to docs/images; otherwise, only their size is
-tested."""
+"""Screenshots of the console for the manual. `make pictures` writes them to docs/images; otherwise, only their size
+is tested.
+"""
 
 import base64
 import json
@@ -19,7 +20,7 @@ SAMPLES = 45 if FOLDER else 3
 
 
 def save(view: View, name: str, folder: Path) -> None:
-    """Write a picture of the window in the format WebP, which Playwright cannot write itself."""
+    """Save a screenshot of the window as WebP, which Playwright cannot write itself."""
     view.page.locator("main").focus()
     view.page.mouse.move(0, 0)
     view.page.evaluate("() => scrollTo(0, 0)")

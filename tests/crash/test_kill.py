@@ -101,8 +101,8 @@ if "serve" in sys.argv:
 def test_an_acknowledgement_before_the_commit_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill finds a planted bug that sends PUBACK before the commit ends. The disk is so slow that
-    a kill hits this interval.
+    """Killing the broker reveals a planted bug that sends PUBACK before the commit is complete. The
+    disk is so slow that a kill hits this interval.
     """
     folder = tmp_path / "planted"
     folder.mkdir()

@@ -208,8 +208,8 @@ def test_the_judge_sees_each_breach() -> None:
 async def test_an_acknowledgement_before_the_outbox_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill finds a planted bug that lets the commit finish without the outbox. The disk is so
-    slow that a kill hits this interval.
+    """Killing the broker reveals a planted bug that lets the commit finish without the outbox. The
+    disk is so slow that a kill hits this interval.
     """
     folder = tmp_path / "planted"
     folder.mkdir()

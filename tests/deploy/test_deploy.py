@@ -90,7 +90,7 @@ def test_the_image_gets_what_it_is_built_from() -> None:
 
 def test_the_image_runs_the_compiled_build() -> None:
     """The image runs the compiled build. Without a compiler, building the image fails. With a pure
-    build, the start fails.
+    build, startup fails.
     """
     steps = instructions()
     [build] = [
@@ -114,8 +114,9 @@ def test_compose_publishes_the_metrics() -> None:
 
 
 def test_compose_monitors_the_broker() -> None:
-    """Prometheus and Grafana of the compose file find their files, each other and the broker, and are
-    reachable from this machine only."""
+    """Prometheus and Grafana in the compose file find their files, each other and the broker, and are
+    reachable only from this machine.
+    """
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     services = compose["services"]
     for service in services.values():

@@ -81,7 +81,7 @@ def check(found: Manifests) -> None:
 
 
 def configuration(found: Manifests) -> Config:
-    """Return the broker's configuration and the files of the Secrets that the pod mounts."""
+    """Return the broker's configuration and the files from the Secrets that the pod mounts."""
     pod = found["StatefulSet", "hookmq"]["spec"]["template"]["spec"]
     mounts = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
     text = found["ConfigMap", "hookmq"]["data"]["hookmq.yaml"]
@@ -91,7 +91,7 @@ def configuration(found: Manifests) -> Config:
 
 
 FOLDER = Path()
-"""Has the files of the Secrets."""
+"""The folder with the files from the Secrets."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -190,7 +190,7 @@ def test_the_chart_renders(tmp_path: Path, values: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not chart.available(), reason="Go and sprig are not installed")
 def test_without_peers_nobody_reads_the_metrics(tmp_path: Path) -> None:
-    """In a NetworkPolicy, an empty list of peers would allow all of them."""
+    """In a NetworkPolicy, an empty list of peers would allow all peers."""
     (tmp_path / "values.yaml").write_text("networkPolicy: {monitoring: []}")
     text, _ = chart.render(tmp_path / "values.yaml")
     policy = manifests(text)["NetworkPolicy", "hookmq"]

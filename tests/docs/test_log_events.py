@@ -74,7 +74,9 @@ EVENTS = documented()
 
 @cache
 def places() -> dict[str, list[tuple[set[str], set[str]]]]:
-    """Return (levels, fields) of each place that logs, by event. It parses all sources, so it runs only for a test."""
+    """Return (levels, fields) of each place that logs, by event. It parses all sources, so it runs only when a test
+    needs it.
+    """
     found: dict[str, list[tuple[set[str], set[str]]]] = {}
     for path in SOURCES:
         for name, levels, fields in logged(path):

@@ -108,7 +108,7 @@ class Plant:
         other.replace(path)
 
     def metrics(self) -> str:
-        """Return the page of metrics."""
+        """Return the metrics page."""
         url = f"http://127.0.0.1:{self.served.ports['metrics']}/metrics"
         with urllib.request.urlopen(url, timeout=60) as answer:
             text: str = answer.read().decode()

@@ -1,4 +1,4 @@
-"""Test that a real Prometheus scrapes a loaded broker, and runs every query of the Grafana board and the alerts."""
+"""Test that a real Prometheus scrapes a loaded broker, and runs every query in the Grafana dashboard and the alerts."""
 
 import json
 import re
@@ -42,7 +42,7 @@ FIRING: Final = {"HookMQQueuesOverflow", "HookMQPluginFails", "HookMQUndecided"}
 MACHINE: Final = {"HookMQDown", "HookMQLoopBlocked", "HookMQLoopSlow", "HookMQCommitsSlow"}
 """Alerts that may hold on a busy machine. All others must be quiet."""
 ABSENT: Final = {"hookmq_metric_errors_total"}
-"""Metrics without data here, because no metric fails to be read."""
+"""Metrics without data here, because all metrics can be read."""
 PROBE: Final = """
 from hookmq.plugin import Allow, Plugin, hookimpl
 
@@ -83,7 +83,7 @@ plugins:
 
 
 class Prometheus:
-    """A running Prometheus server. `missing` are the queries that have never had data although they should."""
+    """A running Prometheus server. `missing` contains the queries that should have data but never have."""
 
     def __init__(self, url: str) -> None:
         self.url = url

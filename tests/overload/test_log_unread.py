@@ -1,4 +1,4 @@
-"""A broker whose log nobody reads continues to serve clients after the pipe is full."""
+"""A broker whose log nobody reads keeps serving clients once the pipe is full."""
 
 import asyncio
 import json

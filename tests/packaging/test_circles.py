@@ -61,7 +61,7 @@ def imports(names: dict[str, Path], typed: bool) -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Return the modules of a circle, in order, or an empty result if there is none."""
+    """Return the modules of an import cycle, in order, or an empty result if there is none."""
     done: set[str] = set()
 
     def visit(name: str, trail: list[str]) -> list[str]:

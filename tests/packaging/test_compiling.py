@@ -1,4 +1,4 @@
-"""Test the sources of the compiled build, and its requirements on a machine."""
+"""Test the sources of the compiled build, and what it requires of a machine."""
 
 import ast
 import importlib.util

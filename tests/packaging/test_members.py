@@ -1,4 +1,4 @@
-"""Test common properties of all distributions of the workspace."""
+"""Test common properties of all distributions in the workspace."""
 
 import ast
 import re

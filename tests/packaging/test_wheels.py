@@ -1,5 +1,5 @@
-"""Test every member as a wheel that is built from its sdist, installed into an empty environment
-and run there.
+"""Test every member as a wheel built from its sdist, installed into an empty environment and run
+there.
 """
 
 import email
@@ -25,7 +25,7 @@ ENVIRON = {
     for name, value in os.environ.items()
     if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_", "HOOKMQ_"))
 }
-"""The environment of a user, without references to this repository."""
+"""A user's environment, without references to this repository."""
 
 
 def run(*words: str | Path, cwd: Path | None = None, **more: str) -> str:
@@ -234,7 +234,7 @@ ACCESS = {
     "auth_password": ("passwd", "{path: users.yaml}"),
     "ratelimit": ("ratelimit", "{limits: [{rate: 5/s}]}"),
 }
-"""The access plugins: the command of each and a configuration."""
+"""The access plugins, each with its command and a configuration."""
 
 
 def _files(folder: Path, *names: str) -> None:

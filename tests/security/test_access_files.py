@@ -1,4 +1,4 @@
-"""The access plugins deny if a file is missing, damaged or incomplete, at start and while clients are connected.
+"""The access plugins deny if a file is missing, damaged or incomplete, at startup and while clients are connected.
 
 Invalid configurations raise ConfigError, and error messages contain no secrets.
 """

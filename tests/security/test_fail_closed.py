@@ -2,7 +2,7 @@
 CVE-2026-95848.
 
 The tests cover plugins that raise, return invalid values or nothing, or cannot be loaded. They also
-cover configurations that are missing, empty, truncated or wrong, at start and at reload.
+cover configurations that are missing, empty, truncated or wrong, at startup and on reload.
 """
 
 import signal

@@ -182,8 +182,8 @@ def test_nor_does_what_waited(broker_harness: Any, qos: int) -> None:
 
 
 def test_answers_that_wait_for_a_commit_are_bounded() -> None:
-    """The answers that wait for a commit are limited. Without a limit, four bytes from a client
-    could cause three hundred bytes of answers while the disk is stuck.
+    """The number of answers waiting for a commit is limited. Without a limit, four bytes from a
+    client could cause three hundred bytes of answers while the disk is stuck.
     """
     store = SlowStore(slow=False)
     with Harness(store=store) as harness:

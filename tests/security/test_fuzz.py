@@ -25,7 +25,7 @@ def fuzz(*arguments: str) -> list[str]:
 
 
 def test_a_moment_of_every_target(tmp_path: Path) -> None:
-    """Every target runs for a moment without a failure. The run also shows that mutation works: it
+    """Every target runs briefly without a failure. The run also shows that mutation works: it
     reaches lines that the initial inputs did not.
     """
     lines = fuzz("--seed", "1", "--inputs", "250", "--keep", str(tmp_path))

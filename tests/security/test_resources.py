@@ -36,7 +36,7 @@ loop: LOOP
 
 
 class Target:
-    """A broker under attack, as an operator observes it."""
+    """A broker under attack, as an operator sees it."""
 
     def __init__(self, served: Served) -> None:
         self.served = served

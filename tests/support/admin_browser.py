@@ -129,7 +129,7 @@ class Operated:
         self.thread.run(self.sending(topic, count), 120)
 
     async def sending(self, topic: str, count: int) -> None:
-        """Publish as `burst` does, in the loop of `thread`."""
+        """Publish as `burst` does, on the event loop of `thread`."""
         publisher = await AsyncioClient("").connect(self.served.ports["tcp"])
         for number in range(count):
             publisher.send_publish(topic, b'{"number": %d}' % number)
@@ -144,8 +144,9 @@ class Operated:
 def operated(
     folder: Path, ports: Mapping[str, int] = PORTS, accounts: bool = False
 ) -> Iterator[Operated]:
-    """Run a broker until the block ends, if wanted with the plugin `accounts`. By default, the kernel chooses its
-    ports."""
+    """Run a broker until the block ends, optionally with the plugin `accounts`. By default, the kernel chooses
+    its ports.
+    """
     file = folder / "hookmq.yaml"
     file.write_text(CONFIG.format(folder=folder, accounts=ACCOUNTS if accounts else "", **ports))
     with serving("-c", str(file)) as served:

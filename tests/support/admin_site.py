@@ -77,7 +77,7 @@ class Answer:
 
 
 def validate(value: Any, schema: dict[str, Any]) -> None:
-    """Fail unless `value` has the `schema` of the OpenAPI document."""
+    """Fail unless `value` matches the `schema` from the OpenAPI document."""
     whole = {**schema, "components": DOCUMENT["components"]}
     Draft202012Validator(whole).validate(value)
 
@@ -166,7 +166,7 @@ class Site:
         assert not failed, failed
 
     def run(self, work: Awaitable[T]) -> T:
-        """Run a coroutine in the broker's loop."""
+        """Run a coroutine on the broker's event loop."""
 
         async def running() -> T:
             return await work

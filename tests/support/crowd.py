@@ -1,4 +1,4 @@
-"""A store with many sessions of clients that are offline, the fastest way to a broker with many clients."""
+"""A store with many sessions of offline clients: the fastest way to get a broker with many clients."""
 
 import time
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""End a test that takes too long, as pytest-timeout does with ``timeout_method = "thread"``, but with one thread in all.
+"""End a test that takes too long, as pytest-timeout does with ``timeout_method = "thread"``, but with a single thread.
 
-pytest-timeout starts and joins a thread for each test. That is a third of what a short test costs.
+pytest-timeout starts and joins a thread for each test. That takes a third of a short test's time.
 """
 
 import threading
@@ -10,7 +10,7 @@ import pytest
 from pytest_timeout import Settings, timeout_timer  # type: ignore[import-untyped]
 
 EVERY = 5.0
-"""Seconds between two checks. A test may exceed its timeout by as much."""
+"""Seconds between two checks. A test may exceed its timeout by that much."""
 
 
 class Deadlines:

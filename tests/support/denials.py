@@ -437,7 +437,7 @@ def ban(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def will_due(world: World, version: int, qos: int) -> MemoryClient:
-    """Let a will become due that was allowed at CONNECT, after its permission was revoked."""
+    """Let a will that was allowed at CONNECT become due after its permission was revoked."""
     watcher = world.harness.connect("watcher")
     assert watcher.subscribe("open/#").codes == (0,)
     client = _there(world, version, will=will("open/will", b"x"))

@@ -26,7 +26,7 @@ class Collector:
     requests: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
     """The path of each request."""
     answers: Event = field(default_factory=Event)
-    """Requests are answered once this is set, as it is at first."""
+    """Requests are answered once this is set, which it is initially."""
     lock: Lock = field(default_factory=Lock)
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> None:

@@ -35,7 +35,7 @@ BUGS = SUPPORT.parent / "simulation" / "bugs"
 
 
 class Change(NamedTuple):
-    """In `function` of the file `path`, replace `old` by `new`. The path begins with the name of a package."""
+    """In `function` of the file `path`, replace `old` with `new`. The path begins with the name of a package."""
 
     path: str
     function: str

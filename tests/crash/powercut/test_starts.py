@@ -1,5 +1,5 @@
-"""Test power cuts while a store is created, or restarted after a kill. The next start must accept
-the remaining data.
+"""Test power cuts while a store is created, or restarted after a kill. The broker must accept the
+remaining data at its next startup.
 """
 
 import os
@@ -32,7 +32,7 @@ print(*found, *topics)
 sys.stdout.flush()
 os._exit(0)
 """
-"""A program that commits and exits without closing the store, as if it were killed."""
+"""A program that commits and exits without closing the store, as if it had been killed."""
 
 
 def play(recorder: Recorder, durability: str, *topics: str) -> None:
@@ -47,7 +47,7 @@ def play(recorder: Recorder, durability: str, *topics: str) -> None:
 
 
 def loaded(folder: Path) -> set[str]:
-    """Return the topics that a start finds in the store. The durability is `os`, because the check
+    """Return the topics found in the store at startup. The durability is `os`, because the check
     itself need not survive a power cut.
     """
     store = SQLiteStore(folder / "a" / "data", VirtualRuntime(), "os")
@@ -75,8 +75,8 @@ def test_a_cut_while_the_store_is_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", ["os", "group"])
 @pytest.mark.slow
 def test_data_found_after_a_kill_survives_a_power_cut(tmp_path: Path, before: str) -> None:
-    """Data that a start found after a kill survives a power cut. The start syncs it, because a
-    killed writer or one with durability ``os`` may not have done so.
+    """Data recovered on restart after a kill survives a power cut. Startup syncs it, because a
+    killed writer, or one with durability ``os``, may not have done so.
     """
     recorder = Recorder(tmp_path / "disk", tmp_path)
     play(recorder, before, "one", "two")
@@ -113,7 +113,7 @@ def test_a_cut_with_durability_os_loses_the_newest_and_refuses_nothing(tmp_path:
 @pytest.mark.parametrize("first", range(4))
 @pytest.mark.slow
 def test_a_cut_after_a_cut(tmp_path: Path, first: int) -> None:
-    """Data that a start finds after one power cut survives the next power cut."""
+    """Data recovered on restart after one power cut survives the next one."""
     before = tmp_path / "before"
     before.mkdir()
     recorder = Recorder(before / "disk", before)

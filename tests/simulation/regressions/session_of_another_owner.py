@@ -1,6 +1,7 @@
 """A returning client is accepted by another plugin.
 
-It gets its own new session, also after a crash, and the will of the old session is due at once.
+It gets a new session of its own, even after a crash, and the will of the old session is due at
+once.
 """
 
 from simulator import Knobs, Plan, Step

@@ -1,4 +1,4 @@
-"""Planted bugs of the storage plugin. Each is planted in a copy of the code. Separate processes
+"""Planted bugs in the storage plugin. Each is planted in a copy of the code. Separate processes
 then record that copy and check power cuts.
 """
 

@@ -1,4 +1,4 @@
-"""The state that the clients know at some moment, computed from the marks that they recorded before it.
+"""The state that the clients know at a given moment, computed from the marks that they recorded before it.
 
 A mark is a JSON list whose first item is its kind. A client records a request before it sends it, and an answer after
 it has read it:

@@ -65,7 +65,7 @@ def broker(config: Path, environ: dict[str, str] | None = None) -> Iterator[Serv
 
 
 def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Recording:
-    """Record `lives` broker processes, each ended by a stop or a kill, together with the marks of their clients."""
+    """Record `lives` broker processes, each of which is stopped or killed, together with the marks of their clients."""
     recorder = Recorder(work / "disk", work)
     config = write_config(work, recorder.folder)
     load = Load(seed, recorder.mark, delays=True)

@@ -84,7 +84,7 @@ class Broker:
         return False
 
     def alive(self) -> bool:
-        """Return whether the broker runs."""
+        """Return whether the broker is running."""
         return self._broker.process.poll() is None
 
     def stop(self) -> int:
@@ -181,7 +181,7 @@ class Spark:
         self._gone()
 
     def close(self) -> None:
-        """Kill the driver if it still runs."""
+        """Kill the driver if it is still running."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
 

@@ -52,7 +52,7 @@ class Summary:
     sessions_lost: int = 0
     refused: int = 0
     restarts: int = 0
-    """How often starting the broker had to be repeated."""
+    """How often the broker had to be started again."""
     overloaded: int = 0
     """How often the driver gave up because the machine was too busy to start Python within Spark's 10 s."""
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""Play a script to a real broker with raw clients over TCP, and record what they receive in each step.
+"""Play a script against a real broker with raw clients over TCP, and record what they receive in each step.
 
 A step ends once the broker has nothing more to send: first the acting client sends PINGREQ and waits, then all clients
 do.

@@ -1,11 +1,11 @@
 """A model of a disk, computed from the records: what is safe, what is only in memory, and what a power cut may leave.
 
-A file's bytes are safe after its fsync or fdatasync, a name after the fsync of its folder. After a failed sync, no
+A file's bytes are safe after its fsync or fdatasync, and a name after an fsync of its folder. After a failed sync, no
 later sync makes the affected data safe, because the system forgets that it must be written.
 
 Data that is not safe may be in any state: each block of a file may have any content since the last sync, the file may
-be longer or shorter, and any selection of names may exist. A rename happens entirely or not at all. Blocks have 512
-bytes, which a disk writes atomically, or 4096.
+be longer or shorter, and any subset of the names may exist. A rename happens entirely or not at all. Blocks are
+either 512 bytes, which a disk writes atomically, or 4096.
 """
 
 import os
@@ -24,8 +24,8 @@ MANNERS: Final[tuple[tuple[Manner, int], ...]] = (
 )
 """Which unsafe data survives, with the weight of each case.
 
-The cases are: nothing; everything; everything up to a moment at which a write is torn; or a random selection with a
-different share for each file.
+The cases are: nothing; everything; everything up to a write that is torn; or a random selection with a different
+share for each file.
 """
 _SHARES: Final = (0.0, 0.2, 0.5, 0.9, 1.0)
 

@@ -1,6 +1,6 @@
 """Clients that connect and disconnect in many different ways for a long time. No round may leave anything behind.
 
-A round consists of some hundreds of clients with their sessions, subscriptions, wills and retained messages. After the
+A round consists of several hundred clients with their sessions, subscriptions, wills and retained messages. After the
 last client has gone, the gauges and the number of open descriptors must have their initial values. The first rounds
 fill memory pools. After these, the number of objects and the memory must stay constant.
 """

@@ -22,7 +22,7 @@ RELEASED: Final = 1
 
 
 class World(Protocol):
-    """The interface of the world that a client uses."""
+    """What a client needs from the world."""
 
     clock: Clock
     ledger: Ledger

@@ -309,7 +309,7 @@ class Ledger:
                     return
 
     def check_retained(self, now: dict[str, bytes]) -> None:
-        """Check that each retained message at the end can be the last one of its topic."""
+        """Check that each retained message at the end could be the last one published to its topic."""
         for topic in {sent.topic for sent in self.sent if sent.retain}:
             writes = [
                 s

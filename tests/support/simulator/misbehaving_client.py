@@ -43,7 +43,7 @@ PUBLISHER: Final = 1000
 
 
 class World(Protocol):
-    """The interface of the world that a misbehaving client uses."""
+    """What a misbehaving client needs from the world."""
 
     clock: Clock
     ledger: Ledger
@@ -74,7 +74,7 @@ class Rude:
         _ACTS[self.kind](self)
 
     def took(self, link: Link, data: bytes) -> None:
-        """Process bytes from the broker. Misbehaving clients read only to know their phase."""
+        """Process bytes from the broker. Misbehaving clients read only to track their phase."""
         for packet in self._decoder.feed(data):
             if isinstance(packet, Connack | Auth) and self._then is not None:
                 then, self._then = self._then, None

@@ -31,7 +31,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class World(Protocol):
-    """The interface of the world that plugins use."""
+    """What plugins need from the world."""
 
     chance: Random
     calm: bool
@@ -50,7 +50,7 @@ class World(Protocol):
         """Return whether the next answer is an exception."""
 
     def unsure(self, client_id: str, filter: str) -> None:
-        """Record that a subscription may be lost because no plugin could decide about it."""
+        """Record that a subscription may be lost because no plugin could decide on it."""
 
     def echo(self) -> bytes:
         """Return the payload of a message that a plugin publishes."""
@@ -124,7 +124,7 @@ class Gate(Part):
 
 
 class Acl(Part):
-    """A plugin that denies by topic, and decides about every delivery."""
+    """A plugin that denies by topic, and decides on every delivery."""
 
     authorize_actions = frozenset(Action)
 

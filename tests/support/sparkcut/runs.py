@@ -130,7 +130,7 @@ def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Stream]:
-    """Open the stream as a starting broker does."""
+    """Open the stream as a broker does at startup."""
     runtime = VirtualRuntime()
     store = SQLiteStore(folder / "data", runtime, "os")
     last: CommitId = store.last_commit()
