@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 GOALS = {"scrape": 0.050, "stall": 0.020, "idle": 0.01, "tail": 0.05}
-"""Seconds of a scrape and of a stall, the share of a core, and the share of the CPU time of a message."""
+"""The goals: seconds for a scrape and for a stall, the share of a core, and the share of a message's CPU time."""
 BEAT = 0.001
 CONFIG = """
 version: 1

@@ -1,4 +1,5 @@
-"""Print docs/reference/plugins.md, the page of all plugins of this repository, from the metadata of their distributions.
+"""Print docs/reference/plugins.md, the page of all plugins in this repository, from the metadata of their
+distributions.
 
 python tools/plugin_directory.py > docs/reference/plugins.md
 """
@@ -33,7 +34,7 @@ while their distribution is installed, without an entry in the configuration.
 
 class PluginRow(NamedTuple):
     """One plugin: its name, distribution, folder, one-sentence description, hooks and commands, and where its settings
-    are described. A distribution with commands only is listed under the name of its folder.
+    are described. A distribution with only commands is listed under the name of its folder.
     """
 
     name: str

@@ -113,15 +113,15 @@ class AsyncioClient:
         self.messages: deque[Publish] = deque()
         self.unread: deque[Packet] = deque()
         self.received = 0
-        """How many messages arrived, over all connections."""
+        """How many messages have arrived, over all connections."""
         self.acknowledged = 0
-        """How many messages were acknowledged to the end, over all connections."""
+        """How many messages have been fully acknowledged, over all connections."""
         self._outgoing = OutgoingMessages()
         self.inflight: dict[int, Publish] = self._outgoing.inflight
         """The messages in flight by packet id, in the order in which they were sent."""
         self.queued: dict[int, Publish] = self._outgoing.queued
         self._taken: set[int] = set()
-        """Packet ids of QoS 2 messages that arrived and were not released."""
+        """Packet ids of QoS 2 messages that have arrived but have not been released."""
         self._awaited: dict[int, Packet | None] = {}
         self._packet_id = 0
         self._stream: PacketStream | None = None

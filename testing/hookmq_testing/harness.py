@@ -70,7 +70,7 @@ class Harness:
     # --- start and stop ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the store, run `on_startup` and `on_ready`. If the start fails, raise its error."""
+        """Load the store, run `on_startup` and `on_ready`. If startup fails, raise the error."""
         for step in (self.broker.load, self.hooks.startup, self.broker.start):
             error = self.wait(step)
             if error is not None:

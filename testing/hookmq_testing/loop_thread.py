@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A running event loop. As a context manager, it cancels all running tasks and ends the loop at exit.
+    """A running event loop. As a context manager, it cancels all running tasks and ends the loop on exit.
 
     with LoopThread() as thread:
         client = thread.run(AsyncioClient("one").connect(port))
@@ -27,7 +27,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], seconds: float = 2 * WAIT) -> T:
-        """Run a coroutine in the loop, wait for it, and return its result. Raises the coroutine's exception, or
+        """Run a coroutine on the loop, wait for it, and return its result. Raises the coroutine's exception, or
         TimeoutError.
         """
         future = self.start(coroutine)
@@ -38,11 +38,11 @@ class LoopThread:
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Run a coroutine in the loop without waiting for it."""
+        """Run a coroutine on the loop without waiting for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a function in the loop, wait for it, and return its result. Raises the function's exception."""
+        """Call a function on the loop, wait for it, and return its result. Raises the function's exception."""
 
         async def called() -> T:
             return function(*arguments, **named)

@@ -1,4 +1,4 @@
-"""The messages that `AsyncioClient` publishes: those that wait, and those in flight."""
+"""The messages that `AsyncioClient` publishes: those waiting, and those in flight."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -208,15 +208,15 @@ class SlowStore:
     # Store ------------------------------------------------------------------------------------------
 
     def load(self) -> Iterable[Loaded]:
-        """Call `load` of the inner store."""
+        """Call the inner store's `load`."""
         return self.inner.load()
 
     def last_commit(self) -> CommitId:
-        """Call `last_commit` of the inner store."""
+        """Call the inner store's `last_commit`."""
         return self.inner.last_commit()
 
     def next_message_id(self) -> int:
-        """Call `next_message_id` of the inner store."""
+        """Call the inner store's `next_message_id`."""
         return self.inner.next_message_id()
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
@@ -237,11 +237,11 @@ class SlowStore:
         max_size: int,
         done: Paged,
     ) -> None:
-        """Call `read` of the inner store."""
+        """Call the inner store's `read`."""
         self.inner.read(owner, after, max_count, max_size, done)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Call `close` of the inner store."""
+        """Call the inner store's `close`."""
         self.inner.close(done)
 
 

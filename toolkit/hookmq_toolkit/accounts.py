@@ -1,4 +1,5 @@
-"""The service with which one plugin manages users, groups and their rules, and another plugin offers this to operators.
+"""The service with which one plugin manages users, groups and their rules, so that another plugin can offer this to
+operators.
 
 A plugin offers an `AccountManager` in `Plugin.offered_services` under the name `SERVICE`.
 """
@@ -56,7 +57,7 @@ class AccountManager(Protocol):
         group: str = "",
         enabled: bool | None = None,
     ) -> Page[Account]:
-        """Return users or groups by name, beginning after `cursor`. `search` is a part of the name. `group` and
+        """Return users or groups by name, beginning after `cursor`. `search` is part of the name. `group` and
         `enabled` select users. A page may be short although more follow.
         """
 

@@ -1,4 +1,4 @@
-"""The service with which a plugin backs up the broker's store, and another plugin offers this to operators.
+"""The service with which a plugin backs up the broker's store, so that another plugin can offer this to operators.
 
 A plugin offers a `BackupMaker` in `Plugin.offered_services` under the name `SERVICE`.
 """
@@ -17,12 +17,12 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackupStatus:
-    """The newest backup since the broker started, or how far it is.
+    """The newest backup since the broker started, or how far it has progressed.
 
     - `state`: ``none`` if there was no backup.
     - `target`: the new folder, or None.
     - `started_at`, `ended_at`: epoch seconds, or None.
-    - `progress`: the copied part, from 0 to 1.
+    - `progress`: the fraction copied, from 0 to 1.
     - `bytes`: the size of a finished backup, otherwise 0.
     - `error`: why a backup failed, otherwise empty.
     """
@@ -47,4 +47,4 @@ class BackupMaker(Protocol):
         """
 
     def status(self) -> BackupStatus:
-        """Return how far the newest backup is, or its result."""
+        """Return how far the newest backup has progressed, or its result."""

@@ -128,8 +128,8 @@ def lock_folder(
 ) -> int:
     """Lock `folder` for this process and return the descriptor that holds the lock.
 
-    Child processes that inherit the descriptor hold the lock too. After a process was killed, its children may need a
-    moment to end: this function waits for them, up to `patience` seconds, using `pause`. It does not wait if a live
+    Child processes that inherit the descriptor hold the lock too. When a process is killed, its children may take a
+    moment to exit: this function waits for them, up to `patience` seconds, using `pause`. It does not wait if a live
     process holds the lock. Raises StoreError if the folder is in use (the message ends with `in_use`) or cannot be
     written to (it ends with `cure`).
     """

@@ -1,4 +1,4 @@
-"""Verify and create password hashes in threads, with limits on their cost and on the number that waits.
+"""Verify and create password hashes in threads, with limits on their cost and on the number waiting.
 
 Needs the extra ``passwords``: ``hookmq-toolkit[passwords]``.
 """

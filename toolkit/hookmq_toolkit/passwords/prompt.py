@@ -24,7 +24,8 @@ def add_password_options(parser: ArgumentParser) -> None:
 
 
 def read_password(user: str, stdin: bool, file: Path | None, twice: bool, most: int) -> bytes:
-    """Return the password of `user`, of at most `most` bytes. In a terminal, ask for it, `twice` if wanted. Blocks.
+    """Return the password of `user`, of at most `most` bytes. In a terminal, ask for it, twice if `twice` is true.
+    Blocks.
 
     Raises ConfigError if there is no terminal, HookMQError for an empty or too long password, and OSError.
     """

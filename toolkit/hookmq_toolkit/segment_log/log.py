@@ -91,7 +91,7 @@ class SegmentLog:
         """The number that follows the last record flushed and committed by the store. Readers see only the records
         below this number."""
         self.syncs = 0
-        """Number of syncs since the start."""
+        """Number of syncs since startup."""
         self.roll = False
         """Set this to True to begin a new segment at the next flush, unless the last segment is empty."""
         self._run_blocking = run_blocking

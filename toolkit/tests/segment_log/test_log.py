@@ -340,7 +340,7 @@ def test_a_torn_tail_is_cut_off(folder: Folder, cut: int) -> None:
 def test_whatever_was_not_synced_may_be_missing(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
 ) -> None:
-    """Data that was not synced may be missing after a power cut: any selection of the last flush's blocks may remain."""
+    """Data that was not synced may be missing after a power cut: any subset of the last flush's blocks may remain."""
     folder = Folder(tmp_path_factory.mktemp("cut") / "log")
     folder.open()
     for number, size in enumerate(sizes, 1):

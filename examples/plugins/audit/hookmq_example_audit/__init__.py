@@ -40,7 +40,7 @@ class AuditPlugin(Plugin):
 
     @hookimpl
     def on_startup(self) -> None:
-        """Open the file. An invalid path makes the start fail, before any client connects."""
+        """Open the file. An invalid path makes startup fail, before any client connects."""
         self._file = self.config.path.open("a", encoding="utf-8")
 
     @hookimpl

@@ -1,4 +1,4 @@
-r"""One device's connection. Each line is a command, and each command has one line as its answer.
+r"""One device's connection. Each line is a command, and each command is answered with one line.
 
     WILL topic payload              the will of the client; before CONNECT
     CONNECT id [user [password]]    OK | ERR code reason
