@@ -20,8 +20,9 @@ Key = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a change means for connected clients. `users` were deleted or disabled, or have another password. `rights`
-    is whether any rules have changed."""
+    """What a change means for connected clients. `users` are those that were deleted, disabled or given another
+    password. `rights` says whether any rules have changed.
+    """
 
     users: set[str]
     rights: bool
@@ -29,7 +30,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """An import that is valid: the accounts after it, the records to store, and the keys to delete."""
+    """A valid import: the accounts after it, the records to store, and the keys to delete."""
 
     book: Book
     records: list[tuple[str, bytes]]
@@ -76,7 +77,7 @@ def plan_import(
 
 
 def effects(book: Book, puts: Sequence[StoredAccount], deletes: Sequence[Key]) -> Effects:
-    """Return what a change of the accounts in `book` means for clients."""
+    """Return what a change to the accounts in `book` means for clients."""
     users = {name for kind, name in deletes if kind == "user"}
     rights = bool(deletes)
     for one in puts:
@@ -119,7 +120,7 @@ def _loaded(
 def _check_whole(
     book: Book, config: AccountsConfig, puts: Mapping[Key, StoredAccount], deletes: Set[Key]
 ) -> None:
-    """Check groups and limits as they will be."""
+    """Check groups and limits as they will be after the import."""
     limits: dict[Kind, int] = {"user": config.max_users, "group": config.max_groups}
     for kind, most in limits.items():
         names = {one.name for one in book.all(kind) if (kind, one.name) not in deletes}

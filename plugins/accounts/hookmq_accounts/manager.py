@@ -35,8 +35,9 @@ class Served(Protocol):
     def pool(self) -> Pool: ...
 
     def changed(self, users: set[str], rights: bool) -> None:
-        """Apply a change to connected clients. `users` were deleted or disabled, or have another password. `rights` is
-        whether any rules have changed."""
+        """Apply a change to connected clients. `users` are those that were deleted, disabled or given another
+        password. `rights` says whether any rules have changed.
+        """
 
 
 class Manager:
@@ -126,7 +127,7 @@ class Manager:
         return await self._store(self._changed(old, fields))
 
     async def delete(self, kind: Kind, name: str) -> None:
-        """Delete a user or group, also one whose record is broken."""
+        """Delete a user or group, even one whose record is broken."""
         self._check_usable()
         if (kind, name) not in self._plugin.book.broken:
             self._get(kind, name)
@@ -182,7 +183,7 @@ class Manager:
     # parts -----------------------------------------------------------------------------------------------------------
 
     async def _planned(self, document: Mapping[str, Any], replace: bool) -> ImportPlan:
-        """Plan an import of the accounts as they are now. Other changes may come while the thread works."""
+        """Plan an import of the accounts as they are now. Other changes may be made while the thread works."""
         plugin = self._plugin
         for _ in range(_ATTEMPTS):
             book, changes = plugin.book, plugin.book.changes

@@ -72,28 +72,28 @@ class AccountsPlugin(Plugin):
 
     @property
     def broker(self) -> BrokerHandle:
-        """The broker, after the start."""
+        """The broker, available after startup."""
         if self._broker is None:
             raise RuntimeError("the plugin has not started")
         return self._broker
 
     @property
     def pool(self) -> Pool:
-        """The threads that hash passwords, after the start."""
+        """The threads that hash passwords, available after startup."""
         if self._pool is None:
             raise RuntimeError("the plugin has not started")
         return self._pool
 
     @property
     def checker(self) -> Checker:
-        """Verifies passwords, after the start."""
+        """Verifies passwords; available after startup."""
         if self._checker is None:
             raise RuntimeError("the plugin has not started")
         return self._checker
 
     @property
     def authorize_actions(self) -> frozenset[Action]:  # type: ignore[override]
-        """The actions that the plugin decides. They include deliveries only if a rule names them."""
+        """The actions that the plugin decides on. They include deliveries only if a rule names them."""
         return _ASKED | {Action.DELIVER} if self.book.delivering else _ASKED
 
     @property
@@ -133,7 +133,7 @@ class AccountsPlugin(Plugin):
         self._sweep_later()
 
     def reconfigure(self, config: AccountsConfig) -> Callable[[], None]:
-        """Continue with other settings, so that no change of an account can be lost in a replaced object."""
+        """Continue with other settings, so that no change to an account can be lost in a replaced object."""
 
         def apply() -> None:
             self.config = config
@@ -228,7 +228,7 @@ class AccountsPlugin(Plugin):
         self._later = []
 
     def _sweep(self) -> None:
-        """Disconnect clients whose account was deleted, disabled or got another password. One sweep runs at a time."""
+        """Disconnect clients whose account was deleted or disabled, or has another password. One sweep runs at a time."""
         broker = self.broker
         since = self._sweeping_since
         if since is not None and broker.now() - since < _LATER[-1]:  # otherwise, it has failed

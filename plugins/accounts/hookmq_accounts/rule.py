@@ -1,4 +1,4 @@
-"""A rule of a user or group: its JSON form, its validation, and the rules of the toolkit that it stands for."""
+"""A rule of a user or group: its JSON form, its validation, and the toolkit rules that it stands for."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

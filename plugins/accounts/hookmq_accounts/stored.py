@@ -51,7 +51,7 @@ class StoredAccount:
 
     @property
     def delivers(self) -> bool:
-        """Whether a rule names the action deliver, so that deliveries must be decided."""
+        """Whether a rule names the action deliver, so that deliveries must be decided on."""
         return any("deliver" in rule.words for rule in self.rules)
 
     @property

@@ -128,7 +128,9 @@ def test_rules_of_the_user_come_before_those_of_its_groups(site: AccountSite) ->
 
 
 def test_rules_have_the_meaning_of_acl_file(site: AccountSite) -> None:
-    """Containment for allowed subscriptions, overlap for denied ones, the highest QoS, RETAIN, and variables."""
+    """This covers containment for allowed subscriptions, overlap for denied ones, the highest QoS, RETAIN and
+    variables.
+    """
     site.user(
         "ann",
         deny("subscribe", topic="home/secret"),
@@ -214,7 +216,7 @@ class Slow(Plugin):
 
 
 def test_a_client_accepted_before_the_change_is_disconnected_afterwards() -> None:
-    """While another plugin decides, the client is not online, so that the change does not find it."""
+    """While another plugin decides, the client is not online, so the change does not find it."""
     slow = Slow(None, Context("slow"))
     site = AccountSite(last=slow)
     site.user("ann", allow("all"))
@@ -244,7 +246,7 @@ def test_changed_rules_apply_to_existing_subscriptions(site: AccountSite) -> Non
 
 
 def test_other_settings_keep_the_plugin_object(site: AccountSite) -> None:
-    """So a change that waits for a hash cannot be lost in an object that a reload has replaced."""
+    """Otherwise, a change that is waiting for a hash could be lost in an object that a reload has replaced."""
     site.user("ann")
     ann = site.client("ann")
     ann.publish("a", b"", 1, expect=0x87)
@@ -299,7 +301,7 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["user", "group"])
 def test_a_record_that_cannot_be_read_denies(what: str, kind: str) -> None:
-    """It may contain a denial. Other users are not affected."""
+    """The record may contain a denial. Other users are not affected."""
     store = DurableStore()
     site = AccountSite(store=store)
     site.group("g", allow("all"))

@@ -1,4 +1,4 @@
-"""Test that many accounts are changed as one by one."""
+"""Test that changing many accounts at once has the same result as changing them one by one."""
 
 from hookmq_accounts.book import KINDS, Book
 from hookmq_accounts.stored import StoredAccount

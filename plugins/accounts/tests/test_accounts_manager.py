@@ -73,7 +73,7 @@ USERS: list[tuple[dict[str, Any], str, str]] = [
 def test_an_invalid_user_is_refused_with_the_field(
     site: AccountSite, fields: Mapping[str, Any], field: str, text: str
 ) -> None:
-    """The same applies to a document, which is refused as a whole."""
+    """The same applies to a document: one invalid user is enough to refuse all of it."""
     before = state(site)
     with pytest.raises(AccountError, match=text) as caught:
         site.run(site.manager.create("user", fields))
@@ -273,7 +273,7 @@ def test_a_document_that_exceeds_the_state_changes_nothing(
 def test_a_document_is_parsed_and_validated_in_a_thread(
     site: AccountSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop neither parses an account nor makes its record."""
+    """The event loop neither parses an account nor creates its record."""
     on_loop: list[bool] = []
 
     def watched(name: str) -> None:
@@ -356,7 +356,9 @@ def test_too_many_passwords_at_once() -> None:
 
 
 def test_a_group_that_is_deleted_while_a_password_is_hashed() -> None:
-    """Otherwise, the new user would have an unknown group: no decision about it, and no import of an export."""
+    """Otherwise, the new user would belong to an unknown group. No decision could be made about it, and no
+    export could be imported.
+    """
     site = AccountSite()
     site.group("g")
     created = site.manager.create("user", {"name": "bob", "groups": ["g"]}, SECRET)

@@ -1,6 +1,4 @@
-"""Test the index by client and topic. Its decisions equal those of reading the file from top to
-bottom.
-"""
+"""Test the index by client and topic. It makes the same decisions as reading the file from top to bottom."""
 
 import gc
 from collections.abc import Mapping

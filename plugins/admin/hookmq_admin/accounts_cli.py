@@ -18,7 +18,7 @@ from hookmq_admin.tables import print_fields, print_table, shown
 
 MAX_PASSWORD: Final = 4096
 TESTED: Final = ("publish", "subscribe", "deliver", "will")
-"""The actions that ``hookmq admin access`` tests. Importing those of the API would take longer than the command."""
+"""The actions that ``hookmq admin access`` tests. Importing the API's would take longer than running the command."""
 ACTIONS: Final = ("publish", "subscribe", "deliver", "will", "all")
 """The actions of rules."""
 USER_COLUMNS: Final = ("name", "enabled", "has_password", "groups", "rules", "note")

@@ -16,8 +16,9 @@ MAX_TEXT: Final = 512
 
 
 class AuditLog:
-    """A log to which entries are only added. It remembers `most` changes that were made, and `most` that were refused,
-    so that refused requests do not displace changes. Each new entry above that deletes the oldest of its kind."""
+    """An append-only log. It remembers `most` changes that were made, and `most` that were refused, so that refused
+    requests do not displace changes. Each new entry above that deletes the oldest of its kind.
+    """
 
     def __init__(self, state: PluginState, most: int) -> None:
         self._state = state
@@ -87,8 +88,9 @@ def _key(keys: str, number: int) -> str:
 
 
 def recorded(value: Any, hidden: bool, secret: bool) -> Any:
-    """Return the form in which an entry shows the value of an argument: a `secret` only as present, and a `hidden` or
-    long value by its length."""
+    """Return an argument's value as an entry shows it: a `secret` only as present, and a `hidden` or long value by
+    its length.
+    """
     if secret:
         return "***"
     if isinstance(value, list | dict):

@@ -14,7 +14,7 @@ from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
 PREFIX: Final = "hookmq-"
-"""The beginning of the names of backups."""
+"""The prefix of backup names."""
 
 
 def maker_of(broker: BrokerHandle) -> BackupMaker:
@@ -73,7 +73,7 @@ def _new(target: Path) -> Path:
 
 
 async def status(call: Call) -> Any:
-    """Return how far the newest backup is, or its result."""
+    """Return how far the newest backup has progressed, or its result."""
     return _shown(maker_of(call.broker))
 
 

@@ -161,7 +161,7 @@ def _one(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _run(run: Run, arguments: argparse.Namespace) -> int:
-    """Run a command. If it returns an exit code, return this. Print any other value."""
+    """Run a command. If it returns an exit code, return that. Print any other value."""
     try:
         found = run(ApiClient.of(arguments), arguments)
     except KeyboardInterrupt:

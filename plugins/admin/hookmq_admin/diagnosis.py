@@ -1,4 +1,4 @@
-"""Routes that find trouble: slow clients, hot topics and dropped messages."""
+"""Routes for finding trouble: slow clients, hot topics and dropped messages."""
 
 import asyncio
 from heapq import nlargest

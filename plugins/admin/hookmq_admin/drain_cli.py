@@ -11,7 +11,7 @@ from hookmq.cli_api import seconds
 from hookmq_admin.api_client import ApiClient, RequestRefused
 
 INTERVAL: Final = 0.5
-"""Seconds between two questions for the progress."""
+"""Seconds between two requests for the progress."""
 PATIENCE: Final = 30.0
 """Seconds to wait for connections that are closing, after the last client was disconnected."""
 

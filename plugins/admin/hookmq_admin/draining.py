@@ -1,4 +1,4 @@
-"""The routes that drain the broker: its clients connect to another one, and it continues to run."""
+"""The routes that drain the broker: its clients connect to another one while it keeps running."""
 
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ async def drain(call: Call) -> Any:
 
 
 async def status(call: Call) -> Any:
-    """Return how far the drain is."""
+    """Return how far the drain has progressed."""
     found = call.broker.drain_status()
     return {
         "draining": found.draining,

@@ -16,7 +16,9 @@ SLICE: Final = 512
 async def send(
     request: web.BaseRequest, value: Any, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Return the response with a JSON value. A large one is sent in parts, each after the client has read the last."""
+    """Return the response with a JSON value. A large one is sent in parts, each after the client has read the previous
+    one.
+    """
     response: web.StreamResponse | None = None
     waiting: list[bytes] = []
     async for part in encoded(value):

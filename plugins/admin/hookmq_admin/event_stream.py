@@ -45,7 +45,7 @@ class EventStream:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be sent that events must be skipped."""
+        """Whether so much is waiting to be sent that events must be skipped."""
         return self._size > MAX_BUFFER
 
     def add(self, name: str, data: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class EventStream:
             self._skipped = 0
 
     def end(self, reason: str) -> None:
-        """End the response, once the events that wait are sent. Only the first reason counts."""
+        """End the response, once the waiting events have been sent. Only the first reason counts."""
         self._ended = self._ended or reason
         self._wake.set()
 

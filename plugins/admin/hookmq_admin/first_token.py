@@ -1,4 +1,4 @@
-"""The first token of an admin, which the plugin creates if there is none."""
+"""The first admin token, which the plugin creates if there is none."""
 
 import stat
 import sys
@@ -22,7 +22,7 @@ async def create_first(services: Services, file: str) -> None:
     """Create a token, and print it or write it to `file`, if `file` is not empty.
 
     The file is written before the token is stored. A process that dies in between leaves a file without a valid token,
-    which the next start replaces.
+    which the next startup replaces.
     """
     broker, tokens = services.broker, services.tokens
     name = tokens.unused_name(NAME)
@@ -41,7 +41,7 @@ async def create_first(services: Services, file: str) -> None:
 def write_first(path: Path, text: str) -> None:
     """Write a token to a file with mode 0600. Blocks.
 
-    A file that contains an earlier token, and nothing else, is replaced: no token of an admin is valid any more. Raises
+    A file that contains an earlier token, and nothing else, is replaced: no admin token is valid any more. Raises
     OSError if there is any other file.
     """
     if _contains_token(path):

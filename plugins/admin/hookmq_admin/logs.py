@@ -17,7 +17,7 @@ BATCH: Final = 50
 
 
 async def level(call: Call) -> Any:
-    """Return the level of the log in force, and the configured level."""
+    """Return the log level in force, and the configured level."""
     try:
         found = call.broker.log_levels()
     except PluginError as error:
@@ -26,7 +26,7 @@ async def level(call: Call) -> Any:
 
 
 async def set_level(call: Call) -> Any:
-    """Change the level of the log until a reload or a restart."""
+    """Change the log level until a reload or a restart."""
     try:
         call.broker.set_log_level(call.arguments["level"])
     except PluginError as error:

@@ -57,7 +57,7 @@ class AdminPlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Start the history, and create the first token if there is no valid token of an admin."""
+        """Start the history, and create the first token if there is no valid admin token."""
         services = self.services
         services.history.start()
         if not services.tokens.admins(broker.time()):

@@ -1,4 +1,4 @@
-"""Subscribe a plugin client for a part of each second only, if it would get more messages than it needs.
+"""Subscribe a plugin client for only part of each second, if it would get more messages than it needs.
 
 A message for a plugin client costs about as much as one for any other subscriber, and keeps its topic off the fast path.
 So a client that needs only samples must not be subscribed all the time.
@@ -93,7 +93,7 @@ class SampledSubscription:
             self.lost = True
 
     def close(self) -> None:
-        """Stop. The client itself is to be disconnected by the caller."""
+        """Stop. The caller must disconnect the client itself."""
         self._listened = self.listened
         self._opened_at = None
         if self._timer is not None:

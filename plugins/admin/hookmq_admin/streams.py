@@ -14,9 +14,9 @@ from hookmq_admin.tokens import Role
 PATIENCE: Final = 5.0
 """Seconds that a plugin has to list its streams."""
 MAX_ROWS: Final = 2000
-"""Most streams and consumers of one plugin in a response."""
+"""Maximum number of streams and consumers of one plugin in a response."""
 MAX_TEXT: Final = 512
-"""Most characters of a name or an error."""
+"""Maximum number of characters in a name or an error."""
 
 
 async def streams(call: Call) -> Any:

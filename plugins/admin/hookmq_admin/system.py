@@ -1,4 +1,4 @@
-"""Routes for the broker as a whole: overview, metrics, listeners, plugins and the configuration."""
+"""Routes for the whole broker: overview, metrics, listeners, plugins and the configuration."""
 
 from functools import cache
 from typing import Any, Final

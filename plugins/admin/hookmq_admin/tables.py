@@ -19,7 +19,7 @@ def print_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
 
 
 def print_fields(fields: Row) -> None:
-    """Print names and values, one per line. A mapping inside gets a line for each of its values."""
+    """Print names and values, one per line. A nested mapping gets a line for each of its values."""
     lines: list[tuple[str, str]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
@@ -49,7 +49,7 @@ def shown(value: Any, name: str = "") -> str:
 
 
 def say_ready() -> None:
-    """Say on stderr that events are followed from now on."""
+    """Report on stderr that events are being followed from now on."""
     print("# ready", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What `hookmq top` shows: pure functions of snapshots, of the keys that were pressed, and of the size of the screen."""
+"""What `hookmq top` shows: pure functions of snapshots, pressed keys and the screen size."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -238,7 +238,7 @@ def _styled(text: str, style: str, color: bool) -> str:
 
 
 def octets(count: float) -> str:
-    """Return a number of bytes, as 1.5 MB."""
+    """Format a number of bytes, as in 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -247,7 +247,7 @@ def octets(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration, as 3d 04:05:06."""
+    """Format a duration, as in 3d 04:05:06."""
     whole = int(seconds)
     days, rest = divmod(whole, 86400)
     text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"

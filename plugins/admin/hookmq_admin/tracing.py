@@ -15,7 +15,7 @@ from hookmq_admin.tokens import Role
 
 
 async def trace(call: Call) -> Any:
-    """Stream the events of a trace until its time is over, its client disconnects, or its token is not valid."""
+    """Stream the events of a trace until its time is up, its client disconnects, or its token is no longer valid."""
     try:
         request = TraceRequest(**call.arguments)
     except ValueError as error:
@@ -35,7 +35,7 @@ async def trace(call: Call) -> Any:
 
 
 async def pump(found: Trace, stream: EventStream) -> None:
-    """Pass the events of a trace to the response. The response ends also if an event cannot be encoded."""
+    """Pass the events of a trace to the response. The response also ends if an event cannot be encoded."""
     try:
         async for event in found:
             if stream.full:

@@ -1,4 +1,4 @@
-"""Slow clients, hot topics and dropped messages: their routes, their commands, and that they cost nothing when off."""
+"""Test slow clients, hot topics and dropped messages: their routes and commands, and that they cost nothing when off."""
 
 import argparse
 import json
@@ -298,7 +298,7 @@ def test_missed_messages_are_estimated(harness: Harness) -> None:
 
 
 def test_a_subscription_that_cannot_continue_is_lost(harness: Harness) -> None:
-    """A live tail ends then. Otherwise, it would be silent for ever."""
+    """The live tail then ends. Otherwise, it would be silent forever."""
     broker = harness.handle("mine")
     client = harness.clock.run(broker.connect(ClientRequest("sampler")))
     sampled = SampledSubscription(broker, "sampler", "#", 3)

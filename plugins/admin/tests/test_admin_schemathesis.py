@@ -1,5 +1,6 @@
-"""Requests that schemathesis makes from the OpenAPI document, to a real broker: it never fails, and each response is as
-the document says."""
+"""Send a real broker the requests that schemathesis generates from the OpenAPI document. The broker never fails, and
+each response matches the document.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("schemathesis")]
 
 EXAMPLES = 6
-"""Requests to make for each operation, valid ones and invalid ones."""
+"""Requests to make for each operation, both valid and invalid."""
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,

@@ -1,4 +1,4 @@
-"""`hookmq top` as pure functions: figures, the table, keys, and sizes of the screen."""
+"""`hookmq top` as pure functions: figures, the table, keys, and screen sizes."""
 
 from typing import Any
 

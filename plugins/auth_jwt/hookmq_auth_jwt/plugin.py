@@ -42,7 +42,7 @@ from hookmq_auth_jwt.token import looks_like_token
 from hookmq_auth_jwt.verify import Verified, Verifier
 
 START: Final = 28.0
-"""Time limit for starting in seconds, including the last fetch. It is shorter than the broker's own time limit."""
+"""Time limit for startup in seconds, including the last fetch. It is shorter than the broker's own time limit."""
 _FOREVER: Final = 253402300799.0
 _CODES: Final = {
     "maximum_connect_time": ReasonCode.MAXIMUM_CONNECT_TIME,

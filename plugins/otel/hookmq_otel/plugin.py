@@ -36,9 +36,9 @@ from hookmq_otel.settings import OtelConfig
 from hookmq_otel.span_export import SpanExport
 
 PATIENCE: Final = 30.0
-"""Seconds after which a span ends whose end no hook reported."""
+"""Seconds after which a span is ended if no hook has reported its end."""
 DELIVERIES: Final = 10
-"""Deliveries and spans of other plugins a second that are traced, for each trace a second that may begin."""
+"""How many deliveries and spans from other plugins are traced per second, for each trace per second that may begin."""
 HOOKS: Final = {
     "connect": ("on_connect", "on_session", "on_auth_failed"),
     "publish": ("on_publish", "on_published", "on_dropped"),

@@ -1,4 +1,6 @@
-"""Check the spans that other plugins report. For one value that it cannot encode, the exporter would lose a batch."""
+"""Check the spans that other plugins report. A single value that cannot be encoded would make the exporter lose a
+whole batch.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,9 +8,9 @@ from typing import Final
 LATEST: Final = 2**63 / 1e9
 """The end of time in OTLP, in epoch seconds."""
 LONGEST: Final = 1024
-"""Most characters of a name, an attribute or an error."""
+"""Maximum number of characters in a name, an attribute or an error."""
 MOST: Final = 64
-"""Most attributes."""
+"""Maximum number of attributes."""
 _INTEGERS: Final = range(-(2**63), 2**63)
 Value = str | int | float | bool
 

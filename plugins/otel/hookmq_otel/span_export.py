@@ -43,7 +43,7 @@ class CountedExporter(SpanExporter):
 
     @property
     def done(self) -> int:
-        """The number of spans that no longer wait."""
+        """The number of spans that are no longer waiting."""
         with self._lock:
             return self.exported + self.failed
 

@@ -109,7 +109,7 @@ def test_a_message_from_connect_to_delivery(make: Make, collector: Collector) ->
 
 
 def with_slow_store(make: Make, **config: Any) -> tuple[Harness, SlowStore]:
-    """Create a broker with an offline subscriber of `q`, whose store delays each commit."""
+    """Create a broker with an offline subscriber to `q`, whose store delays each commit."""
     store = SlowStore(DurableStore(), slow=False)
     harness = make(store=store, **config)
     away = harness.connect("away", session_expiry_interval=600)

@@ -44,7 +44,7 @@ class Cell:
 
 
 class Waiter(Protocol):
-    """A message or delivery that waits in a `Line`."""
+    """A message or delivery waiting in a `Line`."""
 
     def cost(self, bucket: "Bucket") -> float:
         """Return the number of tokens that the waiter needs from `bucket`."""
@@ -117,7 +117,7 @@ class Line:
 
 
 class Trials:
-    """The undecided connection attempts of one bucket, oldest first, and the attempts that wait for them."""
+    """The undecided connection attempts of one bucket, oldest first, and the attempts waiting for them."""
 
     __slots__ = ("open", "waiting")
 

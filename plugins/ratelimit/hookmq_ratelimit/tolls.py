@@ -141,7 +141,7 @@ class Toll(PublishLimit):
 
 
 class _Publish:
-    """A PUBLISH that waits for a bucket."""
+    """A PUBLISH waiting for a bucket."""
 
     __slots__ = ("bucket", "go", "passed", "qos", "since", "size", "toll")
 
@@ -198,7 +198,7 @@ class Outgoing(DeliveryLimit):
         self._buckets = tuple(buckets)
         self._cells = tuple(cell for bucket in buckets for cell in bucket.cells)
         self._granted = 0
-        """Number of messages that waited and were counted, but are not sent yet."""
+        """Number of messages that waited and were counted, but have not been sent yet."""
         self._mixed = {bucket.limit.mode for bucket in buckets}
 
     @property
@@ -247,7 +247,7 @@ class Outgoing(DeliveryLimit):
 
 
 class _Leaving:
-    """Deliveries to a client that wait for a bucket."""
+    """Deliveries to a client, waiting for a bucket."""
 
     __slots__ = ("bucket", "delivery_limit", "go", "passed", "since")
 

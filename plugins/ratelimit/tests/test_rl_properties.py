@@ -64,7 +64,7 @@ CLIENT = ClientInfo("c", 5, None, Peer("192.0.2.1"), Scope())
 def never_more(passed: list[tuple[float, float]], rates: tuple[Rate, ...], most: float = 1) -> None:
     """Assert that any window admits at most the burst and the tokens that were added in that time.
 
-    One message that is larger than the window may come in addition.
+    In addition, one message larger than the window may pass.
     """
     for rate in rates:
         extra = max(0.0, most - rate.count)

@@ -1,4 +1,4 @@
-"""Write the first events of an address and count the others, because an attacker must not fill the disk."""
+"""Write the first events from an address and count the others, because an attacker must not fill the disk."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ ECS: Final = "8.11.0"
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """What all events of one name have in common. `hostile` events count towards ``attack_suspected``."""
+    """What all events with one name have in common. `hostile` events count towards ``attack_suspected``."""
 
     category: str
     types: tuple[str, ...]

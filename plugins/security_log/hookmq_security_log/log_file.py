@@ -11,7 +11,7 @@ from typing import Any, Final
 from hookmq.plugin import BrokerHandle, Promise
 
 WAITING: Final = 1000
-"""Maximum number of lines that wait for the disk."""
+"""Maximum number of lines waiting for the disk."""
 
 
 class RotatedFile:

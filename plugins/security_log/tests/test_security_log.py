@@ -283,7 +283,7 @@ def test_names_cannot_inject_a_line(make: Make, tmp_path: Path) -> None:
 
 
 def test_the_last_counts_are_written_at_the_end(make: Make, tmp_path: Path) -> None:
-    """Other plugins have ended by then, so they get no events."""
+    """Other plugins have shut down by then, so they get no events."""
     harness = make(burst=1, topics=True)
     guard = next(one.plugin for one in harness.hooks.plugins if isinstance(one.plugin, Guard))
     guess(harness, 4)

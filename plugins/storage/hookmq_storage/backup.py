@@ -1,4 +1,4 @@
-"""Copy a store to a new folder as of one moment, even while a broker runs: for the command and as a service."""
+"""Copy a store to a new folder as it is at one moment, even while a broker runs: for the command and as a service."""
 
 import os
 import shutil
@@ -118,7 +118,7 @@ def _own_folder(part: Path) -> Iterator[None]:
 
 
 class _Stopped(Exception):
-    """The broker stops."""
+    """The broker is stopping."""
 
 
 class BackupJob:
@@ -136,7 +136,7 @@ class BackupJob:
         self._runtime = runtime
 
     def close(self) -> None:
-        """Refuse further backups. A running backup ends within some milliseconds, and its folder is removed."""
+        """Refuse further backups. A running backup ends within a few milliseconds, and its folder is removed."""
         self._runtime = None
 
     def start(self, target: Path) -> None:
@@ -168,7 +168,7 @@ class BackupJob:
         self._log("error", "storage.backup_failed", target=str(status.target), error=why)
 
     def status(self) -> BackupStatus:
-        """Return how far the newest backup is, or its result."""
+        """Return how far the newest backup has progressed, or its result."""
         done, total = self._pages
         if self._status.state != "running" or not total:
             return self._status

@@ -177,8 +177,8 @@ class Engine:
         )
 
     def _still_there(self) -> None:
-        """Raise StoreError if the files or their folder were removed or replaced. The next start would not find data
-        written to the open files.
+        """Raise StoreError if the files or their folder were removed or replaced. At the next startup, data written
+        to the open files would be missing.
         """
         found = _identity(self._path), _identity(self._wal)
         if found != self._files:

@@ -16,7 +16,7 @@ MARK: Final = "mark"
 BUILDING: Final = "building"
 """Name of the subfolder in which a new database is built."""
 BUILT: Final = "built"
-"""Name of that subfolder once the new database is complete. It then replaces the old one, now or at the next start."""
+"""Name of that subfolder once the new database is complete. It then replaces the old one, now or at the next startup."""
 _OURS: Final = frozenset(
     {
         *(DATABASE, *(f"{DATABASE}-{one}" for one in ("journal", "wal", "shm"))),

@@ -145,7 +145,7 @@ def _subscription(record: PutSubscription) -> Operation:
 class _SubscriptionFields:
     """The fields of a `Subscription`.
 
-    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This is fast, since a start may
+    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This is fast, since startup may
     load a million of them.
     """
 

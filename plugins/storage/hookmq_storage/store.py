@@ -1,5 +1,6 @@
-"""The `Store` implementation for SQLite. It loads the state at start, and passes commits and page requests to the
-engine or the writer process."""
+"""The `Store` implementation for SQLite. It loads the state at startup, and passes commits and page requests to
+the engine or the writer process.
+"""
 
 import asyncio
 import gc

@@ -17,7 +17,7 @@ class Loop:
         self.runtime = AsyncioRuntime(self.loop, threads=1)
 
     def turn(self) -> None:
-        """Run the event loop for a moment."""
+        """Run the event loop briefly."""
         self.loop.call_later(0.002, self.loop.stop)
         self.loop.run_forever()
 

@@ -40,7 +40,7 @@ def closed(folder: Path) -> None:
 
 
 def loaded(folder: Path) -> None:
-    """Load a store as a start does."""
+    """Load a store as a broker does at startup."""
     store = SQLiteStore(folder, VirtualRuntime())
     try:
         list(store.load())

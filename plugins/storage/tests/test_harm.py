@@ -1,5 +1,5 @@
-"""Test other programs that change the folder of a running broker. The broker acknowledges only what
-the next start would find.
+"""Test other programs that change the folder of a running broker. The broker acknowledges only data
+that it would find at its next startup.
 """
 
 import os

@@ -43,7 +43,7 @@ class Envelope:
     """The rules by which events are encoded.
 
     `epoch` is the scope in which event numbers are unique: the outbox id, or a random id chosen at
-    each start. `keep` selects fields of the data; None selects all. With `several`, the ``plain``
+    each startup. `keep` selects fields of the data; None selects all. With `several`, the ``plain``
     mode always sends a list. If an event is larger than `max_event` bytes, its payload is omitted
     and, if necessary, its user properties too.
     """
