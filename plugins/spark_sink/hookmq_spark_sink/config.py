@@ -10,6 +10,8 @@ from hookmq.mqtt_api import parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
 from hookmq.server_api import TlsSettings
 
+from hookmq_spark_sink.placement import PartitionBy, new
+
 OnFull = Literal["reject", "drop_oldest"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of streams and consumers. A stream's folder has the stream's name."""
@@ -30,6 +32,11 @@ class StreamConfig:
         "parts that are read in parallel; each topic is in one of them. Cannot be changed later",
         minimum=1,
         maximum=MAX_PARTITIONS,
+    )
+    partition_by: PartitionBy = setting(
+        "topic",
+        "topic keeps the messages of a topic in order, in one partition; round_robin spreads all messages evenly, in no "
+        "order. Cannot be changed later",
     )
     retention_time: Seconds = setting(604800.0, "how long messages are kept; 0 means forever")
     retention_bytes: Size = setting(
@@ -88,6 +95,11 @@ class StreamConfig:
                 )
         if len(set(self.consumers)) != len(self.consumers):
             raise ConfigError("consumers: a name is listed twice")
+
+    @property
+    def placement(self) -> str:
+        """Return the name of the placement that a new log gets."""
+        return new(self.partition_by)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from zlib import crc32
 from hookmq.plugin import StoreError
 from hookmq_toolkit.durable_files import write_atomically
 
+from hookmq_spark_sink.placement import CRC32
+from hookmq_spark_sink.placement import KNOWN as KNOWN_PLACEMENTS
+
 STREAM: Final = "stream.json"
 TRIMMED: Final = "trimmed.json"
 CONSUMERS: Final = "consumers.json"
@@ -41,6 +44,7 @@ class Description(NamedTuple):
     name: str
     partitions: int
     log_id: str
+    placement: str = CRC32
 
 
 class State(NamedTuple):
@@ -79,9 +83,19 @@ def read_description(folder: Path) -> Description | None:
     if found is None:
         return None
     try:
-        return Description(str(found["name"]), int(found["partitions"]), str(found["log_id"]))
+        described = Description(
+            str(found["name"]),
+            int(found["partitions"]),
+            str(found["log_id"]),
+            str(found.get("placement", CRC32)),
+        )
     except (KeyError, TypeError, ValueError):
         raise StoreError(f"{path} is damaged: it does not describe a stream") from None
+    if described.placement not in KNOWN_PLACEMENTS:
+        raise StoreError(
+            f"{path} has the placement {described.placement!r}: it is damaged, or from a newer version"
+        )
+    return described
 
 
 def write_description(folder: Path, described: Description) -> None:

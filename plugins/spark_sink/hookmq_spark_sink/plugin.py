@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from hookmq.plugin import (
@@ -18,8 +19,8 @@ from hookmq.plugin import (
 from hookmq.server_api import server_context
 from hookmq_toolkit.streams import SERVICE
 
-from hookmq_spark_sink import consumers, files
-from hookmq_spark_sink.config import SparkSinkConfig
+from hookmq_spark_sink import consumers, files, placement
+from hookmq_spark_sink.config import SparkSinkConfig, StreamConfig
 from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.status import SparkStreams
 from hookmq_spark_sink.stream import Stream
@@ -47,13 +48,22 @@ class SparkSinkPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The address for readers, and consumers whose names do not match. Reads two small files for each stream."""
+        """The address for readers, the effect of partitions, and consumers whose names do not match. Reads two small
+        files for each stream."""
         found = []
         if (api := self.config.api) is not None:
             found.append(f"readers connect to {'https' if api.tls else 'http'}://{api.bind}")
         for one in self.config.streams:
+            found += self._partition_notes(one)
             found += consumers.notes(one.name, self.config.path / one.name, one.consumers)
         return found
+
+    def _partition_notes(self, stream: StreamConfig) -> list[str]:
+        name = stream.placement
+        with suppress(StoreError):  # its start reports a damaged file
+            described = files.read_description(self.config.path / stream.name)
+            name = name if described is None else described.placement
+        return placement.notes(stream.name, name, stream.partitions, stream.topics)
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:

@@ -35,8 +35,8 @@ class Space:
     - `stored`: the log's files.
     - `writing`: the blocks that are being written.
     - `copying`: the size of the file whose copy is being made.
-    - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when both together reach
-      `limit`.
+    - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when both together
+      reach `limit`.
 
     With `on_full: drop_oldest`, files are deleted before a commit is written (`lacking`), so only buffered messages
     count. Two commits and one file fit into `max_bytes`: nothing but the newest file must stay.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 from hookmq.mqtt_api import compile_filter
 from hookmq.plugin import EMPTY, Message, Runtime, StoreError, Timer
@@ -19,7 +18,7 @@ from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
-from hookmq_spark_sink import block, files
+from hookmq_spark_sink import block, files, placement
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, ConsumerWatch, states
 from hookmq_spark_sink.index import SegmentIndex, closed_indexes
@@ -29,8 +28,6 @@ from hookmq_spark_sink.space import PER_BLOCK, PER_RECORD, Space, properties_siz
 
 REFUSING: Final = 60.0
 """Seconds after a refusal for which the stream counts as full."""
-_REMEMBERED: Final = 1 << 16
-"""Number of topics whose partition is cached."""
 Rows = dict[int, list[Message]]
 
 
@@ -123,7 +120,10 @@ class Stream:
         self._boot = boot
         self._plugin = plugin
         self._filters = [compile_filter(one) for one in config.topics]
-        self._places: dict[str, int] = {}
+        self._placement: placement.Placement = placement.make(
+            config.placement, config.partitions, self.next
+        )
+        self._places = self._placement.places
         self._groups: list[tuple[CommitId, Rows]] = []
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
         self._space = Space(config)
@@ -201,7 +201,7 @@ class Stream:
         topic = message.topic
         place = self._places.get(topic)
         if place is None:
-            place = self._place(topic)
+            place = self._placement.place(topic)
         groups = self._groups
         if not groups or groups[-1][0] != commit:
             groups.append((commit, {}))
@@ -218,15 +218,10 @@ class Stream:
         if message.properties is not EMPTY:
             self._pending += properties_size(message)
 
-    def _place(self, topic: str) -> int:
-        if len(self._places) >= _REMEMBERED:
-            self._places.clear()
-        place = self._places[topic] = crc32(block.utf8(topic)) % self.config.partitions
-        return place
-
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write all buffered messages as blocks with a single fsync."""
         groups, self._groups = self._groups, []
+        self._placement.flushed()
         if not groups:
             self.log.flush(done)
             return
@@ -359,9 +354,14 @@ class Stream:
         trimmed = files.read_trimmed(self.folder, self.log.id)
         dropped = self.log.recover(last)
         if described is None:
-            made = files.Description(self.config.name, self.config.partitions, self.log.id)
-            files.write_description(self.folder, made)
+            config = self.config
+            described = files.Description(
+                config.name, config.partitions, self.log.id, config.placement
+            )
+            files.write_description(self.folder, described)
         self._take_up(closed_indexes(self.folder), trimmed)
+        self._placement = placement.make(described.placement, described.partitions, self.next)
+        self._places = self._placement.places
         files.read_consumers(self.folder, self.log.id)
         self._state = files.StateFile(self.folder, self._boot)
         self._space.stored = self.log.size
@@ -385,6 +385,13 @@ class Stream:
             raise StoreError(
                 f"{self.folder} has {described.partitions} partitions, but the configuration says {config.partitions}:"
                 " that would break the order per topic; restore the number, or create a stream with another name"
+            )
+        if (described.placement == placement.ROUND_ROBIN) != (
+            config.placement == placement.ROUND_ROBIN
+        ):
+            raise StoreError(
+                f"{self.folder} was created with partition_by: {placement.setting(described.placement)}, but the "
+                f"configuration says {config.partition_by}: restore it, or create a stream with another name"
             )
 
     def _check_log(self, described: files.Description | None) -> None:

@@ -15,7 +15,6 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import aiomqtt
 import mqttbytes as m
@@ -23,6 +22,7 @@ import pytest
 from brokercut.lines import kind, packet_id, reason
 from byteclient import ByteClient, over_tcp
 from hookmq_spark_sink import block
+from hookmq_spark_sink.placement import by_name
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 from serving import HOOKMQ, Served, serving
@@ -269,7 +269,7 @@ def test_kill_nine(tmp_path: Path) -> None:
     offsets: dict[int, list[int]] = {}
     for row in found:
         offsets.setdefault(row["partition"], []).append(row["offset"])
-        assert crc32(row["topic"].encode()) % 3 == row["partition"]
+        assert by_name(row["topic"], 3) == row["partition"]
     assert all(one == list(range(len(one))) for one in offsets.values())
     for one in publishers:
         numbers = [int(row["payload"]) for row in found if row["client_id"] == one.name]

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 from hookmq.plugin import Journal, Message, StoreError
@@ -18,6 +17,7 @@ from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState
 from hookmq_spark_sink.files import read_state
 from hookmq_spark_sink.index import StreamIndex, parse
+from hookmq_spark_sink.placement import by_name
 from hookmq_spark_sink.retention import merge_beside
 from hookmq_spark_sink.stream import Stream
 from hookmq_testing.contracts import JournalContract
@@ -48,7 +48,7 @@ class TestStreamIsAJournal(JournalContract):
         assert isinstance(journal, Stream)
         index = StreamIndex(journal.folder)
         index.refresh(None)
-        place = crc32(b"journal/x") % 2
+        place = by_name("journal/x", 2)
         return [
             row["payload"]
             for segment, where in index.blocks(place, 0, 1 << 60)
@@ -67,7 +67,7 @@ def test_partitions_are_by_crc_and_order_is_kept(keep: Keep) -> None:
     for number in range(40):
         kept.publish(b"%d" % number, topic=f"s/{number % 5}")
     for topic in (f"s/{n}" for n in range(5)):
-        rows = kept.rows(crc32(topic.encode()) % 4)
+        rows = kept.rows(by_name(topic, 4))
         mine = [int(row["payload"]) for row in rows if row["topic"] == topic]
         assert mine == list(range(int(topic[2:]), 40, 5))
     assert sum(kept.stream.latest) == 40
@@ -104,7 +104,7 @@ def test_uncommitted_messages_free_their_offsets(keep: Keep) -> None:
     stream = kept.open(last=1)
     assert sum(stream.latest) == 1
     kept.publish(b"2", topic="b")
-    assert kept.payloads(crc32(b"b") % 2)[-1] == b"2"
+    assert kept.payloads(by_name("b", 2))[-1] == b"2"
     assert b"lost" not in kept.payloads(0) + kept.payloads(1)
     assert ("info", "spark_sink.uncommitted_dropped") in [one[:2] for one in kept.runtime.logged]
 
@@ -171,8 +171,8 @@ def test_retention_by_time(keep: Keep) -> None:
 
 def test_a_partition_that_was_removed_whole_goes_on_where_it_was(keep: Keep) -> None:
     kept = keep(partitions=2, **SMALL | {"retention_bytes": 8000})
-    mine = crc32(b"a") % 2
-    busy = next(topic for topic in "bcdefg" if crc32(topic.encode()) % 2 != mine)
+    mine = by_name("a", 2)
+    busy = next(topic for topic in "bcdefg" if by_name(topic, 2) != mine)
     kept.publish(b"once", topic="a")
     for number in range(40):
         kept.publish(b"%04d" % number * 100, topic=busy)

@@ -5,12 +5,12 @@
 
 from collections import Counter
 from random import Random
-from zlib import crc32
 
 import pytest
 from devices.fleet import Topic
 from devices.judging import Row, Verdict, judge
 from devices.runs import VICTIMS, Summary, victims
+from hookmq_spark_sink.placement import by_name
 
 PARTITIONS = 3
 
@@ -31,7 +31,7 @@ def rows(*published: tuple[Topic, int]) -> list[Row]:
     ends: Counter[int] = Counter()
     found = []
     for topic, number in published:
-        partition = crc32(topic.topic.encode()) % PARTITIONS
+        partition = by_name(topic.topic, PARTITIONS)
         found.append(
             Row(
                 partition,
@@ -135,7 +135,7 @@ def test_a_row_that_is_not_as_it_was_sent(change: dict[str, object], broken: obj
 def test_offsets_that_are_missing_and_messages_of_another_table() -> None:
     known = topics()
     table = [row for row in rows(*every(known)) if row.message_id != "d/0/0:5"]
-    partition = crc32(b"d/0/0") % PARTITIONS
+    partition = by_name("d/0/0", PARTITIONS)
     found = judge("table", table, known, PARTITIONS, ends={partition: 12})
     assert found.broken == {"lost": 1, "gaps": 1}
     table = rows(*every(known))

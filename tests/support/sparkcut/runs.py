@@ -23,6 +23,7 @@ from hookmq_spark_sink import block
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.merge import merge
+from hookmq_spark_sink.placement import by_name
 from hookmq_spark_sink.stream import Stream
 from hookmq_storage.store import SQLiteStore
 from hookmq_testing.runtime import VirtualRuntime
@@ -182,7 +183,7 @@ def _kept(stream: Stream) -> dict[tuple[int, int], tuple[str, bytes]]:
         for segment, where in index.blocks(place, expected, stream.latest[place]):
             for row in block.rows(parse(segment, where)):
                 assert row["offset"] == expected, f"offset {row['offset']} where {expected} belongs"
-                assert crc32(row["topic"].encode()) % PARTITIONS == place
+                assert by_name(row["topic"], PARTITIONS) == place
                 kept[place, expected] = (row["topic"], row["payload"])
                 expected += 1
         assert expected == stream.latest[place]
@@ -215,7 +216,7 @@ def _acknowledged(
             last[topic] = number
     for number in memory.acked:
         sent = memory.sent[number]
-        removed = earliest[crc32(sent.topic.encode()) % PARTITIONS] > 0
+        removed = earliest[by_name(sent.topic, PARTITIONS)] > 0
         if removed and number < first.get(sent.topic, number + 1):
             continue  # retention was here
         if sent.size:
