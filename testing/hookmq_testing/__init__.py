@@ -1,4 +1,4 @@
-"""The testing kit: a whole broker in memory, on a virtual clock, in one thread, without ports or sleeps.
+"""The testing kit: a whole in-memory broker, on a virtual clock, in one thread, without ports or sleeps.
 
     from hookmq_testing import Harness
 

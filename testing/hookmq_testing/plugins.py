@@ -54,8 +54,8 @@ def load_plugins(
 ) -> tuple[PluginInstance, ...]:
     """Create the plugins of a whole configuration, given as text or as the path of its file. Blocks on file reads.
 
-    Use this instead of `make_plugin` to test which place an error names. Plugins are found through their entry points.
-    ``$file`` in a text is relative to the current folder. `environ` replaces the process's environment.
+    Use this instead of `make_plugin` to test which location an error names. Plugins are found through their entry
+    points. ``$file`` in a text is relative to the current folder. `environ` replaces the process's environment.
 
     Raises the errors of ``hookmq check``: one ConfigError with every mistake, with file and line, and PluginError if a
     plugin is missing, requires another `HOOK_API`, or cannot be created.

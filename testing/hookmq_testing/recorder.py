@@ -17,7 +17,7 @@ RECORDED: Final = tuple(
 
 @dataclass(frozen=True)
 class HookCall:
-    """A single call of a hook. Its arguments are also available as attributes, such as ``call.topic``."""
+    """A single call to a hook. Its arguments are also available as attributes, such as ``call.topic``."""
 
     hook: str
     arguments: Mapping[str, Any]
@@ -34,7 +34,7 @@ class HookCall:
 
 
 class HookRecorder(Plugin):
-    """A plugin that records every call of `hooks`, by default all except the provide and register hooks. It abstains
+    """A plugin that records every call to `hooks`, by default all except the provide and register hooks. It abstains
     unless `answer` is called.
 
         recorder = HookRecorder("on_connect", "authorize")
@@ -65,7 +65,7 @@ class HookRecorder(Plugin):
         self._answers: dict[str, list[Any]] = {}
 
     def answer(self, hook: str, *answers: Any) -> None:
-        """Return `answers` from the next calls of `hook`, in turn. All later calls repeat the last answer.
+        """Return `answers` from the next calls to `hook`, in turn. All later calls repeat the last answer.
 
         An exception is raised. An awaitable, such as `VirtualRuntime.event`, is awaited. A function is called with
         the arguments that it names.
@@ -75,7 +75,7 @@ class HookRecorder(Plugin):
         self._answers[hook] = list(answers)
 
     def calls(self, *hooks: str) -> list[HookCall]:
-        """Return the calls of the given hooks in order, or all calls if none are given."""
+        """Return the calls to the given hooks in order, or all calls if none are given."""
         return [call for call in self.recorded if not hooks or call.hook in hooks]
 
     def clear(self) -> None:

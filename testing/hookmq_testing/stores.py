@@ -32,7 +32,7 @@ from hookmq.storage.records import (
 
 
 class DurableStore:
-    """A store whose data survives `Harness.restart`, but not the end of the process. The simplest store that meets
+    """A store whose data survives `Harness.restart`, but not the process itself. The simplest store that meets
     `StoreContract`.
 
     `messages`, `sessions`, `subscriptions`, `received`, `retained`, `queues` and `plugin_state` hold the committed state.

@@ -62,7 +62,7 @@ async def port() -> AsyncIterator[int]:
 
 
 class Script:
-    """A server with answers that the test chooses. It listens on `port`."""
+    """A server with responses that the test chooses. It listens on `port`."""
 
     def __init__(self) -> None:
         self.port = 0

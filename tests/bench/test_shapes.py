@@ -1,7 +1,7 @@
 """Test the shapes of the curves in docs/explanation/performance.md by counting operations instead
 of measuring time.
 
-An operation is a Python or C call that a message causes in a whole broker in memory. A flat cost
+An operation is a Python or C call that a message causes in a whole in-memory broker. A flat cost
 has the same number of calls at any size. A linear cost adds the same number for each further item.
 """
 

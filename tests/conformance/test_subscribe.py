@@ -1,4 +1,4 @@
-"""Test chapters 3.8 to 3.11: SUBSCRIBE, UNSUBSCRIBE, their answers, and the resulting deliveries."""
+"""Test chapters 3.8 to 3.11: SUBSCRIBE, UNSUBSCRIBE, the responses to them, and the resulting deliveries."""
 
 from typing import Any
 

@@ -29,7 +29,7 @@ def constants(node: ast.AST) -> set[str]:
 
 
 def logged(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
-    """Yield (event, levels, fields) for each place that logs, as far as the source states them there."""
+    """Yield (event, levels, fields) for each logging call, as far as the source states them."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Dict):  # a record made by hand
             for key, value in zip(node.keys, node.values, strict=True):
@@ -74,7 +74,7 @@ EVENTS = documented()
 
 @cache
 def places() -> dict[str, list[tuple[set[str], set[str]]]]:
-    """Return (levels, fields) of each place that logs, by event. It parses all sources, so it runs only when a test
+    """Return (levels, fields) of each logging call, by event. It parses all sources, so it runs only when a test
     needs it.
     """
     found: dict[str, list[tuple[set[str], set[str]]]] = {}

@@ -50,7 +50,7 @@ SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
 
 def of(*kinds: str) -> list[object]:
-    """Return the blocks of some kinds, except those of reference pages."""
+    """Return the blocks of certain kinds, except those of reference pages."""
     return [
         pytest.param(block, id=str(block))
         for block in BLOCKS

@@ -99,7 +99,7 @@ class Prometheus:
             raise AssertionError(f"{query}: {json.load(error)['error']}") from None
 
     def numbers(self, query: str) -> list[float]:
-        """Return the numbers in the answer to a query, without NaN."""
+        """Return the numbers in the response to a query, without NaN."""
         found = [float(one["value"][1]) for one in self.get("query", query=query)["result"]]
         return [one for one in found if one == one]
 

@@ -1,4 +1,4 @@
-"""Mutants and the places for them: small wrong changes to one expression or statement of a module."""
+"""Mutants and where to plant them: small wrong changes to one expression or statement of a module."""
 
 import ast
 import re
@@ -63,7 +63,7 @@ class Mutant:
     line: str
     at_import: bool
     nth: int = 1
-    """The position among mutants with otherwise equal keys, counted from 1."""
+    """The position among mutants with otherwise identical keys, counted from 1."""
 
     def key(self) -> tuple[str, ...]:
         """Return the key in the list of equivalent mutants: the function and its code, without line numbers and

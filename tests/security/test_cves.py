@@ -635,9 +635,9 @@ def test_cve_2026_95847_client_ids_are_no_paths_and_no_patterns() -> None:
 
 
 def test_ghsa_52qw_whmv_87c5_names_of_attributes(broker_harness: Callable[..., Harness]) -> None:
-    """Client ids, topics and other names may equal names of JavaScript attributes. aedes looked up
-    filters in a JavaScript object with inherited attributes. The test uses such names as client
-    ids, user names, topics, filters, share names and property names.
+    """Client ids, topics and other names may be the same as names of JavaScript attributes. aedes
+    looked up filters in a JavaScript object with inherited attributes. The test uses such names as
+    client ids, user names, topics, filters, share names and property names.
     """
     harness = broker_harness(config=TOLERANT)
     witness = harness.connect("witness")

@@ -121,9 +121,7 @@ def test_a_mount_point_does_not_make_a_topic_too_long(harness: Harness) -> None:
 
 
 def test_a_chain_of_wills_does_not_recurse(broker_harness: Any) -> None:
-    """A chain of wills does not cause recursion. The end of each client publishes a will that makes
-    the next client's queue overflow.
-    """
+    """A chain of wills does not cause recursion. When a client ends, its will makes the next client's queue overflow."""
     config = {"session": {"queue_drop": "disconnect", "queue_messages": 0}}
     harness = broker_harness(config=config)
     count = 400
@@ -182,8 +180,8 @@ def test_nor_does_what_waited(broker_harness: Any, qos: int) -> None:
 
 
 def test_answers_that_wait_for_a_commit_are_bounded() -> None:
-    """The number of answers waiting for a commit is limited. Without a limit, four bytes from a
-    client could cause three hundred bytes of answers while the disk is stuck.
+    """The number of responses waiting for a commit is limited. Without a limit, four bytes from a
+    client could cause three hundred bytes of responses while the disk is stuck.
     """
     store = SlowStore(slow=False)
     with Harness(store=store) as harness:

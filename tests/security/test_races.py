@@ -46,7 +46,7 @@ class Stage:
         self.rest = at_rest(self.harness)
 
     def hold(self, hook: str, times: int = 1) -> None:
-        """Hold back the next `times` calls of a hook."""
+        """Hold back the next `times` calls to a hook."""
         held = self.harness.clock.event()
         self.pending.append(held)
         self.recorder.answer(hook, *[held] * times, None)
@@ -191,7 +191,7 @@ def test_a_permission_that_comes_after_the_reload_is_not_kept() -> None:
 @pytest.mark.parametrize("kind", ["publish", "subscribe", "connect"])
 @pytest.mark.parametrize("end", ["finish", "fail", "never"])
 def test_a_drain_while_a_commit_runs(kind: str, end: str) -> None:
-    """Nothing is acknowledged before it is safe, even while the broker drains."""
+    """Nothing is acknowledged before it is safe, even while the broker is draining."""
     store = SlowStore(slow=False)
     harness = Harness(store=store)
     keeper = harness.connect("keeper", session_expiry_interval=100)

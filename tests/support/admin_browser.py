@@ -66,7 +66,7 @@ class Operated:
         return f"http://127.0.0.1:{self.served.ports['http']}/plugins/admin/"
 
     def ask(self, method: str, path: str, body: Any = None, role: str = "admin") -> Any:
-        """Send a request to the API, and return its answer."""
+        """Send a request to the API, and return its response."""
         headers = {
             "Authorization": f"Bearer {self.tokens[role]}",
             "Content-Type": "application/json",

@@ -1,4 +1,4 @@
-"""A client that exchanges bytes with a broker. It answers nothing by itself.
+"""A client that exchanges bytes with a broker. It does not respond to anything by itself.
 
 It has two transports: a socket (`over_tcp`) and an in-memory connection (`bytememory.in_memory`).
 """
@@ -346,7 +346,7 @@ class ByteClient:
         return found
 
     def _fill(self, done: Callable[[], bool]) -> None:
-        """Receive until `done`, or until nothing more can come."""
+        """Receive until `done`, or until nothing more can arrive."""
         self._arrived += self.transport.poll()
         while not done() and (data := self.transport.wait()):
             self._arrived += data

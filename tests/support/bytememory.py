@@ -1,4 +1,4 @@
-"""Connections in memory for `byteclient.ByteClient`, to the broker of a harness."""
+"""In-memory connections for `byteclient.ByteClient`, to the broker of a harness."""
 
 import io
 from typing import Any

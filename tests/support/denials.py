@@ -1,6 +1,6 @@
 """Every way in which the broker or a plugin can refuse a client.
 
-Each case states which hook refuses, in which broker, and what the client receives. Brokers in memory run the cases with
+Each case states which hook refuses, in which broker, and what the client receives. In-memory brokers run the cases with
 the real plugins. ``python tests/support/denials.py`` writes the resulting tables into
 docs/explanation/who-may-do-what.md.
 """
@@ -85,7 +85,7 @@ class Answering:
 
 @dataclass
 class World:
-    """A broker in memory, the folder with its files, and a recorder of the messages that it publishes."""
+    """An in-memory broker, the folder with its files, and a recorder of the messages that it publishes."""
 
     folder: Path
     harness: Harness
@@ -192,7 +192,7 @@ class Row:
     act: Act
     only_5: bool = False
     waits: bool = False
-    """True if the refusal comes only after an hour."""
+    """True if the refusal happens only after an hour."""
 
 
 def seen(client: MemoryClient) -> str:
@@ -291,7 +291,7 @@ def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
 
 
 def publish(topic: str, times: int = 1, **given: Any) -> Act:
-    """Publish to a topic `times` times. Return the client before it reads the last answer."""
+    """Publish to a topic `times` times. Return the client before it reads the last response."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -322,7 +322,7 @@ def undecided_publish(topic: str) -> Act:
 
 
 def subscribe(filter: str, qos: int | None = None, times: int = 1, **given: Any) -> Act:
-    """Subscribe to a filter `times` times. Return the client before it reads the last answer."""
+    """Subscribe to a filter `times` times. Return the client before it reads the last response."""
 
     def act(world: World, version: int, asked: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)

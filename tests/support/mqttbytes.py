@@ -210,7 +210,7 @@ def pubcomp(packet_id: int, code: int | None = None, properties: bytes = b"") ->
 def subscribe(
     packet_id: int, *filters: tuple[Field, int], level: int = 5, properties: bytes = b""
 ) -> bytes:
-    """Encode SUBSCRIBE. Each filter comes with its options byte."""
+    """Encode SUBSCRIBE. Each filter is paired with its options byte."""
     requests = b"".join(text(name) + bytes((options,)) for name, options in filters)
     return packet(0x82, uint16(packet_id), section(properties, level), requests)
 

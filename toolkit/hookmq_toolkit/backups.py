@@ -38,7 +38,7 @@ class BackupStatus:
 
 @runtime_checkable
 class BackupMaker(Protocol):
-    """Copies the broker's store while the broker runs. Call the methods only on the event loop."""
+    """Copies the broker's store while the broker is running. Call the methods only on the event loop."""
 
     def start(self, target: Path) -> None:
         """Begin a backup to `target`, a new folder. Its parent folders are created. Returns at once.

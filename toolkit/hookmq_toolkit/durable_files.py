@@ -62,7 +62,7 @@ def replacing(
 
     After a crash, `path` is either the complete old file or the complete new one. Inside the block the new file is
     called `part`, by default `path` with ``.new`` appended. A leftover `part` is removed first. If the block raises,
-    `part` is removed and `path` remains unchanged. Without `sync`, the replacement survives the end of the process but
+    `part` is removed and `path` remains unchanged. Without `sync`, the replacement survives a crash of the process but
     not a power cut.
     """
     part = part or path.with_name(path.name + _NEW)

@@ -28,7 +28,7 @@ class StreamConsumer:
 class StreamStatus:
     """The state of a stream.
 
-    - `kind`: a ``log`` keeps messages for a time or up to a size, a ``queue`` until they are delivered.
+    - `kind`: a ``log`` keeps messages for a certain time or up to a certain size, a ``queue`` until they are delivered.
     - `messages`, `bytes`: the messages in the stream, and their approximate size.
     - `oldest`: the approximate age of the oldest message in seconds, or None.
     - `error`: why `consumers` is empty, if they cannot be read.

@@ -1,4 +1,4 @@
-"""Test the HTTP client with a real service: its answers, its failures and its limits."""
+"""Test the HTTP client with a real service: its responses, its failures and its limits."""
 
 import asyncio
 import gzip

@@ -101,7 +101,7 @@ class ConnectionState(ConnectionView):
         """The size of the partial packet; 0 until its header is complete."""
         self.rest: bytes | None = None
         self.rest_at = 0
-        """The start of the next packet in `rest`, the bytes received for a later turn."""
+        """Where the next packet starts in `rest`, the bytes received for a later turn."""
         self.memo: dict[bytes | str, CachedPublish] = NO_MEMO
         """The cached publishes of topics that may take the fast path. A key is the topic: bytes, or text for a
         plugin client."""
@@ -117,7 +117,9 @@ class ConnectionState(ConnectionView):
         self.held: deque[tuple[int, bytes]] | None = None
         self.held_bytes = 0
         self.parked: set[int] | None = None
-        """Packet ids of the client's QoS 2 publishes that wait for room in a journal; None if none has ever waited."""
+        """Packet ids of the client's QoS 2 publishes that are waiting for room in a journal; None if none has ever
+        waited.
+        """
         self.hold_due: Deadline | None = None
         self.writable = True
         self.excess = 0

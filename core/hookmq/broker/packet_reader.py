@@ -35,8 +35,10 @@ _EMPTY: Final = EMPTY
 _READ_BYTES: Final = 65536
 _READ_WORK: Final = 256
 _READ_DELIVERED: Final = 32768
-"""The most work that one connection's bytes may cause per turn, counted in bytes read, steps of `BrokerState.work` and
-packets forwarded as received. The rest waits for the next turn, so that no client delays the others."""
+"""The maximum amount of work that one connection's bytes may cause per turn, counted in bytes read, steps of
+`BrokerState.work` and packets forwarded as received. The rest waits for the next turn, so that no client delays the
+others.
+"""
 _RUN_DELIVERED: Final = 104_000
 """Packets that a run of identical messages may forward before they are counted."""
 

@@ -52,7 +52,7 @@ class Kept(Outgoing):
 
     `rights` is the sum of `Publishers.rights` and `Publisher.rights` when `authorize` was last asked about the
     message. It is negative if the message was denied, and 0 if `authorize` was never asked. The verdict holds until
-    the monotonic time `until`. `asking` lists the sessions that wait for a verdict. A `volatile` message has no
+    the monotonic time `until`. `asking` lists the sessions waiting for a verdict. A `volatile` message has no
     record.
     """
 

@@ -83,7 +83,7 @@ def _watched(
 
 
 class UndecidedWill(Protocol):
-    """A will that waits for a plugin's decision."""
+    """A will waiting for a plugin's decision."""
 
     def ask(self, last: bool = False) -> None:
         """Ask plugins again. Drop the will if this is the `last` attempt and no plugin can decide."""
@@ -226,8 +226,9 @@ class BrokerState:
             Callable[[Message | None, ClientInfo | None, DropReason, Direction, str], None] | None
         )
         self.on_drop = None
-        """Called immediately for every drop, even without a message. The simulator needs this; observers are notified
-        later."""
+        """Called immediately for every drop, even if there is no message. The simulator needs this; observers are
+        notified later.
+        """
         self.on_failure: Callable[[str], None] | None = None
         """Called once when a commit has failed: the server disconnects clients and ends the process."""
 
@@ -422,8 +423,9 @@ class BrokerState:
         self.routes.decides = self._decides if self.hooks.delivers else None
 
     def _decides(self, session: Session, topic: str) -> Calls | None:
-        """Return the calls of `on_deliver` that decide on deliveries of `topic` to `session`, or None if `authorize`
-        decides too."""
+        """Return the calls to `on_deliver` that decide on deliveries of `topic` to `session`, or None if `authorize`
+        decides too.
+        """
         connection = session.connection
         chains = self.chains(session.client.listener) if connection is None else connection.chains
         deciding = chains.authorize[Action.DELIVER]

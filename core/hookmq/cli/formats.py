@@ -13,7 +13,7 @@ from hookmq.model.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message to print. `properties` has the MQTT 5 properties as attributes, under paho's names."""
+    """A message to print. `properties` holds the MQTT 5 properties as attributes, under paho's names."""
 
     topic: str
     payload: bytes

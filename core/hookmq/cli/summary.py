@@ -165,7 +165,7 @@ def _remedy(config: Config, access: list[ListenerAccess]) -> str:
 
 
 def banner(config: Config, hooks: Hooks, addresses: Mapping[str, str]) -> str:
-    """Return the text that `serve` prints when it is ready. `addresses` has the listeners' actual addresses."""
+    """Return the text that `serve` prints when it is ready. `addresses` holds the listeners' actual addresses."""
     from importlib_metadata import version
 
     from hookmq import BUILD

@@ -1,4 +1,4 @@
-"""Bind parsed YAML to types, strictly: without guessing or ignoring keys, and recording the place of every mistake.
+"""Bind parsed YAML to types, strictly: without guessing or ignoring keys, and recording the location of every mistake.
 
 Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
 `frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` or ``"size"``
@@ -151,7 +151,7 @@ def found(node: YamlNode) -> str:
 
 
 class ConfigBinder:
-    """Binds one configuration. `nodes` maps the path of each bound value to its node, which has the place.
+    """Binds one configuration. `nodes` maps the path of each bound value to its node, which records the location.
 
     ``$env`` reads from `environ`, by default the process's environment. ``$file`` is relative to `folder`.
     """
@@ -415,7 +415,7 @@ class ConfigBinder:
     def _refused(
         self, node: YamlNode, names: Sequence[str], path: KeyPath, error: Exception
     ) -> None:
-        """Record that a class refused its values. A ``ValueError("KEY: why")`` is recorded at the place of KEY."""
+        """Record that a class refused its values. A ``ValueError("KEY: why")`` is recorded at the location of KEY."""
         message = error.message if isinstance(error, ConfigError) else str(error)
         hint = error.hint if isinstance(error, ConfigError) else ""
         key, _, rest = message.partition(": ")

@@ -85,7 +85,7 @@ def _kinds(config: Config, offered: tuple[InstalledEntry, ...]) -> dict[str, typ
 
 
 def _fixed(kinds: Mapping[str, type[Plugin]]) -> set[str]:
-    """Return the ids of the plugins that cannot be added, removed or changed while the broker runs."""
+    """Return the ids of the plugins that cannot be added, removed or changed while the broker is running."""
     return {
         name
         for name, kind in kinds.items()

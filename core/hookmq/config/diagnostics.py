@@ -12,8 +12,8 @@ KeyPath = tuple[str | int, ...]
 
 
 class SourcePlace(NamedTuple):
-    """The place where a value was set. `line` and `column` count from 1; 0 means that `source` has
-    no lines.
+    """The location at which a value was set. `line` and `column` count from 1; 0 means that
+    `source` has no lines.
     """
 
     source: str
@@ -33,7 +33,7 @@ NOWHERE = SourcePlace("")
 
 
 class ConfigErrors(ConfigError):
-    """Several mistakes, ordered by their places. The text has one line for each."""
+    """Several mistakes, ordered by location. The text has one line for each."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         one = errors[0]

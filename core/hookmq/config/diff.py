@@ -12,7 +12,7 @@ from hookmq.model.reload_report import ReloadReport, SettingChange
 from hookmq.server.settings import ListenerSettings
 
 RESTART_KEYS: Final = frozenset({"broker.max_topic_levels", "broker.max_write_buffer"})
-"""Core settings that cannot change while the broker runs."""
+"""Core settings that cannot change while the broker is running."""
 LIVE_LISTENER_KEYS: Final = frozenset(
     {
         "mount_point", "versions", "connect_timeout", "connect_bytes", "identity", "max_connections", "close_timeout",

@@ -95,7 +95,7 @@ class Config:
         return tuple((i, entry) for i, entry in enumerate(self.plugins) if entry.enabled)
 
     def error_at(self, path: KeyPath, message: str, hint: str = "") -> ConfigError:
-        """Return a `ConfigError` at the place of `path`. If `path` was not set, use the nearest enclosing value."""
+        """Return a `ConfigError` that points to `path`. If `path` was not set, use the nearest enclosing value."""
         problems = ConfigProblems()
         node = self.origin.document.at(path) if self.origin else YamlNode(None, NOWHERE)
         problems.add(node.place, path, message, hint)

@@ -60,10 +60,11 @@ def build(
     An object in `known` is reused if it has the same id and ``use`` and accepts its new configuration. The caller must
     then call its `PluginInstance.apply`.
 
-    Raises PluginError if a plugin is missing, cannot be imported, requires another `HOOK_API`, or cannot be constructed.
-    Raises one ConfigError with all mistakes in the plugins' configurations. A missing or failing plugin with ``required:
-    false`` is logged and left out, and so is a missing plugin with ``required: if_installed``. A mistake in a
-    configuration always raises, and so does the failure of a plugin that guards the running broker (see `guards`).
+    Raises PluginError if a plugin is missing, cannot be imported, requires another `HOOK_API`, or cannot be
+    constructed. Raises one ConfigError with all mistakes in the plugins' configurations. A missing or failing plugin
+    with ``required: false`` is logged and left out, and so is a missing plugin with ``required: if_installed``. A
+    mistake in a configuration always raises an error, and so does the failure of a plugin that guards the running
+    broker (see `guards`).
     """
     offered = tuple(installed() if among is None else among)
     problems = ConfigProblems()
@@ -114,7 +115,7 @@ def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
 
 
 def not_loaded(config: Config, index: int, error: PluginError) -> ConfigError:
-    """Return `error` of `loaded` for the plugin entry at `index` with its place, and without a secret name."""
+    """Return `error` of `loaded` for the plugin entry at `index` with its location, and without a secret name."""
     path: KeyPath = ("plugins", index)
     node = config.origin.nodes.get((*path, "use")) if config.origin else None
     secret = node is not None and node.secret
@@ -238,7 +239,7 @@ def _config_node(config: Config, index: int) -> YamlNode:
 
 
 def as_node(value: Any) -> YamlNode:
-    """Return a node without a place, for a value that does not come from a file."""
+    """Return a node without a location, for a value that does not come from a file."""
     if isinstance(value, dict | MappingProxyType):
         return YamlNode({str(key): as_node(child) for key, child in value.items()}, NOWHERE)
     if isinstance(value, list | tuple):
@@ -247,7 +248,7 @@ def as_node(value: Any) -> YamlNode:
 
 
 def _located(config: Config, index: int, error: ConfigError) -> PluginError:
-    """Add the key's place to an error that a plugin raised for its configuration."""
+    """Add the key's location to an error that a plugin raised for its configuration."""
     if error.path:
         path = ("plugins", index, "config", *error.path)
         error = config.error_at(path, error.message, error.hint)

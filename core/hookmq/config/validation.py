@@ -1,4 +1,4 @@
-"""Check that the values of a configuration fit together. Record each mistake with its place.
+"""Check that the values of a configuration fit together. Record each mistake with its location.
 
 The checks read the document, not the bound `Config`. They therefore run even if the document has other mistakes, and one
 run shows all of them. Values of the wrong type are skipped, since the binder reports them.

@@ -1,4 +1,4 @@
-"""Parse YAML text into values that have places.
+"""Parse YAML text into values with locations.
 
 Plain scalars follow the core schema of YAML 1.2: ``true``, ``false``, ``null`` and numbers have types, but ``yes``,
 ``on``, ``1:30`` and dates are text. Anchors and aliases are supported; tags are refused. Size, depth and alias expansion
@@ -37,11 +37,11 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(slots=True)
 class YamlNode:
-    """A value and its place.
+    """A value and its location.
 
-    `value` is None, a bool, int, float or str, or a list or dict of nodes. For a dict, `keys` has the places of the keys.
-    For a scalar from outside YAML (the environment, `-o`, a file), `text` is set, and the expected type decides how to
-    read it. A `secret` is never shown. `origin` names the indirection that provided the value.
+    `value` is None, a bool, int, float or str, or a list or dict of nodes. For a dict, `keys` holds the locations of
+    the keys. For a scalar from outside YAML (the environment, `-o`, a file), `text` is set, and the expected type
+    decides how to read it. A `secret` is never shown. `origin` names the indirection that provided the value.
     """
 
     value: Any

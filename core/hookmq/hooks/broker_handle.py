@@ -433,10 +433,10 @@ class BrokerHandle(Protocol):
     def check_configuration(self, text: str) -> Awaitable[ConfigCheck]:
         """Check a configuration document, with the options and the environment of this process. Nothing changes.
 
-        The result has all mistakes with their places, or the changes that a reload of this document would make. All
-        settings are checked, including those of plugins, but no plugin is constructed and no certificate opened: a
-        reload may still refuse the document. The work is done in a thread. Awaiting raises PluginError if the broker
-        has no configuration file, as in tests. Raises PluginError in a thread.
+        The result has all mistakes with their locations, or the changes that a reload of this document would make.
+        All settings are checked, including those of plugins, but no plugin is constructed and no certificate opened:
+        a reload may still refuse the document. The work is done in a thread. Awaiting raises PluginError if the
+        broker has no configuration file, as in tests. Raises PluginError in a thread.
         """
 
     def trace(self, request: TraceRequest) -> Trace:
@@ -445,7 +445,7 @@ class BrokerHandle(Protocol):
         If the request names a client id, user name or address, the trace reports the packets of matching clients in
         both directions. It also reports all hook calls about these clients. If the request names only a topic filter
         or a plugin, the trace reports hook calls and routes for all clients, but no packets. Clients that connect
-        later are traced too. Verdicts that are still cached are forgotten at the start, so that the trace shows each
+        later are traced too. Cached verdicts are discarded when the trace starts, so that the trace shows each
         decision once.
 
         Traces cost nothing while none is running. A traced client does not use the fast path. At most 8 traces run at

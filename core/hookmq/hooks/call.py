@@ -484,4 +484,4 @@ _SETTLED: Final[frozenset[type]] = frozenset(
 )
 """Result types that are never awaitable."""
 _DISPOSED: Final[frozenset[type]] = frozenset({Drop, Handled})
-"""Result types after which a message goes no further, but is still acknowledged."""
+"""Result types after which a message is processed no further, but is still acknowledged."""

@@ -1,7 +1,7 @@
 """Call a chain of `on_publish` on the fast path, which cannot wait for a plugin.
 
-The fast path continues only if every plugin abstains. Any other result goes to `continue_transform`, which completes
-the chain as `run_transform` would, without calling a plugin twice.
+The fast path continues only if every plugin abstains. Any other result is passed to `continue_transform`, which
+completes the chain as `run_transform` would, without calling a plugin twice.
 """
 
 from collections.abc import Callable

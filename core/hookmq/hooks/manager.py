@@ -290,7 +290,7 @@ class Hooks:
         ]
 
     def metrics(self) -> list[Metric]:
-        """Return the counters of all observers, and of the calls of all hooks."""
+        """Return the counters of all observers, and of the calls to all hooks."""
         rows: list[Metric] = [
             ("hookmq_hook_calls_total", labels, float(count)) for labels, count in self.calls()
         ]

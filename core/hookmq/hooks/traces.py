@@ -29,9 +29,9 @@ class TraceRequest:
     texts must not be empty.
 
     - `client_id`, `username`: the client id or user name of the clients to trace.
-    - `address`: the beginning of the addresses of the clients to trace.
+    - `address`: a prefix of the addresses of the clients to trace.
     - `filter`: only events about topics that this topic filter matches.
-    - `plugin`: only calls of the plugin with this plugin id.
+    - `plugin`: only calls to the plugin with this plugin id.
     - `seconds`: the duration, at most an hour.
     - `rate`: the maximum number of events per second, at most 10,000. Further events are skipped and counted.
     - `payloads`: whether events contain the first 512 bytes of each payload.

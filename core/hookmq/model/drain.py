@@ -17,7 +17,7 @@ class DrainRequest:
 
     - `seconds`: the time over which the disconnections are spread, at most an hour.
     - `reference`: the server that clients should use instead; if empty, ``broker.server_reference``.
-    - `moved`: whether clients should use that server from now on, also for later connections. Needs a reference.
+    - `moved`: whether clients should use that server from now on, including for later connections. Needs a reference.
 
     Values outside these limits raise ValueError.
     """

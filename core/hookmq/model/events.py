@@ -79,7 +79,7 @@ class SessionEvent(StrEnum):
 
 
 class EndedBy(StrEnum):
-    """The cause of the end of a connection."""
+    """What ended a connection."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -89,7 +89,7 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DisconnectReason:
-    """The end of a connection.
+    """How a connection ended.
 
     `code` is the reason code that was received or sent. `will` is True if a will was published or
     is still due. `error` describes the failure, if any.

@@ -39,8 +39,8 @@ class Histogram:
     """The values added so far, counted by range. Adding a value does not block, and allocates no more than a number.
 
     `counts` has one count for each bound: the number of values up to this bound and above the previous one. Its last
-    item counts larger values. `sum` is the sum of all values. `exemplars` has the newest exemplar of each range, or is
-    None.
+    item counts larger values. `sum` is the sum of all values. `exemplars` holds the newest exemplar of each range, or
+    is None.
     """
 
     __slots__ = ("bounds", "counts", "exemplars", "sum")

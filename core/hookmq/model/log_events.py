@@ -9,7 +9,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: Final[tuple[LogLevel, ...]] = get_args(LogLevel)
 """The levels of log events, from the least to the most severe."""
 RECENT: Final = 500
-"""How many events the broker remembers for plugins that begin to follow its log."""
+"""How many events the broker remembers for plugins that start following its log."""
 
 
 @dataclass(frozen=True, slots=True)

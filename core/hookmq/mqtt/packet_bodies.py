@@ -226,7 +226,7 @@ def _auth(body: bytes, version: int, limits: PacketLimits, server: bool) -> pack
 
 
 def _code_and_properties(reader: Reader, where: In, limits: PacketLimits) -> tuple[int, Properties]:
-    """Read the end of DISCONNECT or AUTH. The properties, or both fields, may be missing."""
+    """Read the last fields of DISCONNECT or AUTH. The properties, or both fields, may be missing."""
     if reader.pos == reader.end:
         return 0, EMPTY
     code = reader.uint8("reason code")

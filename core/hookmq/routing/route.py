@@ -45,7 +45,7 @@ class Recipient:
         self.remote: Recipient | None = None
         self.plain = False
         self.calls: Calls = ()
-        """The calls of `on_deliver` that decide on each delivery, if the recipient would be plain without them."""
+        """The calls to `on_deliver` that decide on each delivery, if the recipient would be plain without them."""
 
     def merge(self, subscription: Subscription) -> None:
         """Add another subscription of the same session."""
@@ -180,8 +180,8 @@ class WorkCounter(Protocol):
 class RouteCompiler:
     """Creates a broker's routes.
 
-    `decides` returns the calls of `on_deliver` for a topic and a session, or None if `authorize` decides on each delivery
-    too. It is None itself if no plugin decides on deliveries.
+    `decides` returns the calls to `on_deliver` for a topic and a session, or None if `authorize` decides on each
+    delivery too. It is None itself if no plugin decides on deliveries.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class CachedPublish:
         self.single_durable = single_durable
         """Whether the only recipient is plain and durable, and the QoS is 1."""
         self.calls = calls
-        """The calls of `on_publish` that apply to the topic. None of them needs to wait."""
+        """The calls to `on_publish` that apply to the topic. None of them needs to wait."""
         self.told = told
         """Whether a plugin observes the message with `on_published`."""
         self.plain_receivers = plain_receivers

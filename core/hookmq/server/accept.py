@@ -32,7 +32,7 @@ class SocketAcceptor:
     """Accepts connections on `sock` and hands them to protocols made by `make`.
 
     With `settings.proxy_protocol`, it closes connections that lack a header or do not come from a trusted proxy.
-    `transport` has the TLS arguments for `connect_accepted_socket`.
+    `transport` holds the TLS arguments for `connect_accepted_socket`.
     """
 
     def __init__(

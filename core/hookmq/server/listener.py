@@ -34,7 +34,7 @@ class _Acceptor(Protocol):
 class Listener(BaseListener):
     """Accepts connections on one address and passes them to `accept`; an http listener serves `site` instead.
 
-    Once the listener is open, `address` has the actual port. Call all methods on the loop's thread.
+    Once the listener is open, `address` contains the actual port. Call all methods on the loop's thread.
     """
 
     def __init__(

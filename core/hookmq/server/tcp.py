@@ -91,7 +91,7 @@ class _Stream:
     # called by the core: Wire
 
     def write(self, data: bytes) -> None:
-        """Send `data`. The data is ignored while the connection closes."""
+        """Send `data`. The data is ignored while the connection is closing."""
         if not self._closing and self._transport is not None:
             self._transport.write(data)
 

@@ -59,8 +59,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 class Handshake:
     """The TLS handshake of one client on `sock`.
 
-    If it fails, `error` has the reason. `lingering` is then a non-blocking duplicate of the socket, on which the alert
-    was sent. The owner must close it.
+    If it fails, `error` contains the reason. `lingering` is then a non-blocking duplicate of the socket, on which the
+    alert was sent. The owner must close it.
     """
 
     __slots__ = ("error", "lingering", "sock")

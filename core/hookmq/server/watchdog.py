@@ -28,9 +28,7 @@ CodeOwner = Callable[[str], str | None]
 
 
 class BlockedLoop(NamedTuple):
-    """The place where the loop is blocked: the innermost frame in a plugin, or else the innermost
-    frame.
-    """
+    """Where the loop is blocked: the innermost frame in a plugin, or else the innermost frame."""
 
     plugin: str
     """The plugin id."""

@@ -414,7 +414,7 @@ class WebSocketWire:
     # called by the core: Wire
 
     def write(self, data: bytes) -> None:
-        """Send `data` together with this turn's other writes. The data is ignored while the connection closes."""
+        """Send `data` together with this turn's other writes. The data is ignored while the connection is closing."""
         if self._closing or self._gone:
             return
         self._chunks.append(data)

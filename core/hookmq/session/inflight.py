@@ -86,7 +86,7 @@ class Acknowledgement:
 
 
 class QueueOwner(Protocol):
-    """The shared subscription from which a delivery came."""
+    """The shared subscription that a delivery came from."""
 
     owner: str
 

@@ -1,7 +1,7 @@
 """A session: the state that the broker keeps for a client during and between its connections.
 
-This is plain state without a clock or I/O. The queue holds messages that wait for the client: QoS 1 and 2 in order,
-QoS 0 only if configured or while the client is online but slow. The first messages of a durable session's queue are in
+This is plain state without a clock or I/O. The queue holds messages waiting for the client: QoS 1 and 2 in order, QoS
+0 only if configured or while the client is online but slow. The first messages of a durable session's queue are in
 memory. The others (`stored`) remain in the store and are read in pages.
 """
 

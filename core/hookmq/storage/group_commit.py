@@ -48,7 +48,7 @@ def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
 
 
 class GroupCommit:
-    """Collects records, and the calls that wait for their commit.
+    """Collects records, and the calls waiting for their commit.
 
     `failed` is called once, with the reason. `go_on` is called after each commit and must call `flush`, immediately or
     soon after. `clock` returns seconds, for `durations`; commits are not timed without it.
@@ -145,7 +145,7 @@ class GroupCommit:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the running commit began, or 0 if commits are not timed. For calls of `after_commit`."""
+        """Seconds since the running commit began, or 0 if commits are not timed. For calls to `after_commit`."""
         return 0.0 if self._clock is None else self._clock() - self._began
 
     def add(self, record: Record, size: int = 0) -> None:

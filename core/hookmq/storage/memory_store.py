@@ -1,4 +1,4 @@
-"""A store in memory, which is lost when the process ends."""
+"""An in-memory store, which is lost when the process ends."""
 
 from collections.abc import Callable, Iterator, Sequence
 

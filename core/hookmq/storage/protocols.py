@@ -36,7 +36,7 @@ class Store(Protocol):
     """
 
     durable: bool
-    """Whether commits survive the end of the process."""
+    """Whether commits survive the process."""
 
     identity: str
     """The unique id of this data. Another folder or a restored copy has a different id."""

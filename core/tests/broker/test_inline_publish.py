@@ -2,7 +2,7 @@
 took.
 
 Each script is run with a broker that uses the fast path, and with one that does not (``shortcuts``). Clients and
-plugins must receive the same messages from both, and the counters must be equal.
+plugins must receive the same messages from both, and the counters must match.
 """
 
 from collections.abc import Callable

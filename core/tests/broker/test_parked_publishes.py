@@ -1,4 +1,4 @@
-"""Test PUBLISH packets that wait for room in a full journal. They keep their order, their number is limited, and
+"""Test PUBLISH packets waiting for room in a full journal. They keep their order, their number is limited, and
 clients that leave send them again.
 """
 

@@ -253,8 +253,8 @@ def test_what_authorize_refuses(
 def test_a_takeover_while_messages_wait(
     harness: Harness, client: ClientHandle, limits: Limits
 ) -> None:
-    """After a takeover, the new client has the id. No message that the earlier client left waiting is published in its
-    name.
+    """After a takeover, the id belongs to the new client. No message that the earlier client left waiting is published
+    in its name.
     """
     limits.limit.left = 0
     told = [Told(harness, client.publish("t", b"1", 1)) for _ in range(3)]
@@ -334,8 +334,9 @@ def test_a_hook_does_not_move_a_message_to_a_topic_that_its_client_may_not_use(
 def test_a_client_that_ends_while_a_plugin_decides_on_its_message(
     broker_harness: Make,
 ) -> None:
-    """`authorize` was called for this client. The end of the client must neither bypass the verdict nor prevent an
-    allowed publish."""
+    """`authorize` was called for this client. When the client ends, the verdict must not be bypassed, and an
+    allowed publish must not be lost.
+    """
     other = HookRecorder("authorize", id="other")
     harness = broker_harness([HookRecorder(id="gw"), other])
     watcher = harness.connect("watcher")

@@ -183,7 +183,7 @@ def make_disk() -> Disk:
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
-    """Many publishers may be authorized at the same time. Subscribers that wait for the same answer
+    """Many publishers may be authorized at the same time. Subscribers waiting for the same decision
     receive it together.
     """
     rights = Rights(late=True)
@@ -210,7 +210,7 @@ def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
 
 
 def test_changes_while_an_answer_is_awaited(broker_harness: Make) -> None:
-    """Messages may be cleared or replaced, and subscribers may leave, while an answer is awaited.
+    """Messages may be cleared or replaced, and subscribers may leave, while a decision is awaited.
     Nothing wrong is sent, and nothing waits forever.
     """
     rights = Rights(late=True)

@@ -45,7 +45,7 @@ class Kept(MemoryStore):
 
 
 class Watches(Plugin):
-    """A plugin that records every call of a lifecycle hook, and whether the listener's socket exists at that time."""
+    """A plugin that records every call to a lifecycle hook, and whether the listener's socket exists at that time."""
 
     path: pathlib.Path
     told: list[str]

@@ -1,4 +1,4 @@
-"""Test the events that wait for an observer: their limits, and how they are taken in runs."""
+"""Test the events waiting for an observer: their limits, and how they are taken in runs."""
 
 from typing import Any
 

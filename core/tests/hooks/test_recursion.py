@@ -71,8 +71,8 @@ def answering(harness: Harness, name: str) -> Callable[[Message], None]:
 
 @pytest.mark.parametrize("hook", ["on_publish", "on_published"])
 def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: str) -> None:
-    """A loop between plugins ends even if answers take time, because coroutines and observers also
-    pass on the depth.
+    """A loop between plugins ends even if responses take time, because coroutines and observers
+    also pass on the depth.
     """
     pair = [HookRecorder(hook, id="mine"), HookRecorder(hook, id="other")]
     harness = broker_harness(plugins=pair, config={"broker": {"publish_depth": 3}})

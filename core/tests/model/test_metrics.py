@@ -1,6 +1,4 @@
-"""Test the broker's counters: what each one counts, and that the fast path and the slow path count
-alike.
-"""
+"""Test the broker's counters: what each one counts, and that the fast path and the slow path count in the same way."""
 
 from collections.abc import Callable
 

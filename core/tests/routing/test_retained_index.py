@@ -69,7 +69,7 @@ def test_filters_find_what_they_match(filter: str, expected: list[str]) -> None:
 LEVEL = st.sampled_from(["", "a", "b", "c", "d", "e", "f", "$x"])
 SHALLOW = st.lists(LEVEL, min_size=1, max_size=3).map(lambda levels: "/".join(levels) or "a")
 DEEP = st.lists(st.sampled_from("aaab"), min_size=1, max_size=8).map("/".join)
-"""Topics with mostly equal levels, so that runs of levels are split and merged."""
+"""Topics with mostly identical levels, so that runs of levels are split and merged."""
 TOPIC = st.one_of(SHALLOW, DEEP)
 FILTER = st.one_of(
     st.tuples(
@@ -117,7 +117,7 @@ class Search:
     filter: str
     steps: Iterator[tuple[str, int] | None]
     owed: set[str]
-    """Topics that existed at the start of the search and ever since."""
+    """Topics that have existed since the start of the search."""
     handed_out: set[str] = field(default_factory=set)
 
     def step(self, model: dict[str, int]) -> bool:

@@ -343,7 +343,7 @@ def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
 
 
 def served_within(harness: Harness, data: bytes, hostile: MemoryClient, most: int) -> int:
-    """Return how many turns pass until another client, which sends after `data`, gets its answer."""
+    """Return how many turns pass until another client, which sends after `data`, gets its response."""
     other = harness.connect("other")
     hostile.wire.send(data)
     other.wire.send(encode(Pingreq(), 5))

@@ -52,7 +52,7 @@ class Got(NamedTuple):
 
 
 class Side(Protocol):
-    """A connected client of either kind. `codes` has the reason codes of its publishes, in order."""
+    """A connected client of either kind. `codes` holds the reason codes of its publishes, in order."""
 
     session_present: bool
     client_id: str

@@ -76,7 +76,7 @@ class Person:
 
 
 class Recording(MemoryStore):
-    """A store in memory that receives every record, as a store on disk does. Its queues have pages."""
+    """An in-memory store that receives every record, as a store on disk does. Its queues are read in pages."""
 
 
 class Clients(RuleBasedStateMachine):

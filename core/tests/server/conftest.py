@@ -35,7 +35,7 @@ def pytest_asyncio_loop_factories(
 
 
 class FakeConnection:
-    """A connection that records the calls of the listener. `events` contains "pause", "resume" and "closed:WHY".
+    """A connection that records the listener's calls. `events` contains "pause", "resume" and "closed:WHY".
     `heard` is set at each call.
     """
 

@@ -1,5 +1,5 @@
 """Test reloads that a plugin requests. The plugin gets the report or the error, even if other
-requests come in between.
+requests arrive in between.
 """
 
 import asyncio

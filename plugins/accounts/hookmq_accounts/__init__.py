@@ -1,1 +1,1 @@
-"""Users, groups and access rules that change while the broker runs."""
+"""Users, groups and access rules that change while the broker is running."""

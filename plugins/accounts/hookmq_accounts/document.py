@@ -137,7 +137,7 @@ def _check_whole(
 
 
 def _listed(document: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a list in a document, each with its place."""
+    """Return the objects of a list in a document, each with its location."""
     given = document.get(name)
     if given is None:
         return []

@@ -19,7 +19,7 @@ from hookmq_accounts.stored import StoredAccount
 EXAMINED: Final = 1000
 """Maximum number of accounts that one page examines."""
 _ATTEMPTS: Final = 3
-"""How often an import is planned, if other changes come in between."""
+"""How often an import is planned, if other changes are made in between."""
 
 
 class Served(Protocol):

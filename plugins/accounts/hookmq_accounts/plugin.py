@@ -1,4 +1,4 @@
-"""Implement the `accounts` plugin: users and groups with rules, which operators change while the broker runs."""
+"""Implement the `accounts` plugin: users and groups with rules, which operators change while the broker is running."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable

@@ -108,7 +108,7 @@ class StoredAccount:
         return json.dumps(found, ensure_ascii=False).encode()
 
     def changed(self, given: Mapping[str, Any], max_rules: int, where: str = "") -> "StoredAccount":
-        """Return a copy with the given fields. `where` is the place of the fields, for errors. Raises AccountError."""
+        """Return a copy with the given fields. `where` is the location of the fields, for errors. Raises AccountError."""
         made = self
         for name, value in given.items():
             place = where + name

@@ -299,7 +299,7 @@ def test_a_document_is_parsed_and_validated_in_a_thread(
 def test_an_import_takes_in_a_change_that_comes_before_it(
     site: AccountSite, monkeypatch: pytest.MonkeyPatch, changes: int
 ) -> None:
-    """The change comes while a thread validates the document, so the document is validated again."""
+    """The change is made while a thread validates the document, so the document is validated again."""
     before = state(site)
     planned: list[Any] = []
 

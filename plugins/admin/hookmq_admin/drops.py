@@ -1,4 +1,4 @@
-"""Record dropped messages for a while: counts by client and topic, and samples. While nobody asks, it costs nothing."""
+"""Record dropped messages for a while: counts by client and topic, and samples. It costs nothing when unused."""
 
 from collections import deque
 from typing import Any, Final

@@ -10,7 +10,7 @@ from aiohttp import web
 PART: Final = 1 << 16
 """Number of bytes after which other work of the event loop gets a turn. Encoding them takes less than a millisecond."""
 SLICE: Final = 512
-"""Number of values of a list that are encoded in one call, if they are numbers or null."""
+"""Number of list values that are encoded in one call, if they are numbers or null."""
 
 
 async def send(

@@ -15,7 +15,7 @@ from hookmq_admin.tokens import is_token
 
 NAME: Final = "first"
 _LONGEST: Final = 200
-"""Maximum number of bytes of a file that may be replaced."""
+"""Maximum size in bytes of a file that may be replaced."""
 
 
 async def create_first(services: Services, file: str) -> None:

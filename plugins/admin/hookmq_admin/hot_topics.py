@@ -1,4 +1,4 @@
-"""Count the messages of each topic for a while, with a plugin client. While nobody asks, it costs nothing."""
+"""Count the messages of each topic for a while, with a plugin client. It costs nothing when unused."""
 
 from functools import partial
 from secrets import token_hex

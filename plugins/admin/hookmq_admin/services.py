@@ -28,7 +28,7 @@ NO_FIELDS: Final[Fields] = {}
 @dataclass(slots=True)
 class Services:
     """The state of a running plugin. `plugin_id` is the plugin id, and `counts` holds the values of its metrics.
-    Changes with an entity tag hold `changing`, so that no other change comes between the check and the change.
+    Changes with an entity tag hold `changing`, so that no other change happens between the check and the change.
     """
 
     plugin_id: str

@@ -22,7 +22,8 @@ MAX_TEXT: Final = 512
 async def streams(call: Call) -> Any:
     """Return the streams, by plugin in the order of the configuration.
 
-    A plugin that fails, answers too late or has too many streams does not affect the others. `failed` says why.
+    A plugin that fails, responds too late or has too many streams does not affect the others. `failed` says
+    why.
     """
     asked = {
         plugin: asyncio.ensure_future(_Rows(plugin).read(owner))

@@ -143,7 +143,7 @@ class _Source:
 
 
 class _Top:
-    """The interactive screen. Requests run in a thread, so that keys work while the broker does not answer."""
+    """The interactive screen. Requests run in a thread, so that keys work while the broker does not respond."""
 
     def __init__(self, view: View, arguments: argparse.Namespace) -> None:
         self._view = view

@@ -27,7 +27,7 @@ class TopCounts:
         self._capacity = capacity
         self._found: dict[str, Counted] = {}
         self._heap: list[tuple[int, str]] = []
-        """(count, key) with counts that may be too low: they are corrected when they come first."""
+        """(count, key) with counts that may be too low: they are corrected when they reach the top of the heap."""
         self.total = 0
 
     def add(self, key: str, count: int = 1, size: int = 0) -> None:

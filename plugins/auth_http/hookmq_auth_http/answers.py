@@ -11,7 +11,7 @@ from hookmq.plugin import Accept, Allow, ConfigError, Deny, Limits, ReasonCode
 from hookmq_toolkit.rules import Rules, rules_from_lists
 
 MAX_REASON: Final = 200
-"""Maximum number of characters of a reason that is sent to a client."""
+"""Maximum number of characters in a reason that is sent to a client."""
 PERMISSIONS: Final = "permissions"
 SUPERUSER: Final = "superuser"
 

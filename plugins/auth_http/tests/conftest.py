@@ -1,4 +1,4 @@
-"""A real HTTP service on the loopback address with answers that tests choose, and plugins that query it."""
+"""A real HTTP service on the loopback address with responses that tests choose, and plugins that query it."""
 
 import asyncio
 import json

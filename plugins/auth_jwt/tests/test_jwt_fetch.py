@@ -1,6 +1,4 @@
-"""Test fetching from a real server that is fast, slow, down or redirecting, or sends wrong or huge
-answers.
-"""
+"""Test fetching from a real server that is fast, slow, down or redirecting, or sends wrong or huge responses."""
 
 import gzip
 import socket

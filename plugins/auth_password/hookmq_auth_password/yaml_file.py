@@ -282,7 +282,7 @@ def remove(text: str, source: str, name: str) -> str:
 
 
 def _written(text: str, position: int) -> int:
-    """Return the end of the text before `position`, without line breaks: a block scalar ends on the next line."""
+    """Return where the text before `position` ends, without line breaks: a block scalar ends on the next line."""
     while position and text[position - 1] in " \n":
         position -= 1
     return position

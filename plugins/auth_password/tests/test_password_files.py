@@ -423,7 +423,7 @@ def test_writers_wait_for_each_other(file: Path) -> None:
 def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that waits for another writer locks the new file that the writer put in place, not the old file."""
+    """A process waiting for another writer locks the new file that the writer put in place, not the old file."""
     tried: queue.SimpleQueue[int] = queue.SimpleQueue()
     real = fcntl.flock
 

@@ -1,4 +1,4 @@
-"""The parent process. It starts the others, begins the load, watches progress, and decides when to stop."""
+"""The parent process. It starts the others, starts the load, watches progress, and decides when to stop."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ POINT: Final = 0.5
 LINGER: Final = 0.15
 """Seconds to listen for duplicates after everything has arrived."""
 AHEAD: Final = 0.05
-"""Seconds between the start order and the actual start, so that all processes start together."""
+"""Seconds between the order to start and the actual start, so that all processes start together."""
 
 
 class Point(NamedTuple):

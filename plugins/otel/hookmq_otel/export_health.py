@@ -1,4 +1,4 @@
-"""Log when exports begin to fail, and when they work again."""
+"""Log when exports start to fail, and when they work again."""
 
 import logging
 from collections.abc import Callable

@@ -129,7 +129,7 @@ class OtelPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Export the remaining spans and metrics. A collector that does not answer gets at most `timeout`."""
+        """Export the remaining spans and metrics. A collector that does not respond gets at most `timeout`."""
         for timer in self._timers.values():
             timer.cancel()
         spans, metrics = self._spans, self._metrics

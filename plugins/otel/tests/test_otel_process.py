@@ -1,4 +1,4 @@
-"""Test traces of a broker that runs as a process: its event loop continues while the collector does not answer."""
+"""Test traces of a broker that runs as a process: its event loop keeps running while the collector does not respond."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ STORED = """
 
 
 def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
-    """The collector also answers the webhook, whose requests have the trace context of their message."""
+    """The collector also answers the webhook, whose requests carry the trace context of their message."""
     with collecting() as collector:
         text = (CONFIG + STORED).format(url=collector.url, folder=tmp_path)
         (tmp_path / "hookmq.yaml").write_text(text)

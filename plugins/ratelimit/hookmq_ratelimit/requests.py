@@ -9,7 +9,7 @@ UNBAN: Final = "ratelimit.unban"
 
 
 class BanRequest(NamedTuple):
-    """A client id to ban for a time."""
+    """A client id to ban, and for how long."""
 
     client_id: str
     seconds: float

@@ -94,7 +94,7 @@ class Toll(PublishLimit):
     def late(self, now: float, size: int, passed: Sequence[Bucket]) -> list[tuple[Bucket, float]]:
         """Return the buckets that have too few tokens, each with the seconds until it has enough.
 
-        Other messages that wait for a bucket are served first, unless this message has already waited for it (`passed`).
+        Other messages waiting for a bucket are served first, unless this message has already waited for it (`passed`).
         """
         found = []
         for bucket in self.buckets:

@@ -1,4 +1,4 @@
-"""Test simultaneous wrong passwords with a plugin that answers slowly."""
+"""Test simultaneous wrong passwords with a plugin that responds slowly."""
 
 from typing import Any
 

@@ -22,8 +22,9 @@ class Aggregator:
     """Decides which events are written.
 
     In each `period`, the first `burst` events with the same name and source are written one by one. The others become
-    one record at the end of the period. At most `rate` records a second are written in all; further ones are counted.
-    Memory is bounded by `sources`: if there are more, the oldest are written at once. `now` is a monotonic time.
+    one record at the end of the period. At most `rate` records a second are written in total; further ones are
+    counted. Memory is bounded by `sources`: if there are more, the oldest are written at once. `now` is a monotonic
+    time.
     """
 
     def __init__(self, burst: int, period: float, rate: float, sources: int) -> None:

@@ -55,7 +55,7 @@ class LogFile:
     """Appends lines to `path` and keeps `files` older files of up to `max_bytes`, as PATH.1 to PATH.N.
 
     If the disk is slower than the events, or fails, lines are dropped and counted in `dropped`. `report` is called with
-    the error when writing begins to fail, and with None when it works again.
+    the error when writing starts to fail, and with None when it works again.
     """
 
     def __init__(

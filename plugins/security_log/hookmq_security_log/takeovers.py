@@ -42,7 +42,7 @@ class Takeovers:
         return True
 
     def opened(self, client_id: str, host: str) -> str:
-        """Note that a connection from `host` has the session now. Return the address of the connection that lost it,
+        """Note that a connection from `host` now has the session. Return the address of the connection that lost it,
         or '' if that address is the same or unknown.
         """
         found = self._sessions.get(client_id)

@@ -1,4 +1,4 @@
-"""Test backups as a service: progress, result, failures, and the end of the broker."""
+"""Test backups as a service: progress, result, failures, and a broker that stops."""
 
 import fcntl
 import os

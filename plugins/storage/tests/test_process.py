@@ -1,4 +1,4 @@
-"""Test the writer process: large frames, a limited log, and the end of either process."""
+"""Test the writer process: large frames, a limited log, and what happens when either process ends."""
 
 import asyncio
 import os
@@ -60,7 +60,7 @@ def pid_of(store: SQLiteStore) -> int:
 def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The end of the process is noticed after its last answer, even if the process left data unread. The kernel then
+    """The process's exit is noticed after its last answer, even if the process left data unread. The kernel then
     reports an error, and uvloop calls back only once. This happens when the disk fails during commits.
     """
     ours, theirs = socket.socketpair()

@@ -1,6 +1,7 @@
 """Databases of every older version (`versions/N.sql`) are migrated to this version without loss.
 
-The tables and indexes equal those of a new database. `versions/N.jsonl` contains the expected data.
+The tables and indexes are the same as in a new database. `versions/N.jsonl` contains the expected
+data.
 """
 
 import sqlite3

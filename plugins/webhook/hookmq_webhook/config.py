@@ -123,7 +123,7 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class DeadLetterConfig:
-    """The place where events that are given up are stored."""
+    """Where to store events that are given up."""
 
     path: Path | None = setting(
         None, "folder of the file; default: dead in the outbox's folder, none with best_effort"

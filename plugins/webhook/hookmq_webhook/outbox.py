@@ -97,7 +97,7 @@ class Outbox:
         self._unread = 0
         """Total size in bytes of the events that have not been read yet."""
         self._added = self._written_to = 0
-        """Bytes ever added, and the number of those bytes that are on disk."""
+        """Total bytes added so far, and how many of them are on disk."""
         self._size = 0
         self._ages = Ages()
         self._fill = Fill(self._say_fill)

@@ -1,4 +1,4 @@
-"""A real HTTP service on the loopback address with answers that tests choose."""
+"""A real HTTP service on the loopback address with responses that tests choose."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class Receiver:
         return found
 
     async def wait(self, until: Callable[[], bool], seconds: float = 60) -> None:
-        """Wait until `until()` is true. It is checked after each request and each answer."""
+        """Wait until `until()` is true. It is checked after each request and each response."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(until)
 

@@ -54,7 +54,7 @@ class TestContract(PluginContract):
 
 
 class Service:
-    """A replacement for the sender. `answer` is the answer of the service."""
+    """A replacement for the sender. `answer` is the service's response."""
 
     made: "list[Service]" = []
 

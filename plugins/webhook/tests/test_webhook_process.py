@@ -1,4 +1,4 @@
-"""Test the sending process: its input, its answers, and its restart after it dies."""
+"""Test the sending process: its input, its responses, and its restart after it dies."""
 
 import asyncio
 import os

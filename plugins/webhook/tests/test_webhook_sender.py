@@ -1,4 +1,4 @@
-"""Test requests to a real service: their contents, the meaning of answers, and forbidden addresses."""
+"""Test requests to a real service: their contents, the meaning of responses, and forbidden addresses."""
 
 import asyncio
 import base64

@@ -91,8 +91,8 @@ def test_a_batch_that_is_appended_twice() -> None:
 
 
 def test_a_log_that_began_anew_without_notice() -> None:
-    """The check finds the losses of a reader that ignores log_id. It skips messages of a new log,
-    because it has already read their offsets.
+    """The check finds the messages lost by a reader that ignores log_id. It skips messages of a new
+    log, because it has already read their offsets.
     """
     known = topics()
     before = rows(*every(known, 1, 2, 3, 4, 5, 6))

@@ -99,7 +99,7 @@ def receiving(recorder: Recorder, seed: int) -> Iterator[int]:
 def record(
     work: Path, messages: int, lives: int, environ: dict[str, str] | None = None
 ) -> Recording:
-    """Record some broker processes, with the marks of their publishers and receiver."""
+    """Record several broker processes, with the marks of their publishers and receiver."""
     recorder = Recorder(work / "disk", work)
     config = work / "hookmq.yaml"
     number = 0

@@ -1,4 +1,4 @@
-"""Connections in memory to a restarted broker, and fields of packets."""
+"""In-memory connections to a restarted broker, and fields of packets."""
 
 import mqttbytes as m
 from byteclient import ByteClient
@@ -7,7 +7,7 @@ from hookmq_testing import Harness
 
 
 def memory_line(harness: Harness) -> ByteClient:
-    """Connect to the broker of a harness. A call that waits advances its clock by one second."""
+    """Connect to the broker of a harness. Waiting advances its clock by one second."""
     return ByteClient(MemoryTransport(harness, patience=1.0))
 
 

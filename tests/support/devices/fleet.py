@@ -1,4 +1,4 @@
-"""Devices: MQTT 5 clients that reconnect any number of times and publish messages that identify themselves."""
+"""Devices: MQTT 5 clients that reconnect as often as necessary and publish messages that identify themselves."""
 
 import asyncio
 import json

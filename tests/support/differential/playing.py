@@ -15,7 +15,7 @@ from byteclient import ByteClient, SocketTransport
 from differential.telling import Teller, arranged
 
 PATIENCE = 60.0
-"""Seconds that a broker may take to answer. Only a failure takes this long."""
+"""Seconds that a broker may take to respond. Only a failure takes this long."""
 Step = dict[str, list[str]]
 Script = Callable[["Play"], None]
 
@@ -161,8 +161,8 @@ class Play:
         self._collect(False)
 
     def until_gone(self, name: str, text: str, *packets: bytes) -> None:
-        """Play one step: repeat packets until the answer no longer contains `text`. Only the last
-        answer is recorded.
+        """Play one step: repeat packets until the response no longer contains `text`. Only the last
+        response is recorded.
         """
         client = self.clients[name]
         limit = time.monotonic() + PATIENCE

@@ -7,8 +7,8 @@ One subscriber is always online, one comes and goes, and one is mostly offline. 
 still exist two rounds later, and six clients with wills, two of which have no persistent session.
 
 The broker is killed after a random number of acknowledgements, with or without its storage writer. Sometimes it is
-killed again while it starts. One seed determines all choices, but the exact moment of a kill also depends on the
-machine.
+killed again while it is starting. One seed determines all choices, but the exact moment of a kill also depends on
+the machine.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ EACH = 300
 STUCK = 60.0
 """Seconds without an acknowledgement after which the broker is considered dead."""
 EARLY = 0.15
-"""Probability that a broker is killed again while it starts."""
+"""Probability that a broker is killed again while it is starting."""
 FETCH = 25
 """Rounds after which the offline subscriber fetches its queue. Otherwise a long run would measure long queues."""
 MOURNED = (

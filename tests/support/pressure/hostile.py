@@ -57,7 +57,7 @@ CONFIG = MEMORY.replace("broker: {", "broker: {hold_timeout: 5s, ", 1)
 
 
 class Attacker:
-    """An MQTT 5 client that sends bytes and does not read the answers."""
+    """An MQTT 5 client that sends bytes and does not read the responses."""
 
     def __init__(self, client: AsyncioClient) -> None:
         self.client = client

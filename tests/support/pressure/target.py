@@ -71,7 +71,7 @@ class Target:
         }
 
     def objects(self) -> int:
-        """Return the number of objects that the garbage collector tracks, less those that existed at the start. This
+        """Return the number of objects that the garbage collector tracks, minus those that existed at startup. This
         call blocks.
         """
         self.served.signal(signal.SIGUSR1)

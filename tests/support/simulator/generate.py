@@ -18,7 +18,7 @@ SHARED: Final = ("s/0", "s/1")
 SPECIAL: Final = ("deny/0", "drop/0", "boom/0", "mv/t/0", "echo/0")
 FILTERS: Final = ("t/#", "t/0", "t/+", "t/1/#", "t/+/x", "r/#", "r/+", "r/0", "e/#")
 SHARES: Final = ("$share/g/s/0", "$share/h/s/1")
-"""Shared filters that overlap with no other filter, so that a copy's topic tells which subscription it came from."""
+"""Shared filters that overlap with no other filter, so that a copy's topic shows which subscription it came from."""
 CELLS: Final = 75
 RUDE: Final = (
     "cell", "cell", "cell", "cell", "garbage", "acks", "ids", "steal", "flood", "vanish", "slow", "huge", "mutate",
@@ -239,7 +239,7 @@ class _Script:
         return tuple(sorted(steps, key=lambda step: step.at))
 
     def _aside(self, at: float) -> float:
-        """Return `at`, or a moment up to 0.1 s later, when the effects of the step at `at` may still be in progress."""
+        """Return `at`, or a time up to 0.1 s later, when the effects of the step at `at` may still be in progress."""
         return at if self.random.random() < 0.3 else round(at + self.random.random() * 0.1, 4)
 
     def _times(self, count: int) -> list[float]:

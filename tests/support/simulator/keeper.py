@@ -100,7 +100,7 @@ class Keeper:
         runtime.spawn(wait(), lambda result, error: None)
 
     def called(self, key: str, data: bytes, broker: BrokerHandle) -> None:
-        """Check a call of `on_timer` and note it in the plugin's state. The hook returns at once."""
+        """Check a call to `on_timer` and note it in the plugin's state. The hook returns at once."""
         self.calls += 1
         found = self.now.get((_TIMERS, key))
         if found is None or found[0] != data:

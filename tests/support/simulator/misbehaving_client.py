@@ -276,7 +276,7 @@ class Rude:
         self._connect(say, expiry=5)
 
     def slow(self) -> None:
-        """Subscribe to everything and read nothing for some time."""
+        """Subscribe to everything and read nothing for a while."""
 
         def say() -> None:
             self._send(Subscribe(9, (SubscribeRequest("#", self.random.randrange(3)),)))

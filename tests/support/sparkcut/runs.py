@@ -92,7 +92,7 @@ class Reader:
 
 
 def rows_of(data: bytes) -> Iterator[Row]:
-    """Yield the rows of an answer."""
+    """Yield the rows of a response."""
     at = 0
     while at < len(data):
         length = block.read_head(data, at).length
@@ -106,7 +106,7 @@ def _rows(one: block.Block) -> Iterator[Row]:
 
 
 def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
-    """Record some broker processes with their publisher and reader.
+    """Record several broker processes with their publisher and reader.
 
     Each process ends by a stop, because the last writes of a killed process cannot be recorded reliably.
     """

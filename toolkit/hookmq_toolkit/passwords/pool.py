@@ -27,7 +27,7 @@ class Pool:
     """Runs at most `threads` calls at the same time, while at most `queue` wait. Call the methods
     on the event loop's thread.
 
-    Each host has its own queue, and the queues take turns. If all places are taken, a new call
+    Each host has its own queue, and the queues take turns. If the queue is full, a new call
     replaces the last call in the longest queue, provided that queue is longer than its own. One
     host therefore cannot lock others out, however many connections it opens.
     """
@@ -51,7 +51,7 @@ class Pool:
     def submit(self, host: str, call: Callable[[], Any], done: Done) -> Cancel:
         """Run `call` in a thread and pass its result to `done`. Return a function that cancels it. Raise Busy.
 
-        `done` receives `Busy` if the call loses its place in the queue. After it is cancelled, `done` is not called. A
+        `done` receives `Busy` if the call is replaced in the queue. After it is cancelled, `done` is not called. A
         waiting call then never runs; a running call continues, but its result is ignored.
         """
         job = _Job(call, done, host)

@@ -22,8 +22,8 @@ class Rule:
 
     `qos` is the highest QoS to which the rule applies, or None for all. `retain` is the RETAIN flag
     to which it applies, or None for both. The rule with the lowest `order` decides; among equals,
-    the first one. `source` is the place where the rule was defined, for logs and reasons:
-    ``acl.yaml:12``, ``claim acl.publish[0]``.
+    the first one. `source` is where the rule was defined, for logs and reasons: ``acl.yaml:12``,
+    ``claim acl.publish[0]``.
     """
 
     allow: bool

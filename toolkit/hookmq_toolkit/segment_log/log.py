@@ -59,7 +59,7 @@ class SegmentLog:
     """A segmented log in a folder; see the module docstring.
 
     A new segment begins after `segment_size` bytes. Without `sync`, a flush writes without fsync: the records survive
-    the end of the process but not a power cut. Without `verify`, `open` checks payloads only in the last segment; the
+    a crash of the process but not a power cut. Without `verify`, `open` checks payloads only in the last segment; the
     others are checked when they are read. With `salvage`, `open` skips damage that no crash can cause, instead of
     refusing the log. `read` still stops at damage, and `next_good` returns the record to continue from.
     """

@@ -164,7 +164,7 @@ def drain_queue(state: BrokerState, session: Session) -> None:
 
 
 def pause(session: Session) -> None:
-    """Hold the session's messages until a matching call of `unpause`."""
+    """Hold the session's messages until a matching call to `unpause`."""
     session.paused += 1
     update_write_state(session)
 
@@ -181,9 +181,9 @@ def unpause(state: BrokerState, session: Session) -> None:
 Found = tuple[Outgoing, Subscription]
 _NOTHING: Final = Outgoing(Message("", b""))
 WAITING: Final[Found] = (_NOTHING, Subscription("", ""))
-"""The result of a retained-message search that waits for a plugin."""
+"""The result of a retained-message search that is waiting for a plugin."""
 DRAINED: Final = 256
-"""Steps (`BrokerState.work`) that one call of `drain_queue` may take."""
+"""Steps (`BrokerState.work`) that one call to `drain_queue` may take."""
 RETAINED_SLICE: Final = 256
 """Retained messages to examine per turn for one session, so that fetching many does not stall other clients."""
 _SKIPPED: Final = 8

@@ -146,6 +146,6 @@ def _both(
     state: BrokerState,
     session: Session,
 ) -> None:
-    """Call two functions that wait for the same page."""
+    """Call two functions waiting for the same page."""
     first(state, session)
     second(state, session)

@@ -194,7 +194,7 @@ def _look_again(
 def _call_on_page(
     state: BrokerState, session: Session, then: Callable[[BrokerState, Session], None]
 ) -> None:
-    """Call the function that waits for the page: `Session.on_page`, or `then` if it is not set."""
+    """Call the function waiting for the page: `Session.on_page`, or `then` if it is not set."""
     waiting, session.on_page = session.on_page or then, None
     waiting(state, session)
 

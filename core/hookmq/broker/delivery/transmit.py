@@ -41,7 +41,7 @@ def has_room(session: Session) -> bool:
 
 
 def first_in_line(session: Session) -> bool:
-    """Return whether a new message may be sent without overtaking one that waits for the client."""
+    """Return whether a new message may be sent without overtaking one already waiting for the client."""
     return not session.queued and not session.resend
 
 

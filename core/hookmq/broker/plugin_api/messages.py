@@ -19,11 +19,11 @@ from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import Queued
 
 EXAMINED: Final = MAX_LIMIT
-"""Maximum number of packet ids that one call of `inflight` examines."""
+"""Maximum number of packet ids that one call to `inflight` examines."""
 PAGE_BYTES: Final = 4 << 20
 """Maximum number of bytes to read from the store for one page, unless the first message is larger."""
 PAUSES: Final = 32
-"""Number of times that one call of `retained` continues a paused search. A search pauses after `retained_index.PACE`
+"""Number of times that one call to `retained` continues a paused search. A search pauses after `retained_index.PACE`
 nodes.
 """
 

@@ -137,7 +137,7 @@ class PublishPipeline:
         self.guarded = False
         """Whether `_go_on` catches internal errors."""
         self.returned = False
-        """Whether `run` has returned, so that the result goes to `done`."""
+        """Whether `run` has returned, so that the result is passed to `done`."""
         self.step: Cancel | None = None
         self.cancelled = False
         self.full: tuple[BoundedJournal, ...] = ()

@@ -91,7 +91,7 @@ class ConnectionTap:
         self._reroute()
 
     def _reroute(self) -> None:
-        """Compile the routes to the client again, because they contain the client's calls of `on_deliver`."""
+        """Compile the routes to the client again, because they contain the client's calls to `on_deliver`."""
         session = self.connection.session
         if session is not None and self.connection.delivers:
             self._state.reroute(session)

@@ -166,8 +166,8 @@ def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
 
 
 def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
-    """The broker stops reading from a slow reader, and later closes the connection. Otherwise, its answers would
-    accumulate without limit.
+    """The broker stops reading from a slow reader, and later closes the connection. Otherwise, its responses
+    would accumulate without limit.
     """
     harness = broker_harness(config={"broker": {"max_write_buffer": 1024, "hold_timeout": 30}})
     client = harness.connect("c", high_water=10)

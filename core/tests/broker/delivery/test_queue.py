@@ -162,7 +162,7 @@ def test_messages_read_from_the_store_have_their_current_subscription(broker_har
 
 
 def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
-    """A full queue drops one of its own messages to make room. QoS 0 messages that wait for the slow client are not
+    """A full queue drops one of its own messages to make room. QoS 0 messages waiting for the slow client are not
     dropped.
     """
     session = {"queue_messages": 2, "queue_drop": "oldest"}
@@ -216,7 +216,7 @@ def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: 
 
 
 def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
-    """A QoS 0 message overtakes a message that waits for a shared subscription, because it needs no
+    """A QoS 0 message overtakes a message waiting for a shared subscription, because it needs no
     room in the window.
     """
     harness = broker_harness()
@@ -242,7 +242,7 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
 
 
 def test_queues_and_packet_ids_are_not_recorded_in_a_store_in_memory(broker_harness: Make) -> None:
-    """With a store in memory, a queued or in-flight message exists only in the session. The store does not copy it."""
+    """With an in-memory store, a queued or in-flight message exists only in the session. The store does not copy it."""
     harness = broker_harness(config={"session": {"queue_page": 1}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 2)

@@ -85,7 +85,7 @@ def test_queued_behind_a_full_window(harness: Harness, qos: int, kept: bool) -> 
 
 
 def test_queued_for_a_slow_reader(harness: Harness) -> None:
-    """QoS 0 messages that wait for a slow reader expire as well."""
+    """QoS 0 messages waiting for a slow reader expire as well."""
     client = harness.connect("c", high_water=10)
     client.subscribe("t", 1)
     publisher = harness.connect("p")

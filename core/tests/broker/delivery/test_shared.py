@@ -185,7 +185,7 @@ def test_the_first_with_room_takes_it(harness: Harness) -> None:
 
 
 def test_nobody_overtakes_the_group(harness: Harness) -> None:
-    """New messages for a shared subscription wait behind those that already wait."""
+    """New messages for a shared subscription wait behind those already waiting."""
     one, two = members(harness, 2, 1, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     with harness.together():
@@ -402,7 +402,7 @@ def test_started_qos_2_ends_with_its_session(harness: Harness, kept: bool) -> No
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_refused_goes_to_nobody_else(harness: Harness, qos: int) -> None:
-    """[MQTT-4.8.2-6], edge case 33: a refused message goes to no other member."""
+    """[MQTT-4.8.2-6], edge case 33: a refused message is not sent to another member."""
     one = harness.connect("m0", auto_ack=False)
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")

@@ -159,9 +159,7 @@ def test_also_after_a_restart(broker_harness: Make, recorder: HookRecorder) -> N
 def test_re_authentication_as_another_user_transfers_the_session(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    """If a client reauthenticates as another user, the session then belongs to that user, also in
-    the store.
-    """
+    """If a client reauthenticates as another user, the session then belongs to that user, including in the store."""
     harness = broker_harness([recorder], config=REPLACE, store=DurableStore())
     recorder.answer("on_auth", Accept("first"))
     client = harness.connect("c", authentication_method="m", session_expiry_interval=100)

@@ -132,7 +132,7 @@ def test_retain_handling(harness: Harness, handling: int, again: int, rap: bool)
     """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edge cases 25 and 26: in retained messages sent
     after a SUBSCRIBE, RETAIN is 1 regardless of Retain As Published.
 
-    "New" means new to the session, also after a reconnect or UNSUBSCRIBE.
+    "New" means new to the session, including after a reconnect or UNSUBSCRIBE.
     """
     harness.connect("p").publish("t", b"x", 1, retain=True)
     sent = [("t", b"x", 1, True)]

@@ -1,4 +1,4 @@
-"""Tests of the journal: the contract of every journal, torn files, and acknowledgements that wait for the file."""
+"""Tests of the journal: the contract of every journal, torn files, and acknowledgements waiting for the file."""
 
 import os
 from collections.abc import Callable

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Send the request, and print the answer."""
+    """Send the request, and print the response."""
     request = urllib.request.Request(f"{arguments.url}/{quote(arguments.name, '')}", method="POST")
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
