@@ -17,7 +17,7 @@ from pyspark_mqtt.schema import Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VALIDITY, OFFSETS, DATA, KEY_OFFSETS, KEY_DATA, VALUE_OFFSETS, VALUE_DATA = range(7)
+VALIDITY, OFFSETS, DATA, KEY_OFFSETS, KEY_DATA, VALUE_OFFSETS, VALUE_DATA, INDICES = range(8)
 IDS = {
     "timestamp": 1, "topic": 2, "payload": 3, "qos": 4, "retain": 5, "client_id": 6, "content_type": 7,
     "response_topic": 8, "correlation_data": 9, "headers": 10, "offset": 11,
@@ -86,7 +86,7 @@ def batches(
         batch = _batch(block, schema, first, wanted.end, log_id)
         if not batch.num_rows:
             continue
-        size = len(block.data)
+        size = max(1, batch.nbytes)
         if held and (held_rows + batch.num_rows > rows or held_bytes + size > BATCH_BYTES):
             yield joined()
             held, held_rows, held_bytes = [], 0, 0
@@ -110,7 +110,7 @@ def _batch(block: Block, schema: pa.Schema, first: int, end: int, log_id: str) -
         arrays = [_array(block, data, field, log_id) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         batch.validate()
-    except (pa.ArrowException, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise MqttError(
             f"The block at offset {block.base} of partition {block.partition} is malformed ({error})."
         ) from None
@@ -128,7 +128,12 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
 
     def part(role: int) -> Any:
         found = block.buffers.get((column, role))
-        return None if found is None else data.slice(*found)
+        if found is None:
+            return None
+        size = block.sizes.get((column, role))
+        if size is None:
+            return data.slice(*found)
+        return pa.Codec("zstd").decompress(data.slice(*found), decompressed_size=size)
 
     if field.name == "partition":
         return pa.repeat(_scalar(pa.int32(), block.partition.to_bytes(4, "little")), count)
@@ -151,9 +156,25 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
     if field.name in ("timestamp", "offset"):
         return pa.Array.from_buffers(field.type, count, [None, part(DATA)])
     nulls = block.nulls.get(column, 0)
+    if (column, INDICES) in block.buffers:
+        return _dictionary(part, count, field.type, nulls)
     return pa.Array.from_buffers(
         field.type, count, [part(VALIDITY), part(OFFSETS), part(DATA)], null_count=nulls
     )
+
+
+def _dictionary(part: Any, count: int, kind: pa.DataType, nulls: int) -> pa.Array:
+    """Return the values of a column that is stored as a dictionary."""
+    import pyarrow as pa
+
+    places = part(OFFSETS)
+    values = pa.Array.from_buffers(kind, places.size // 4 - 1, [None, places, part(DATA)])
+    indices = [part(VALIDITY), part(INDICES)]
+    array = pa.DictionaryArray.from_buffers(
+        pa.dictionary(pa.int32(), kind), count, indices, values, null_count=nulls
+    )
+    array.validate(full=True)
+    return array.dictionary_decode()
 
 
 def _scalar(kind: pa.DataType, data: bytes) -> pa.Scalar:

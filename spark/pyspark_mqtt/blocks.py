@@ -1,7 +1,7 @@
-"""Find and check the blocks of the read API, version 1, in a stream of bytes. It does not copy data or need Arrow."""
+"""Find and check the blocks of the read API in a stream of bytes. It does not copy data or need Arrow."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from zlib import crc32
 
@@ -9,8 +9,11 @@ from pyspark_mqtt.errors import MqttError, UnreachableError
 
 HEADER = Struct("<4sIQHHIQQIIqq")
 ENTRY = Struct("<HHIQQ")
+PACKED_ENTRY = Struct("<HHIQQII")
 MAGIC = b"HqAB"
-VERSION = 1
+VERSION = 2
+"""The newest version of blocks that this reader knows. Buffers of version 2 may be compressed with Zstandard."""
+ZSTD = 1
 SPARSE = 1
 LONGEST = 2**31 + 2**20
 PIECE = 1 << 22
@@ -22,7 +25,7 @@ class Block:
     """Rows of a partition, in columns, with ``base`` <= offset < ``end``. A block has gaps only if it is sparse.
 
     ``buffers`` contains parts of ``data`` by (column, role). ``nulls`` contains the number of nulls of each column
-    that has any.
+    that has any. ``sizes`` contains the size of each compressed buffer after decompression.
     """
 
     partition: int
@@ -33,6 +36,7 @@ class Block:
     data: memoryview
     buffers: dict[tuple[int, int], tuple[int, int]]
     nulls: dict[int, int]
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 def split(read: Callable[[int], bytes]) -> Iterator[Block]:
@@ -66,9 +70,9 @@ def _length(view: memoryview, at: int) -> int:
             f"The answer holds no blocks of messages (it begins {bytes(view[at : at + 8])!r}): is `url` "
             "the address of the broker's read API?"
         )
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise MqttError(
-            f"The broker sends blocks of version {version}, this reader knows {VERSION}: "
+            f"The broker sends blocks of version {version}, this reader knows 1 to {VERSION}: "
             "upgrade pyspark-mqtt on the driver and all executors."
         )
     if not HEADER.size <= length <= LONGEST:
@@ -78,20 +82,30 @@ def _length(view: memoryview, at: int) -> int:
 
 def parse(view: memoryview) -> Block:
     """Decode one complete block. Raises UnreachableError if its checksum is wrong or its table is invalid."""
-    _, crc, length, _, entries, partition, base, end, count, flags, _, _ = HEADER.unpack_from(view)
+    _, crc, length, version, entries, partition, base, end, count, flags, _, _ = HEADER.unpack_from(
+        view
+    )
     if crc32(view[8:]) != crc:
         raise UnreachableError(f"The block at offset {base} of partition {partition} is damaged.")
-    first = HEADER.size + entries * ENTRY.size
+    entry = ENTRY if version == 1 else PACKED_ENTRY
+    first = HEADER.size + entries * entry.size
     buffers: dict[tuple[int, int], tuple[int, int]] = {}
     nulls: dict[int, int] = {}
-    if first <= length:
-        for column, role, missing, position, size in ENTRY.iter_unpack(view[HEADER.size : first]):
-            if position < first or position + size > length:
-                first = length + 1
-                break
-            buffers[column, role] = (position, size)
-            if missing:
-                nulls[column] = missing
-    if first > length or end < base or (not flags & SPARSE and count != end - base):
+    sizes: dict[tuple[int, int], int] = {}
+    whole = first <= length
+    for column, role, missing, position, size, *more in entry.iter_unpack(
+        view[HEADER.size : first] if whole else b""
+    ):
+        whole = whole and first <= position <= position + size <= length
+        buffers[column, role] = (position, size)
+        if more and more[1]:
+            whole = whole and more[1] == ZSTD
+            sizes[column, role] = more[0]
+        if missing:
+            nulls[column] = missing
+    # The sizes are known before anything is decompressed, so a small block cannot fill the memory.
+    whole = whole and sum(sizes.values()) <= LONGEST
+    if not whole or end < base or (not flags & SPARSE and count != end - base):
         raise UnreachableError(f"The block at offset {base} of partition {partition} is malformed.")
-    return Block(partition, base, end, count, bool(flags & SPARSE), view, buffers, nulls)
+    sparse = bool(flags & SPARSE)
+    return Block(partition, base, end, count, sparse, view, buffers, nulls, sizes)

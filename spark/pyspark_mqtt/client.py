@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from pyspark_mqtt.blocks import Block, split
+from pyspark_mqtt.blocks import VERSION, Block, split
 from pyspark_mqtt.errors import DataLossError, MqttError, UnreachableError
 from pyspark_mqtt.offsets import Log, Offsets, Range
 from pyspark_mqtt.options import Options, secret
@@ -166,7 +166,7 @@ class Client:
         target = f"{self._url.path.rstrip('/')}/v1/streams/{quote(self.stream)}/{path}"
         if query:
             target += "?" + urlencode(query, doseq=True)
-        headers = {"Accept": "*/*"}
+        headers = {"Accept": "*/*", "HookMQ-Block-Version": str(VERSION)}
         if token := secret(self.options, "token"):
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:

@@ -141,7 +141,7 @@ def test_a_server_without_tls(log: FakeLog) -> None:
 
 def test_a_newer_broker(log: FakeLog) -> None:
     block = bytearray(encode(0, 0, [record("a", b"0")]))
-    block[16] = 2
+    block[16] = 3
     log.faults += [bytes(block)]
     with pytest.raises(MqttError, match="upgrade pyspark-mqtt"):
         read(client(log), Range(0, 0, 10))

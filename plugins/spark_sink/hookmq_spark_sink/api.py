@@ -16,6 +16,8 @@ from hookmq_spark_sink.config import ANY, NAME
 from hookmq_spark_sink.reading import Matcher, Removed, StreamReader, Unavailable, Wanted
 
 BLOCKS: Final = "application/vnd.hookmq.blocks"
+NEWEST: Final = "HookMQ-Block-Version"
+"""The request header with the newest version of blocks that a client reads."""
 MAX_BODY: Final = 65536
 _CHUNK: Final = 1 << 20
 _MAX_FILTERS: Final = 64
@@ -219,7 +221,7 @@ class Api:
             raise Refusal(503, "unavailable", f"{self._reading} requests are already being served")
         self._reading += 1
         try:
-            wanted = Wanted(partition, start, end, columns, match)
+            wanted = Wanted(partition, start, end, columns, match, _newest(request))
             most = min(self._max_response, max_bytes if max_bytes else self._max_response)
             headers = {
                 "Content-Type": BLOCKS, "HookMQ-Log-Id": log_id, "HookMQ-Partition": str(partition),
@@ -387,6 +389,15 @@ def _columns(given: list[str] | None) -> frozenset[int] | None:
                 parameter="columns",
             )
     return frozenset(block.COLUMNS[name] for name in names)
+
+
+def _newest(request: web.Request) -> int:
+    """Return the newest version of blocks that the client reads. A client that does not say so reads version 1."""
+    given = request.headers.get(NEWEST, "1")
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) >= 1):
+        message = f"{NEWEST}: {given[:40]!r} is not the version of a block"
+        raise Refusal(400, "bad_request", message, parameter=NEWEST)
+    return int(given)
 
 
 def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:

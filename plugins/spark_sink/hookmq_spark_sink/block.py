@@ -22,8 +22,11 @@ HEADER: Final = struct.Struct("<4sIQHHIQQIIqq")
 """The fields magic, crc, length, version, buffers, partition, base, end, count, flags, min_timestamp, max_timestamp."""
 _ENTRY: Final = struct.Struct("<HHIQQ")
 """The fields column, role, nulls, position, length."""
-_CHECKED: Final = 8
+CHECKED: Final = 8
+"""Position from which a block's CRC is computed."""
 VERSION: Final = 1
+NEWEST: Final = 2
+"""The newest version of a block (`hookmq_spark_sink.packed`)."""
 SPARSE: Final = 1
 
 TIMESTAMP, TOPIC, PAYLOAD, QOS, RETAIN, CLIENT_ID = 1, 2, 3, 4, 5, 6
@@ -63,6 +66,7 @@ class Head(NamedTuple):
     sparse: bool
     min_timestamp: int
     max_timestamp: int
+    version: int
 
 
 @dataclass(slots=True)
@@ -115,12 +119,15 @@ def assemble(block: Block) -> bytes:
         at, VERSION, len(table), block.partition, block.base, block.end, block.count, SPARSE if block.sparse else 0,
         block.min_timestamp, block.max_timestamp,
     )  # fmt: skip
-    check = crc32(HEADER.pack(MAGIC, 0, *head)[_CHECKED:])
-    for part in table:
+    return sealed(head, [*table, *parts])
+
+
+def sealed(head: tuple[int, ...], parts: Sequence[Data]) -> bytes:
+    """Return a block of a header's fields, from `length` on, and of what follows the header."""
+    check = crc32(HEADER.pack(MAGIC, 0, *head)[CHECKED:])
+    for part in parts:
         check = crc32(part, check)
-    for data in parts:
-        check = crc32(data, check)
-    return b"".join((HEADER.pack(MAGIC, check, *head), *table, *parts))
+    return b"".join((HEADER.pack(MAGIC, check, *head), *parts))
 
 
 def read_head(data: Data, position: int = 0) -> Head:
@@ -132,20 +139,22 @@ def read_head(data: Data, position: int = 0) -> Head:
     ) = HEADER.unpack_from(data, position)  # fmt: skip
     if magic != MAGIC or length < HEADER.size + buffers * _ENTRY.size or length % 8:
         raise Damaged("not a block")
-    if version != VERSION:
-        raise Damaged(f"a block of version {version}; expected version {VERSION}")
+    if not VERSION <= version <= NEWEST:
+        raise Damaged(f"a block of version {version}; expected version {VERSION} to {NEWEST}")
     return Head(
-        length, buffers, partition, base, end, count, bool(flags & SPARSE), minimum, maximum
-    )
+        length, buffers, partition, base, end, count, bool(flags & SPARSE), minimum, maximum, version
+    )  # fmt: skip
 
 
 def parse(data: Data, verify: bool = True) -> Block:
-    """Decode exactly one block. Raises Damaged if it is invalid."""
+    """Decode exactly one block of version 1. Raises Damaged if it is invalid."""
     head = read_head(data)
+    if head.version != VERSION:
+        raise Damaged(f"a block of version {head.version}; expected version {VERSION}")
     view = memoryview(data)
     if head.length != len(view):
         raise Damaged(f"a block of {head.length} bytes, but there are {len(view)}")
-    if verify and crc32(view[_CHECKED:]) != int.from_bytes(view[4:8], "little"):
+    if verify and crc32(view[CHECKED:]) != int.from_bytes(view[4:8], "little"):
         raise Damaged("wrong checksum")
     found: Buffers = {}
     nulls: dict[int, int] = {}
@@ -282,7 +291,7 @@ def column(block: Block, wanted: int) -> list[bytes | None]:
     offsets = block.buffers.get((wanted, OFFSETS))
     if offsets is None:
         return [None] * block.count
-    values: list[bytes | None] = list(_slices(offsets, block.buffers[wanted, VALUES]))
+    values: list[bytes | None] = list(slices(offsets, block.buffers[wanted, VALUES]))
     validity = block.buffers.get((wanted, VALIDITY))
     if validity is not None:
         for row in range(block.count):
@@ -291,7 +300,8 @@ def column(block: Block, wanted: int) -> list[bytes | None]:
     return values
 
 
-def _slices(offsets: Data, data: Data) -> list[bytes]:
+def slices(offsets: Data, data: Data) -> list[bytes]:
+    """Return the values of a column, given its positions and its data."""
     places = numbers("i", offsets)
     whole = bytes(data)
     return [whole[a:b] for a, b in pairwise(places)]
@@ -307,8 +317,8 @@ def headers(block: Block) -> list[list[tuple[bytes, bytes]]]:
     found = block.buffers
     if (HEADERS, OFFSETS) not in found:
         return [[] for _ in range(block.count)]
-    keys = _slices(found[HEADERS, KEY_OFFSETS], found[HEADERS, KEY_VALUES])
-    values = _slices(found[HEADERS, VALUE_OFFSETS], found[HEADERS, VALUE_VALUES])
+    keys = slices(found[HEADERS, KEY_OFFSETS], found[HEADERS, KEY_VALUES])
+    values = slices(found[HEADERS, VALUE_OFFSETS], found[HEADERS, VALUE_VALUES])
     pairs = list(zip(keys, values, strict=True))
     places = numbers("i", found[HEADERS, OFFSETS])
     return [pairs[a:b] for a, b in pairwise(places)]

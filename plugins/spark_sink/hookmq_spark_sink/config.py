@@ -13,6 +13,7 @@ from hookmq.server_api import TlsSettings
 from hookmq_spark_sink.placement import PartitionBy, new
 
 OnFull = Literal["reject", "drop_oldest"]
+Compression = Literal["zstd", "none"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of streams and consumers. A stream's folder has the stream's name."""
 MAX_PARTITIONS: Final = 256
@@ -66,6 +67,9 @@ class StreamConfig:
         0.0,
         "shortest time between flushes: a longer one gives larger blocks and later acknowledgements",
         maximum=10,
+    )
+    compression: Compression = setting(
+        "zstd", "how the log's files are compressed once they are full: zstd or none"
     )
     consumers: tuple[str, ...] = setting((), "consumers whose unread messages retention keeps")
 

@@ -19,13 +19,14 @@ from hookmq_toolkit.segment_log.frame import HEADER as FRAME
 from hookmq_toolkit.segment_log.frame import MAGIC as FRAME_MAGIC
 from hookmq_toolkit.segment_log.segment import SUFFIX
 
-from hookmq_spark_sink import block
+from hookmq_spark_sink import block, packed
 from hookmq_spark_sink.files import LOG, State
 
 _HEAD: Final = struct.Struct("<8sII")
 _SEGMENT_MAGIC: Final = b"HookMQs1"
 _CHUNK: Final = 1 << 16
 _FILES: Final = 1 << 16
+_TIMES: Final = frozenset({block.TIMESTAMP})
 
 
 class Place(NamedTuple):
@@ -82,6 +83,8 @@ class SegmentIndex:
             self.inode = os.fstat(self.file).st_ino
             self.parts: dict[int, Part] = {}
             self.blocks = 0
+            self.packed = 0
+            """How many of the blocks are compressed."""
             self._read_head()
         except BaseException:
             self.close()
@@ -136,6 +139,7 @@ class SegmentIndex:
             self.end = offset + records
             self.position = after
             self.blocks += 1
+            self.packed += head.version == packed.VERSION
         if readable is not None and self.end < readable and self.position < size:
             raise StoreError(f"{self.path} is damaged at byte {self.position}")
 
@@ -233,7 +237,7 @@ class StreamIndex:
                     return None
                 if place.end <= earliest:
                     continue
-                times = block.fixed(parse(segment, place), block.TIMESTAMP)
+                times = block.fixed(parse(segment, place, _TIMES), block.TIMESTAMP)
                 for row, time in enumerate(times):
                     if time >= timestamp and place.base + row >= earliest:
                         offset = place.base + row
@@ -278,9 +282,10 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def parse(segment: SegmentIndex, place: Place) -> block.Block:
-    """Decode a block and verify its checksum. Raises StoreError if it is damaged."""
+def parse(segment: SegmentIndex, place: Place, wanted: frozenset[int] | None = None) -> block.Block:
+    """Decode a block and verify its checksum. With `wanted`, leave out other columns. Raises StoreError if it is
+    damaged."""
     try:
-        return block.parse(segment.read(place))
+        return packed.parse(segment.read(place), wanted)
     except block.Damaged as error:
         raise StoreError(f"{segment.path}, byte {place.position}: {error}") from None

@@ -1,7 +1,7 @@
-"""Rewrite a sealed segment, merging each partition's small blocks.
+"""Rewrite a sealed segment, merging each partition's small blocks and compressing them.
 
-``python -P -m hookmq_spark_sink.merge SEGMENT TARGET`` runs in a separate process, so that it does not compete for
-the interpreter lock with the broker's event loop.
+``python -P -m hookmq_spark_sink.merge SEGMENT TARGET COMPRESSION`` runs in a separate process, so that it does not
+compete for the interpreter lock with the broker's event loop.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from hookmq_toolkit.durable_files import write_all
 from hookmq_toolkit.segment_log.frame import Frame, encode
 from hookmq_toolkit.segment_log.segment import beginning, read
 
-from hookmq_spark_sink import block
+from hookmq_spark_sink import block, packed
 
 BYTES: Final = 2 << 20
 """Target size of a merged block in bytes."""
@@ -27,17 +27,21 @@ _DEATH_SIGNAL: Final = 1
 """The value of PR_SET_PDEATHSIG."""
 
 
-def worthwhile(blocks: int, partitions: int, size: int) -> bool:
-    """Return whether to merge this number of blocks, which have `size` bytes in total."""
-    return blocks > 2 * (partitions + size // BYTES)
+def worthwhile(blocks: int, packed: int, partitions: int, size: int, compression: str) -> bool:
+    """Return whether to rewrite a segment with this number of blocks, which have `size` bytes in total. `packed` of
+    them are compressed already."""
+    if compression == "zstd" and packed < blocks:
+        return True
+    return not packed and blocks > 2 * (partitions + size // BYTES)
 
 
-def merge(source: Path, target: Path) -> None:
+def merge(source: Path, target: Path, compression: str) -> None:
     """Write the merged segment to `target` and sync it. Raises OSError, StoreError or block.Damaged if that fails."""
+    encoded = packed.pack if compression == "zstd" else block.assemble
     segment = read(source, False, verify=False)
     blocks: dict[int, list[block.Block]] = {}
     for _, frame in segment.frames(segment.head):
-        one = block.parse(frame.payload, verify=False)  # the frame's checksum has been verified
+        one = packed.parse(frame.payload, verify=False)  # the frame's checksum has been verified
         blocks.setdefault(one.partition, []).append(one)
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -45,7 +49,7 @@ def merge(source: Path, target: Path) -> None:
         offset = segment.base
         for partition in sorted(blocks):
             for group in groups(blocks[partition]):
-                data = block.assemble(block.merge(group))
+                data = encoded(block.merge(group))
                 count = sum(one.count for one in group)
                 write_all(file, encode(Frame(offset, count, segment.commit, 0, data), segment.salt))
                 offset += count
@@ -81,7 +85,7 @@ def main() -> int:
     """Merge the segment named on the command line. Return the exit code."""
     die_with_parent()
     os.nice(NICE)
-    merge(Path(sys.argv[1]), Path(sys.argv[2]))
+    merge(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
     return 0
 
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from hookmq.mqtt_api import compile_filter, validate_filter
 from hookmq.plugin import StoreError
 
-from hookmq_spark_sink import block, files
+from hookmq_spark_sink import block, files, packed
 from hookmq_spark_sink.files import Consumer, State
-from hookmq_spark_sink.index import StreamIndex, parse
+from hookmq_spark_sink.index import StreamIndex
 
 _REMEMBERED: Final = 1 << 16
 _SILENCE: Final = 16 << 20
@@ -34,13 +34,16 @@ class Removed(Exception):
 
 
 class Wanted(NamedTuple):
-    """A request for a range of a partition. If `columns` or `match` is None, that member leaves nothing out."""
+    """A request for a range of a partition. If `columns` or `match` is None, that member leaves nothing out. `newest` is
+    the newest version of blocks that the client reads.
+    """
 
     partition: int
     start: int
     end: int
     columns: frozenset[int] | None = None
     match: Callable[[bytes], bool] | None = None
+    newest: int = block.VERSION
 
 
 class Matcher:
@@ -112,28 +115,20 @@ class StreamReader:
             if place.base > seen:
                 raise self._missing(wanted, seen, place.base)
             seen = place.end
-            if wanted.match is None:
-                if wanted.columns is None:
-                    data = segment.read(place)
-                    block.read_head(data)
-                else:
-                    data = block.assemble(block.project(parse(segment, place), wanted.columns))
-                sent += len(data)
-                reached = place.end
-                yield data
-                continue
-            passed = list(_filtered(parse(segment, place), wanted, reached))
+            data = segment.read(place)
+            try:
+                passed = list(_encoded(data, wanted, reached))
+            except block.Damaged as error:
+                raise StoreError(f"{segment.path}, byte {place.position}: {error}") from None
             silent += place.length
             if not passed and silent >= _SILENCE:
-                passed = [block.empty(wanted.partition, reached, min(place.end, wanted.end))]
-            for one in passed:
-                data = block.assemble(
-                    one if wanted.columns is None else block.project(one, wanted.columns)
-                )
-                sent += len(data)
+                skipped = block.empty(wanted.partition, reached, min(place.end, wanted.end))
+                passed = [(block.assemble(skipped), skipped.end)]
+            for one, end in passed:
+                sent += len(one)
                 silent = 0
-                reached = one.end
-                yield data
+                reached = end
+                yield one
         if seen < wanted.end:
             raise self._missing(wanted, seen, wanted.end)
         if wanted.match is not None and reached < wanted.end:
@@ -173,19 +168,49 @@ class StreamReader:
         return True
 
 
-def _filtered(one: block.Block, wanted: Wanted, reached: int) -> Iterator[block.Block]:
-    """Yield a block with the rows that pass the filter, or nothing. The block also covers the offsets from
-    `reached`."""
-    assert wanted.match is not None
-    first = max(0, wanted.start - one.base)
-    last = min(one.count, wanted.end - one.base)
-    names = block.column(one, block.TOPIC)
-    rows = [row for row in range(first, last) if wanted.match(names[row] or b"")]
+def _encoded(data: bytes, wanted: Wanted, reached: int) -> Iterator[tuple[bytes, int]]:
+    """Yield a stored block as the client wants it, with the offset after it, or nothing if no row passes the filter.
+    With a filter, what is yielded also covers the offsets from `reached`. Raises Damaged if the block is invalid."""
+    head = block.read_head(data)
+    if wanted.match is None:
+        yield _unfiltered(data, head, wanted), head.end
+        return
+    first = max(0, wanted.start - head.base)
+    last = min(head.rows, wanted.end - head.base)
+    rows = _passing(data, head, wanted.match, first, last)
     if not rows:
         return
-    if len(rows) == one.count:
-        if reached < one.base:
-            yield block.empty(one.partition, reached, one.base)
-        yield one
+    if len(rows) == head.rows:
+        if reached < head.base:
+            yield block.assemble(block.empty(head.partition, reached, head.base)), head.base
+        yield _unfiltered(data, head, wanted), head.end
         return
-    yield block.take(one, rows, reached, min(one.end, wanted.end))
+    needed = None if wanted.columns is None else wanted.columns | {block.TIMESTAMP}
+    end = min(head.end, wanted.end)
+    one = block.take(packed.parse(data, needed, verify=False), rows, reached, end)
+    if wanted.columns is not None:
+        one = block.project(one, wanted.columns)
+    yield block.assemble(one), end
+
+
+def _unfiltered(data: bytes, head: block.Head, wanted: Wanted) -> bytes:
+    """Return a block with the wanted columns, in a version that the client reads."""
+    if head.version > wanted.newest:
+        return block.assemble(packed.parse(data, wanted.columns))
+    if wanted.columns is None:
+        return data
+    if head.version == packed.VERSION:
+        return packed.select(packed.read(data), wanted.columns)
+    return block.assemble(block.project(block.parse(data), wanted.columns))
+
+
+def _passing(
+    data: bytes, head: block.Head, match: Callable[[bytes], bool], first: int, last: int
+) -> list[int]:
+    """Return the rows from `first` to `last` whose topic matches."""
+    if head.version == packed.VERSION:
+        names, indices = packed.dictionary(packed.read(data), block.TOPIC)
+        passes = list(map(match, names))
+        return [row for row in range(first, last) if passes[indices[row]]]
+    topics = block.column(block.parse(data), block.TOPIC)
+    return [row for row in range(first, last) if match(topics[row] or b"")]

@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hookmq.plugin import StoreError
 from hookmq_toolkit.segment_log import SegmentLog
@@ -15,6 +16,13 @@ from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED
 from hookmq_spark_sink import files
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import SegmentIndex
+
+_LONGEST: Final = 600.0
+"""Seconds after which merging a segment has failed."""
+
+
+class Stopped(Exception):
+    """The stream closes, so the segment stays as it is."""
 
 
 class Sealed(Protocol):
@@ -25,6 +33,7 @@ class Sealed(Protocol):
     parts: dict[int, tuple[int, int]]
     newest: int
     blocks: int
+    packed: int
     size: int
 
 
@@ -60,9 +69,11 @@ class Upkeep:
 
 
 class Merged(NamedTuple):
-    """A merged segment's new number of blocks and bytes. Both are 0 if merging does not make it smaller."""
+    """A merged segment's new number of blocks, of compressed blocks, and of bytes. All are 0 if merging does not make it
+    smaller."""
 
     blocks: int
+    packed: int
     size: int
 
 
@@ -128,20 +139,46 @@ def keep_up(plan: Plan) -> Upkeep:
     return done
 
 
-def merge_beside(source: Path, target: Path) -> None:
-    """Run `merge.merge` in a separate process. Raises OSError, StoreError or subprocess.SubprocessError if it fails."""
-    result = subprocess.run(
-        [sys.executable, "-P", "-m", "hookmq_spark_sink.merge", str(source), str(target)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    if result.returncode:
-        last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
-        raise StoreError(f"merging {source}: {last[0]}")
+class MergeProcess:
+    """Runs `merge.merge` in a separate process. `stop` ends it, from any thread and for ever."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def __call__(self, source: Path, target: Path, compression: str) -> None:
+        """Merge a segment. Raises OSError, StoreError or subprocess.SubprocessError if that fails, Stopped after
+        `stop`."""
+        words = ["-P", "-m", "hookmq_spark_sink.merge", str(source), str(target), compression]
+        with self._lock:
+            if self.stopped:
+                raise Stopped
+            self._process = subprocess.Popen(
+                [sys.executable, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        with self._process as process:
+            try:
+                _, said = process.communicate(timeout=_LONGEST)
+            except BaseException:
+                process.kill()
+                raise
+        if self.stopped:
+            raise Stopped
+        if process.returncode:
+            last = said.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            raise StoreError(f"merging {source}: {last[0]}")
+
+    def stop(self) -> None:
+        """Kill the process, and start no other."""
+        with self._lock:
+            self.stopped = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.kill()
 
 
 def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
@@ -155,9 +192,9 @@ def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
 
 
 def merge_one(
-    log: SegmentLog, folder: Path, merge: Callable[[Path, Path], None], one: Sealed
+    log: SegmentLog, merge: Callable[[Path, Path, str], None], compression: str, one: Sealed
 ) -> Merged | None:
-    """Merge a segment's small blocks, unless that makes it larger. Return None if retention deletes it meanwhile.
+    """Merge and compress a segment's blocks, unless that makes it larger. Return None if retention deletes it meanwhile.
 
     This call blocks. Raises OSError, StoreError or subprocess.SubprocessError if it fails.
     """
@@ -167,10 +204,10 @@ def merge_one(
     # Use the log's folder: a rename within a folder is atomic, even during a power cut.
     target = source.with_name(f"{source.stem}.{os.getpid()}{SUFFIX}{UNNAMED}")
     try:
-        merge(source, target)
+        merge(source, target, compression)
         if target.stat().st_size >= one.size:
             target.unlink()
-            return Merged(0, 0)
+            return Merged(0, 0, 0)
         if not log.replace(one.base, target):
             return None
         return _compare(source, one)
@@ -188,6 +225,6 @@ def _compare(source: Path, one: Sealed) -> Merged:
         found = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
         if found != one.parts:
             raise StoreError(f"{source} was merged into different records")
-        return Merged(index.blocks, index.position)
+        return Merged(index.blocks, index.packed, index.position)
     finally:
         index.close()

@@ -23,7 +23,7 @@ from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, ConsumerWatch, states
 from hookmq_spark_sink.index import SegmentIndex, closed_indexes
 from hookmq_spark_sink.merge import worthwhile
-from hookmq_spark_sink.retention import Merged, Plan, Upkeep, keep_up, merge_beside, merge_one
+from hookmq_spark_sink.retention import Merged, MergeProcess, Plan, Upkeep, keep_up, merge_one
 from hookmq_spark_sink.space import PER_BLOCK, PER_RECORD, Space, properties_size
 
 REFUSING: Final = 60.0
@@ -43,6 +43,7 @@ class Summary:
     newest: int = 0
     oldest: int = 0
     blocks: int = 0
+    packed: int = 0
     size: int = 0
 
     def add(self, head: block.Head) -> None:
@@ -61,7 +62,9 @@ def summary(index: SegmentIndex) -> Summary:
     parts = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
     newest = max((part.highs[-1] for part in index.parts.values()), default=0)
     oldest = min((part.highs[0] for part in index.parts.values()), default=0)
-    return Summary(index.base, index.end, parts, newest, oldest, index.blocks, index.position)
+    return Summary(
+        index.base, index.end, parts, newest, oldest, index.blocks, index.packed, index.position
+    )
 
 
 @dataclass
@@ -112,8 +115,9 @@ class Stream:
         """The end of the readable offsets of each partition."""
         self.summaries: list[Summary] = []
         self.low_disk = False
-        self.merge: Callable[[Path, Path], None] = merge_beside
-        """Merges a segment's small blocks."""
+        self._merger = MergeProcess()
+        self.merge: Callable[[Path, Path, str], None] = self._merger
+        """Merges and compresses a segment's blocks."""
         self.generation = 0
         self._runtime = runtime
         self._min_free = min_free
@@ -501,7 +505,9 @@ class Stream:
                 one
                 for one in self._sealed
                 if one.base not in self._too_small
-                and worthwhile(one.blocks, len(one.parts), one.size)
+                and worthwhile(
+                    one.blocks, one.packed, len(one.parts), one.size, self.config.compression
+                )
             ),
             None,
         )
@@ -522,7 +528,7 @@ class Stream:
             self._space.copying = 0
             if isinstance(result, Merged):
                 if result.size:
-                    one.blocks, one.size = result.blocks, result.size
+                    one.blocks, one.packed, one.size = result
                     self.counts.merged += 1
                     self.generation += 1
                     self._tell()
@@ -537,7 +543,7 @@ class Stream:
             self._say_quiet()
 
         self._runtime.run_blocking(
-            partial(merge_one, self.log, self.folder, self.merge, one), merged
+            partial(merge_one, self.log, self.merge, self.config.compression, one), merged
         )
 
     def _say_quiet(self) -> None:
@@ -577,6 +583,7 @@ class Stream:
         """Begin to close: want no more messages, and stop retention and merging. Call `done` after the last thread has
         finished."""
         self._closed = True
+        self._merger.stop()
         self._quiet.append(done)
         self._say_quiet()
 

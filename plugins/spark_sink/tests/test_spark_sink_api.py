@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from hookmq_spark_sink import block, files
+from hookmq_spark_sink import block, files, packed
 from hookmq_spark_sink.api import Api
 
 BOOT = bytes(range(16))
@@ -229,6 +229,55 @@ async def test_columns_are_left_out(make: Make) -> None:
     assert (one.buffers, one.count) == ({}, 2)
     _, (one,) = await client.records(columns="payload", topics="t/1", start=1)
     assert {key[0] for key in one.buffers} == {block.PAYLOAD, block.OFFSET}
+
+
+async def raw(client: Client, newest: str | None, **query: Any) -> tuple[int, bytes]:
+    """Return the status and the bytes of a response to a client that reads blocks up to version `newest`."""
+    url = f"{client.url}/v1/streams/all/records"
+    pairs = {"partition": "0", "start": "0"} | {name: str(one) for name, one in query.items()}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    if newest is not None:
+        headers["HookMQ-Block-Version"] = newest
+    async with client.session.get(url, params=pairs, headers=headers) as answer:
+        return answer.status, await answer.read()
+
+
+def versions(data: bytes) -> list[tuple[int, list[bytes]]]:
+    """Return the version and the payloads of each block."""
+    found, at = [], 0
+    while at < len(data):
+        after = at + block.read_head(data, at).length
+        one = packed.parse(data[at:after])
+        payloads = [payload or b"" for payload in block.column(one, block.PAYLOAD)]
+        found.append((block.read_head(data, at).version, payloads))
+        at = after
+    return found
+
+
+async def test_only_clients_that_know_compressed_blocks_get_them(make: Make) -> None:
+    client = await make(segment_size=4096, partitions=1)
+    sent = []
+    for number in range(60):
+        sent.append(b"%03d" % number * 50)
+        client.kept.publish(sent[-1], topic="t/1" if number % 2 else "t/2")
+    client.kept.look()
+    for newest, expected in ((None, {1}), ("1", {1}), ("2", {1, 2}), ("3", {1, 2})):
+        for columns in ({}, {"columns": "payload"}):
+            status, data = await raw(client, newest, **columns)
+            assert status == 200
+            found = versions(data)
+            assert {version for version, _ in found} == expected
+            assert [one for _, payloads in found for one in payloads] == sent
+        _, data = await raw(client, newest, topics="t/1", columns="payload")
+        assert [one for _, payloads in versions(data) for one in payloads] == sent[1::2]
+        _, data = await raw(client, newest, topics="t/+")
+        assert [one for _, payloads in versions(data) for one in payloads] == sent
+        assert {version for version, _ in versions(data)} == expected
+        _, data = await raw(client, newest, topics="t/3", columns="payload")
+        assert [one for _, payloads in versions(data) for one in payloads] == []
+    for wrong in ("0", "two", "-1", "9" * 11):
+        status, data = await raw(client, wrong)
+        assert (status, json.loads(data)["parameter"]) == (400, "HookMQ-Block-Version")
 
 
 async def test_an_answer_is_bounded_and_goes_on_where_it_ended(make: Make) -> None:

@@ -140,8 +140,8 @@ def test_less_than_a_block_is_none(cut: int) -> None:
 
 def test_a_newer_version_says_so() -> None:
     data = bytearray(block.encode(0, 0, [Message("t", b"")]))
-    data[16] = 2
-    with pytest.raises(Damaged, match="version 2; expected version 1"):
+    data[16] = 3
+    with pytest.raises(Damaged, match="version 3; expected version 1 to 2"):
         block.parse(bytes(data))
 
 

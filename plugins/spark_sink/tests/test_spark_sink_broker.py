@@ -118,7 +118,12 @@ async def test_an_acknowledged_message_can_be_read_at_once(tmp_path: Path) -> No
 
 def test_a_full_stream_refuses_and_other_topics_go_on(tmp_path: Path) -> None:
     config = write(
-        tmp_path, max_bytes=65536, retention_bytes=0, segment_size=4096, consumers=["etl"]
+        tmp_path,
+        max_bytes=65536,
+        retention_bytes=0,
+        segment_size=4096,
+        compression="none",
+        consumers=["etl"],
     )
     with serving("-c", config) as served:
         line = over_tcp(served.ports["tcp"])

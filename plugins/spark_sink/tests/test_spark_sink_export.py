@@ -595,7 +595,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 def test_a_gap_is_an_exit_code(
     command: Callable[..., int], keep: Keep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept, lake, metrics = keep(segment_size=4096), tmp_path / "lake", tmp_path / "m.prom"
+    kept = keep(segment_size=4096, compression="none")
+    lake, metrics = tmp_path / "lake", tmp_path / "m.prom"
     fill(kept, *range(10))
     assert command(kept.path, lake, "--tail", "--metrics", metrics) == 0
     assert "all: 1 files, 1 in all with 10 messages" in capsys.readouterr().err

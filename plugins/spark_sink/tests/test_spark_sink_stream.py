@@ -18,7 +18,7 @@ from hookmq_spark_sink.consumers import ConsumerState
 from hookmq_spark_sink.files import read_state
 from hookmq_spark_sink.index import StreamIndex, parse
 from hookmq_spark_sink.placement import by_name
-from hookmq_spark_sink.retention import merge_beside
+from hookmq_spark_sink.retention import MergeProcess, Stopped
 from hookmq_spark_sink.stream import Stream
 from hookmq_testing.contracts import JournalContract
 from hookmq_testing.runtime import VirtualRuntime
@@ -130,7 +130,13 @@ def test_a_flush_window_puts_flushes_apart(keep: Keep) -> None:
 
 # retention ------------------------------------------------------------------------------------------------------------
 
-SMALL = {"segment_size": 4096, "max_bytes": 1 << 16, "retention_bytes": 0, "retention_time": 0}
+SMALL = {
+    "segment_size": 4096,
+    "max_bytes": 1 << 16,
+    "retention_bytes": 0,
+    "retention_time": 0,
+    "compression": "none",  # the sizes below are those of the messages
+}
 
 
 def fill(kept: Any, count: int = 40) -> None:
@@ -296,21 +302,41 @@ def test_a_reader_that_was_away_while_a_segment_began_and_another_went(keep: Kee
 # merging --------------------------------------------------------------------------------------------------------------
 
 
-def not_now(source: Path, target: Path) -> None:
+def not_now(source: Path, target: Path, compression: str) -> None:
     raise StoreError("not now")
 
 
 def test_merging_is_a_process_of_its_own(keep: Keep) -> None:
     kept = keep(**SMALL)
-    kept.stream.merge = merge_beside
+    kept.stream.merge = MergeProcess()
     while len(kept.stream.summaries) < 2:
         kept.publish(b"x")
     assert kept.stream.counts.merged == 1
     assert kept.payloads() == [b"x"] * kept.stream.latest[0]
 
 
-def test_small_blocks_of_sealed_segments_are_merged(keep: Keep) -> None:
-    kept = keep(partitions=3, **SMALL)
+def test_closing_stops_merging(keep: Keep) -> None:
+    kept = keep(**SMALL | {"compression": "zstd"})
+    kept.stream.merge, merging = not_now, MergeProcess()
+    while len(kept.stream.summaries) < 2:
+        kept.publish(b"x")
+    kept.runtime.logged.clear()
+    kept.stream.merge = merging
+    merging.stop()
+    kept.stream.look()
+    kept.stream.quiet(lambda: None)
+    kept.runtime.run_until_idle()
+    assert not kept.runtime.logged
+    assert kept.stream.counts.merged == 0
+    assert not list(kept.stream.folder.rglob("*.new"))
+    path = kept.stream.log.segments[0].path
+    with pytest.raises(Stopped):
+        merging(path, path.with_name("never.segment.new"), "zstd")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_small_blocks_of_sealed_segments_are_merged(keep: Keep, compression: str) -> None:
+    kept = keep(partitions=3, **SMALL | {"compression": compression})
     merging, kept.stream.merge = kept.stream.merge, not_now
     for number in range(120):
         kept.publish(b"%d" % number, topic=f"t/{number % 7}")

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from hookmq.plugin import StoreError
 
-from hookmq_spark_sink import block, files
+from hookmq_spark_sink import block, files, packed
 from hookmq_spark_sink.export.manifest import File, Manifest, read_last
 from hookmq_spark_sink.export.parquet import Part
 from hookmq_spark_sink.export.places import Place
@@ -298,8 +298,8 @@ class Exporter:
 
     def _parts(self, piece: Piece) -> Iterator[Part]:
         try:
-            for data in self._reader.blocks(Wanted(*piece), 1 << 62):
-                yield Part(block.parse(data), piece.first, piece.end)
+            for data in self._reader.blocks(Wanted(*piece, newest=packed.VERSION), 1 << 62):
+                yield Part(packed.parse(data), piece.first, piece.end)
         except OSError as error:  # an error of the log; errors of the target have another type
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error
 
