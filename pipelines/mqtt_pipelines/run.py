@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import Sink, Written
+from mqtt_pipelines.worker_python import use_this_python
 
 if TYPE_CHECKING:
     from mqtt_pipelines.conf import Conf
@@ -36,7 +36,10 @@ Observer = Callable[[Query, int, Written], None]
 
 
 def session(conf: "Conf") -> SparkSession:
-    """Return the session that ``spark-submit`` prepared, or a new one from the configuration. Its time zone is UTC."""
+    """Return the session that ``spark-submit`` prepared, or a new one from the configuration. Its time zone is UTC.
+
+    Raises PipelineError if `PYSPARK_PYTHON` names a Python that cannot be used.
+    """
     builder = SparkSession.builder.appName(f"mqtt-pipelines {conf.name}")
     submitted: set[str] = set()
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has set this variable.
@@ -47,7 +50,7 @@ def session(conf: "Conf") -> SparkSession:
         builder = builder.config(
             "spark.ui.showConsoleProgress", "false"
         )  # The pipeline reports its own progress.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        use_this_python()
     for name, value in conf.spark.settings.items():
         if name not in submitted:
             builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)

@@ -24,7 +24,9 @@ def test_the_tutorial(tmp_path: Path) -> None:
     [shown] = [text for info, text in blocks if info == "text"]
 
     def run(*command: str | Path) -> str:
-        environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        # As in a shell without an activated environment: the program itself names the workers' Python.
+        environ = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+        environ.pop("PYSPARK_PYTHON", None)
         done = subprocess.run(
             command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=2 * WAIT
         )
@@ -34,6 +36,8 @@ def test_the_tutorial(tmp_path: Path) -> None:
         assert done.returncode == 0 or late, done.stdout + done.stderr
         return done.stdout
 
+    assert commands[0].startswith("make install && source .venv/bin/activate")
+    assert "\ninstall:" in (ROOT / "Makefile").read_text()
     # As the page says, but for the ports, which others may have taken.
     (tmp_path / "hookmq.yaml").write_text(re.sub(r"\b18(83|90)\b", "0", files["hookmq.yaml"]))
     run(HOOKMQ, "check", "-c", "hookmq.yaml")
