@@ -123,11 +123,18 @@ types-on-spark:
 	MYPYPATH=tests/support ../.venv-spark/bin/mypy --explicit-package-bases java.py warm.py tests
 	@cd pipelines && \
 	../.venv-spark/bin/mypy -p mqtt_pipelines && \
-	MYPYPATH=tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo tests
+	MYPYPATH=demo:notebooks:tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo notebooks tests
 
-demo-spark: install .venv-spark/.synced  ## show a broker, 1,000 devices and Spark filling a table
-	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
-	exec .venv-spark/bin/python pipelines/demo/run.py
+# Options of the demo, such as DEMO="--no-browser --devices 200".
+DEMO ?=
+demo-spark: demo-tells install .venv-spark/warm  ## show a broker, 1,000 devices, Spark filling tables, and a page with live charts
+	@. ./.venv-spark/warm && \
+	JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	exec .venv-spark/bin/python pipelines/demo/run.py $(DEMO)
+
+.PHONY: demo-spark demo-tells
+demo-tells:
+	@[ -e .venv-spark/warm ] || echo "Preparing Spark. The first time, this downloads 700 MB and takes some minutes."
 
 simulate: install  ## run the simulator with SEEDS seeds: crashes, faults and a virtual clock
 	@$(SIMULATE)
@@ -202,8 +209,10 @@ bench-publish: install  ## measure all figures of docs/explanation/performance.m
 	-.venv/bin/python -m bench.curves $(BENCH)
 	.venv/bin/python -m bench.render
 
-pictures: install  ## make the pictures of the console in docs/images, with Chromium
+pictures: install .venv-spark/warm  ## make the pictures of the console and of the demo in docs/images, with Chromium
 	HOOKMQ_PICTURES=docs/images .venv/bin/python -m pytest -q -m slow tests/console/test_console_pictures.py
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && . ./.venv-spark/warm && cd pipelines && \
+	HOOKMQ_PICTURES=$(CURDIR)/docs/images ../.venv-spark/bin/python -m pytest -q tests/test_demo.py
 
 wheels: install  ## build the wheels and sdists of all published distributions into dist/
 	@rm -rf dist

@@ -1,5 +1,8 @@
-"""The notebook shows tables like those of the pipeline. The test needs neither Spark nor Jupyter."""
+"""The notebook plots tables like those of the pipeline, and is committed with the outputs of a demo. The tests need
+neither Spark nor Jupyter.
+"""
 
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ import pytest
 os.environ.setdefault("MPLBACKEND", "agg")
 import pyarrow as pa
 from deltalake import write_deltalake
+from execute import execute
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "tables.ipynb"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,12 +79,7 @@ def cells(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
 
     monkeypatch.setenv("TABLES", str(tables))
     book = json.loads(NOTEBOOK.read_text())
-    names: dict[str, Any] = {}
-    for cell in book["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []  # a notebook is committed as it is before it runs
-            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
-    yield names
+    yield execute(book)
     plt.close("all")
 
 
@@ -101,3 +100,15 @@ def test_the_notebook_shows_what_the_tables_hold(cells: dict[str, Any]) -> None:
     drawn = reasons.axes[0].patches
     assert [bar.get_width() for bar in drawn] == [1, 3]
     assert cells["twice"] == 1
+
+
+def test_the_notebook_is_committed_with_outputs() -> None:
+    cells = [c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    kinds = [[output["output_type"] for output in cell["outputs"]] for cell in cells]
+    assert kinds == [["stream"], *[["display_data"]] * 3, ["stream", "execute_result"]]
+    for cell in cells[1:4]:
+        image = base64.b64decode(cell["outputs"][0]["data"]["image/png"])
+        assert image.startswith(b"\x89PNG")
+        assert len(image) > 5_000
+    assert cells[-1]["outputs"][0]["text"] == ["0 messages are in the tables twice\n"]

@@ -136,8 +136,11 @@ def test_compose_monitors_the_broker() -> None:
     [provider] = yaml.safe_load(
         (DEPLOY / "grafana/provisioning/dashboards/hookmq.yaml").read_text()
     )["providers"]
-    board = f"./grafana/hookmq.json:{provider['options']['path']}/hookmq.json:ro"
-    assert board in services["grafana"]["volumes"]
+    boards = [file.name for file in (DEPLOY / "grafana").glob("*.json")]
+    assert len(boards) == 2
+    for name in boards:
+        board = f"./grafana/{name}:{provider['options']['path']}/{name}:ro"
+        assert board in services["grafana"]["volumes"]
 
 
 def test_the_manual_explains_every_alert() -> None:
