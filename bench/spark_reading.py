@@ -1,4 +1,10 @@
-"""The part of ``bench.spark_sink`` that requires Spark. It needs .venv-spark (`make .venv-spark/.synced`) and Java.
+"""``python -m bench.spark_reading``: compare Spark's reading of the log with its reading of files.
+
+All sources have the same messages, and go into Parquet by the same query. The runs alternate. The table shows rows a
+second, and the CPU seconds of Java, of Spark's Python processes, and of the reader process that serves the log.
+
+This module is also the part of ``bench.spark_sink`` that requires Spark. It needs .venv-spark (`make
+.venv-spark/.synced`) and Java.
 
 It measures rows a second from the log into Parquet. For comparison, it also reads the same rows from Parquet files with
 Spark's own source. In addition, it measures the time from a PUBLISH to the table, through the read API and through
@@ -7,6 +13,7 @@ landed files.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -22,11 +29,13 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from . import durable, durable_load
+from . import durable, durable_load, spark_log
 
 ROOT = durable.peers_root()
 SPARK = ROOT / ".venv-spark" / "bin"
 PROGRAM = ROOT / "spark" / "tests" / "support" / "benching.py"
+COMPILED = ROOT / ".venv-spark" / "spark"
+"""Spark's home with compiled Python modules (`make .venv-spark/warm`). It is used if it exists."""
 TOKEN = "bench-token-0123456789"
 RATE = 5000
 """Messages a second during the latency measurement."""
@@ -61,6 +70,8 @@ def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
         "PYSPARK_PYTHON": str(SPARK / "python"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    if COMPILED.exists() and "SPARK_HOME" not in environ:
+        environ["SPARK_HOME"] = str(COMPILED)
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [SPARK / "python", PROGRAM, what, json.dumps(given)],
@@ -74,7 +85,7 @@ def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
         assert process.stdout is not None
         try:
             yield map(json.loads, process.stdout)
-            if process.wait(120):
+            if process.wait(1200):
                 said.seek(0)
                 raise durable_load.Void(
                     f"Spark failed: {said.read()[-2000:].decode(errors='replace')}"
@@ -218,3 +229,58 @@ def report(port: int, api: int, streams: pathlib.Path, rounds: int, seconds: flo
             f" {one['first_batch']:>14.1f}"
         )
     return {"rows_per_second": found, "latency": late}
+
+
+def compare(messages: int, rounds: int, warm: int) -> dict[str, Any]:
+    """Measure each source. Return the runs by source."""
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(__file__).parent, prefix=".spark-") as name:
+        folder = pathlib.Path(name)
+        size = spark_log.fill(folder / "streams", messages)
+        print(f"{messages:,} messages, {size / messages:.0f} bytes each in the log", flush=True)
+        with spark_log.serving(folder / "streams") as (port, reader):
+            given = {
+                "read": options(port), "folder": name, "rounds": rounds, "warm": warm, "reader": reader,
+            }  # fmt: skip
+            with spark("comparison", given) as told:
+                found: dict[str, Any] = next(told, {})
+    if not found:
+        raise durable_load.Void("Spark told nothing")
+    return found
+
+
+def show(rows: int, runs: dict[str, list[dict[str, float]]]) -> None:
+    """Print the table of `compare`. Each source is compared with the Parquet files in the same columns."""
+    middle = {
+        name: {key: statistics.median(one[key] for one in every) for key in every[0]}
+        for name, every in runs.items()
+    }
+    print(
+        f"{'':<24} {'rows/s':>10} {'to Parquet':>11} {'CPU s':>7} {'to Parquet':>11} {'Java':>6} {'Python':>7} {'log':>5}"
+    )
+    for name, one in middle.items():
+        files = middle[" ".join(["parquet", *name.split()[1:]])]
+        used, theirs = (sum(x[k] for k in ("java", "python", "reader")) for x in (one, files))
+        print(
+            f"{name:<24} {rows / one['seconds']:>10,.0f} {files['seconds'] / one['seconds']:>10.2f}x {used:>7.2f}"
+            f" {theirs / used:>10.2f}x {one['java']:>6.2f} {one['python']:>7.2f} {one['reader']:>5.2f}"
+        )
+    print(f"load average: {os.getloadavg()[0]:.1f}")
+
+
+def main() -> int:
+    """Print the comparison and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark_reading")
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each source that count")
+    parser.add_argument("--warm", type=int, default=2, help="runs of each source before those")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
+    given = parser.parse_args()
+    found = compare(given.messages, given.rounds, given.warm)
+    show(found["rows"], found["runs"])
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

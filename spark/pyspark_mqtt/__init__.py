@@ -1,6 +1,7 @@
 """An MQTT data source for Apache Spark: ``format("mqtt")`` for read, readStream, write and writeStream."""
 
 from pyspark_mqtt.errors import DataLossError, MqttError, OptionError, UnreachableError
+from pyspark_mqtt.progress import SourceProgress, source_progress
 from pyspark_mqtt.source import MqttDataSource
 
 DefaultSource = MqttDataSource
@@ -11,5 +12,7 @@ __all__ = [
     "MqttDataSource",
     "MqttError",
     "OptionError",
+    "SourceProgress",
     "UnreachableError",
+    "source_progress",
 ]

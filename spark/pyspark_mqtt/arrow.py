@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_mqtt.blocks import Block
 from pyspark_mqtt.errors import MqttError
+from pyspark_mqtt.fixed import FixedColumns
 from pyspark_mqtt.offsets import Range
+from pyspark_mqtt.options import whole
 from pyspark_mqtt.schema import Column
 
 if TYPE_CHECKING:
@@ -26,10 +28,12 @@ BATCH_BYTES = 1 << 25
 """Size in bytes at which a batch ends, regardless of its rows. It is far below 2 GiB, the limit of 32-bit offsets."""
 
 
-def wire_columns(columns: Sequence[Column]) -> list[str]:
+def wire_columns(columns: Sequence[Column], pattern: bool = False) -> list[str]:
     """Return the columns to request from the server. ``partition`` and ``log_id`` are already known. If no others are
-    needed, request ``offset``, which costs nothing."""
+    needed, request ``offset``, which costs nothing. A pattern needs ``topic``."""
     names = [column.name for column in columns if column.name not in ("partition", "log_id")]
+    if pattern and "topic" not in names:
+        names.append("topic")
     return names or ["offset"]
 
 
@@ -63,15 +67,17 @@ def batches(
     wanted: Range,
     rows: int,
     log_id: str = "",
+    pattern: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range in the log ``log_id``, in batches of about ``rows`` rows.
+    """Yield the rows of a range in the log ``log_id``, in batches of about ``rows`` rows. With a ``pattern``, yield only
+    rows whose whole topic matches.
 
     Each block comes with the offset from which its rows are wanted. Small blocks are combined, and large blocks are
     split.
     """
     import pyarrow as pa
 
-    schema = arrow_schema(columns)
+    schema, fixed = arrow_schema(columns), FixedColumns()
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
 
@@ -83,7 +89,7 @@ def batches(
     for block, first in blocks:
         if not block.count:  # No row passed the filter, so the block has no buffers.
             continue
-        batch = _batch(block, schema, first, wanted.end, log_id)
+        batch = _batch(block, schema, first, wanted.end, log_id, fixed, pattern)
         if not batch.num_rows:
             continue
         size = max(1, batch.nbytes)
@@ -92,6 +98,8 @@ def batches(
             held, held_rows, held_bytes = [], 0, 0
         step = max(1, min(rows, BATCH_BYTES * batch.num_rows // size))
         if batch.num_rows > step:
+            # Pieces of equal size: a rest of a few rows would cost as much as a whole batch.
+            step = -(-batch.num_rows // max(1, round(batch.num_rows / step)))
             for at in range(0, batch.num_rows, step):
                 yield batch.slice(at, step)
             continue
@@ -102,27 +110,48 @@ def batches(
         yield joined()
 
 
-def _batch(block: Block, schema: pa.Schema, first: int, end: int, log_id: str) -> pa.RecordBatch:
+def _batch(
+    block: Block,
+    schema: pa.Schema,
+    first: int,
+    end: int,
+    log_id: str,
+    fixed: FixedColumns,
+    pattern: str,
+) -> pa.RecordBatch:
     import pyarrow as pa
 
     data = pa.py_buffer(block.data)
     try:
-        arrays = [_array(block, data, field, log_id) for field in schema]
+        arrays = [_array(block, data, field, log_id, fixed) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         batch.validate()
+        passing = _passing(block, data, fixed, pattern) if pattern else None
     except (pa.ArrowException, OSError, KeyError) as error:
         raise MqttError(
             f"The block at offset {block.base} of partition {block.partition} is malformed ({error})."
         ) from None
     if not block.sparse:
         first = max(first, block.base)
-        batch = batch.slice(first - block.base, max(0, min(end, block.end) - first))
-    return batch
+        part = first - block.base, max(0, min(end, block.end) - first)
+        batch = batch.slice(*part)
+        passing = passing if passing is None else passing.slice(*part)
+    return batch if passing is None else batch.filter(passing)
 
 
-def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Array:
+def _passing(block: Block, data: pa.Buffer, fixed: FixedColumns, pattern: str) -> pa.Array:
+    """Return for each row whether its topic matches."""
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    topics = _array(block, data, pa.field("topic", pa.string()), "", fixed)
+    return pc.match_substring_regex(topics, whole(pattern))
+
+
+def _array(
+    block: Block, data: pa.Buffer, field: pa.Field, log_id: str, fixed: FixedColumns
+) -> pa.Array:
+    import pyarrow as pa
 
     count = block.count
 
@@ -136,14 +165,11 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
         return pa.Codec("zstd").decompress(data.slice(*found), decompressed_size=size)
 
     if field.name == "partition":
-        return pa.repeat(_scalar(pa.int32(), block.partition.to_bytes(4, "little")), count)
+        return fixed.repeated(field.type, block.partition.to_bytes(4, "little"), count)
     if field.name == "log_id":
-        return pa.repeat(_scalar(pa.string(), log_id.encode()), count)
+        return fixed.repeated(field.type, log_id.encode(), count)
     if field.name == "offset" and not block.sparse:
-        one, start = (
-            _scalar(pa.int64(), n.to_bytes(8, "little", signed=True)) for n in (1, block.base - 1)
-        )
-        return pc.cumulative_sum(pa.repeat(one, count), start=start)
+        return fixed.offsets(block.base, count)
     column = IDS[field.name]
     if field.name == "headers":
         return _headers(part, count, field.type)
@@ -152,7 +178,7 @@ def _array(block: Block, data: pa.Buffer, field: pa.Field, log_id: str) -> pa.Ar
             raise KeyError(f"no column {field.name}")
         return pa.nulls(count, field.type)
     if field.name in ("qos", "retain"):
-        return pa.Array.from_buffers(pa.int8(), count, [None, part(DATA)]).cast(field.type)
+        return fixed.small(field.type, part(DATA), count)
     if field.name in ("timestamp", "offset"):
         return pa.Array.from_buffers(field.type, count, [None, part(DATA)])
     nulls = block.nulls.get(column, 0)
@@ -175,17 +201,6 @@ def _dictionary(part: Any, count: int, kind: pa.DataType, nulls: int) -> pa.Arra
     )
     array.validate(full=True)
     return array.dictionary_decode()
-
-
-def _scalar(kind: pa.DataType, data: bytes) -> pa.Scalar:
-    """Decode one value from its bytes. ``pa.scalar`` would import pandas if it is installed, which takes a second in
-    each new worker."""
-    import pyarrow as pa
-
-    buffers = [None, pa.py_buffer(data)]
-    if pa.types.is_string(kind):
-        buffers.insert(1, pa.py_buffer(bytes(4) + len(data).to_bytes(4, "little")))
-    return pa.Array.from_buffers(kind, 1, buffers)[0]
 
 
 def _headers(part: Any, count: int, kind: pa.ListType) -> pa.Array:

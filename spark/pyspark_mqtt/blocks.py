@@ -39,26 +39,33 @@ class Block:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def split(read: Callable[[int], bytes]) -> Iterator[Block]:
-    """Yield the blocks of a response as they arrive. ``read(n)`` returns up to n bytes, or b'' at the end.
+def split(fill: Callable[[memoryview], int]) -> Iterator[Block]:
+    """Yield the blocks of a response as they arrive. ``fill(view)`` fills a view with the next bytes, and returns how
+    many there were. There are fewer than the view has room for only at the end.
 
     Raises UnreachableError if the bytes end within a block or were damaged in transit. Raises MqttError if they are not
     blocks, or if their version is newer than this reader.
     """
-    rest = b""
+    rest = memoryview(b"")
     want = PIECE
-    while piece := read(want):
-        data = rest + piece if rest else piece
-        view = memoryview(data)
-        at, want = 0, PIECE
+    while True:
+        view = memoryview(bytearray(len(rest) + want))
+        view[: len(rest)] = rest
+        got = fill(view[len(rest) :])
+        view = view[: len(rest) + got]
+        at = 0
         while len(view) - at >= HEADER.size:
             length = _length(view, at)
             if len(view) - at < length:
-                want = max(PIECE, length - (len(view) - at))
                 break
             yield parse(view[at : at + length])
             at += length
-        rest = bytes(view[at:])
+        rest = view[at:]
+        if got < want:
+            break
+        want = PIECE
+        if len(rest) >= HEADER.size:
+            want = max(PIECE, _length(rest, 0) - len(rest))
     if rest:
         raise UnreachableError(f"The answer ended within a block, after {len(rest)} bytes of it.")
 

@@ -11,12 +11,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from pyspark_mqtt.blocks import VERSION, Block, split
 from pyspark_mqtt.errors import DataLossError, MqttError, UnreachableError
-from pyspark_mqtt.offsets import Log, Offsets, Range
+from pyspark_mqtt.offsets import Log, Offsets, Range, assigned
 from pyspark_mqtt.options import Options, secret
 
 log = logging.getLogger("pyspark_mqtt")
@@ -49,8 +50,8 @@ class Client:
     def at_time(self, milliseconds: int) -> tuple[Log, dict[int, int | None]]:
         """Return the log's contents, and each partition's first offset that is not before the given time, or None."""
         answer = self._insist(lambda: self._json("offsets", timestamp=milliseconds))
-        found = {int(p): one["at"] for p, one in answer["partitions"].items()}
-        return self._log(answer), found
+        log_now = self._log(answer)
+        return log_now, {p: answer["partitions"][str(p)]["at"] for p in log_now.latest}
 
     def commit(self, consumer: str, offsets: Offsets) -> None:
         """Report a consumer's progress. It is not retried, because it affects only the consumer's lag and retention."""
@@ -81,7 +82,7 @@ class Client:
                 }
                 with self._ask("records", query) as response:
                     before = position
-                    for block in split(lambda size, r=response: self._read(r, size)):  # type: ignore[misc]
+                    for block in split(partial(self._fill, response)):
                         if block.partition != wanted.partition or not (
                             block.base <= position < block.end
                         ):
@@ -109,12 +110,14 @@ class Client:
 
     def _log(self, answer: Mapping[str, Any]) -> Log:
         partitions = {int(p): one for p, one in answer["partitions"].items()}
-        return Log(
+        whole = Log(
             self.stream,
             answer["log_id"],
             {p: int(partitions[p]["earliest"]) for p in sorted(partitions)},
             {p: int(partitions[p]["latest"]) for p in sorted(partitions)},
         )
+        wanted = self.options.assigned
+        return whole if wanted is None else assigned(whole, wanted)
 
     def _insist(self, attempt: Callable[[], T]) -> T:
         failures = 0
@@ -158,6 +161,16 @@ class Client:
             return response.read(size)
         except _BROKEN as error:
             raise UnreachableError(f"The connection broke: {_said(error)}.") from None
+
+    def _fill(self, response: http.client.HTTPResponse, view: memoryview) -> int:
+        """Fill ``view`` with the next bytes of a response. Return how many there were; fewer only at its end."""
+        done = 0
+        try:
+            while done < len(view) and (count := response.readinto(view[done:])):
+                done += count
+        except _BROKEN as error:
+            raise UnreachableError(f"The connection broke: {_said(error)}.") from None
+        return done
 
     def _ask(
         self, path: str, query: Mapping[str, object], body: str | None = None

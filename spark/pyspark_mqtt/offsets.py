@@ -83,15 +83,36 @@ def resolve(given: str | Mapping[str, int], log: Log, name: str) -> Offsets:
             "take offsets from this log, or earliest."
         )
     numbers = {int(p): o for p, o in given.items() if p != "log_id"}
-    if numbers.keys() != log.latest.keys():
-        known = ", ".join(map(str, sorted(log.latest)))
-        raise OptionError(
-            f"Option {name} names partitions {', '.join(map(str, sorted(numbers)))}, but stream "
-            f"{log.stream} has {known}: name each of them (-2 is earliest, -1 latest)."
-        )
+    name_each(numbers, log, name, "(-2 is earliest, -1 latest)")
     special = {EARLIEST: log.earliest, LATEST: log.latest}
     return Offsets(
         log.log_id, {p: special[o][p] if o in special else o for p, o in sorted(numbers.items())}
+    )
+
+
+def name_each(given: Mapping[int, int], log: Log, name: str, hint: str = "") -> None:
+    """Raise OptionError unless an option names each partition that is read, and no other."""
+    if given.keys() != log.latest.keys():
+        known = ", ".join(map(str, sorted(log.latest)))
+        raise OptionError(
+            f"Option {name} names partitions {', '.join(map(str, sorted(given)))}, but stream "
+            f"{log.stream} has {known}: name each of them {hint}".rstrip()
+            + "."
+        )
+
+
+def assigned(log: Log, partitions: Sequence[int]) -> Log:
+    """Return the log's contents with only these partitions. Raises OptionError for one that the stream lacks."""
+    for p in partitions:
+        if p not in log.latest:
+            raise OptionError(
+                f"Option assign names partition {p}, but stream {log.stream} has 0 to {max(log.latest)}."
+            )
+    return Log(
+        log.stream,
+        log.log_id,
+        {p: log.earliest[p] for p in partitions},
+        {p: log.latest[p] for p in partitions},
     )
 
 
@@ -144,7 +165,7 @@ def _faults(start: Offsets, log: Log) -> list[str]:
     if start.next.keys() != log.latest.keys():
         return [
             f"{name} had {len(start.next)} partitions in the checkpoint and has {len(log.latest)} now: "
-            "they are fixed when a stream is created, so this is another one."
+            "they are fixed when a stream is created, so this is another one, or `assign` was changed."
         ]
     faults = []
     for p, offset in sorted(start.next.items()):

@@ -137,6 +137,57 @@ def _offsets(*words: str) -> Callable[[str], str | dict[str, int]]:
     return parse
 
 
+def _partition_times(value: str) -> dict[int, int]:
+    """Parse JSON such as {"0": 1700000000000}: milliseconds since 1970, by partition."""
+    hint = 'must be JSON of milliseconds by partition, such as {"0": 1700000000000, "1": 1700000000000}'
+    try:
+        given = json.loads(value)
+    except ValueError:
+        raise ValueError(hint) from None
+    if not isinstance(given, dict) or not given:
+        raise ValueError(hint)
+    for key, time in given.items():
+        if not (key.isascii() and key.isdecimal()) or type(time) is not int or time < 0:
+            raise ValueError(hint)
+    return {int(key): time for key, time in given.items()}
+
+
+def _assigned(value: str) -> tuple[str, tuple[int, ...]]:
+    """Parse JSON such as {"telemetry": [0, 1]}: the partitions to read of one stream."""
+    hint = 'must be JSON with one stream and its partitions, such as {"telemetry": [0, 1]}'
+    try:
+        given = json.loads(value)
+    except ValueError:
+        raise ValueError(hint) from None
+    if not isinstance(given, dict) or len(given) != 1:
+        raise ValueError(hint)
+    [(name, partitions)] = given.items()
+    if not _STREAM.fullmatch(name) or not isinstance(partitions, list) or not partitions:
+        raise ValueError(hint)
+    if any(type(one) is not int or one < 0 for one in partitions):
+        raise ValueError(hint)
+    if len(set(partitions)) < len(partitions):
+        raise ValueError("names a partition twice")
+    return name, tuple(sorted(partitions))
+
+
+def _pattern(value: str) -> str:
+    """Check a regular expression with the library that applies it, which takes linear time for any expression."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        pc.match_substring_regex(pa.nulls(1, pa.string()), whole(value))
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"is not a regular expression of RE2 ({error})") from None
+    return _text(value)
+
+
+def whole(pattern: str) -> str:
+    """Return an expression that matches if ``pattern`` matches the whole text."""
+    return rf"\A(?s:{pattern})\z"
+
+
 def _url(default_ports: Mapping[str, int | None], what: str) -> Callable[[str], SplitResult]:
     def parse(value: str) -> SplitResult:
         example = f"{next(iter(default_ports))}://broker.example:{what}"
@@ -189,7 +240,9 @@ READ = _table(
     Option("url", _url({"http": None, "https": None}, "1890"), needed=(
         "the address of the broker's read API, such as https://broker.example:1890")),
     Option("stream", _name, needed="the name of a stream in the broker's configuration"),
+    Option("assign", _assigned),
     Option("topics", _filters, ()),
+    Option("subscribePattern", _pattern),
     Option("token", _text),
     Option("tokenFile", _text),
     *_TLS,
@@ -197,6 +250,8 @@ READ = _table(
     Option("endingOffsets", _offsets("latest"), "latest"),
     Option("startingTimestamp", _number(0)),
     Option("endingTimestamp", _number(0)),
+    Option("startingOffsetsByTimestamp", _partition_times),
+    Option("endingOffsetsByTimestamp", _partition_times),
     Option("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error"),
     Option("maxOffsetsPerTrigger", _number(1)),
     Option("minOffsetsPerTrigger", _number(1)),
@@ -236,8 +291,6 @@ WRITE = _table(
 _HINTS = {
     "kafka.bootstrap.servers": "`url` is the address of the broker's read API",
     "subscribe": "`stream` names the stream, `topics` the topic filters",
-    "subscribepattern": "`stream` names the stream, `topics` the topic filters",
-    "assign": "`stream` names the stream, `startingOffsets` the offsets of its partitions",
     "groupidprefix": "`consumerGroup` is the name under which progress is reported",
     "cleansession": "every task writes with a session of its own",
     "clientid": "`clientIdPrefix` begins the client ids; each task has one of its own",
@@ -287,6 +340,17 @@ class Options:
         assert isinstance(value, tuple)
         return value
 
+    def times(self, name: str) -> dict[int, int] | None:
+        """Return an option's milliseconds by partition, or None if it is not set."""
+        value = self.values[name.lower()]
+        return value if isinstance(value, dict) else None
+
+    @property
+    def assigned(self) -> tuple[int, ...] | None:
+        """Return the partitions that ``assign`` names, or None if it is not set."""
+        value = self.values["assign"]
+        return value[1] if isinstance(value, tuple) else None
+
     def offsets(self, name: str) -> str | dict[str, int] | None:
         """Return an option's offsets: a word, offsets by partition, or None."""
         value = self.values[name.lower()]
@@ -332,11 +396,24 @@ def _meant(name: str, table: Mapping[str, Option]) -> str:
 
 
 def reading(given: Mapping[str, str]) -> Options:
-    """Parse a reader's options."""
-    options = parse(given, READ, "url")
+    """Parse a reader's options. ``assign`` also names the stream."""
+    texts = {name.lower(): value for name, value in given.items()}
+    if "assign" in texts and "stream" not in texts:
+        try:
+            texts["stream"] = _assigned(texts["assign"])[0]
+        except ValueError:
+            texts["stream"] = "assign"  # parse names the mistake in assign.
+    options = parse(texts, READ, "url")
+    assigned = options.values["assign"]
+    if isinstance(assigned, tuple) and assigned[0] != options.text("stream"):
+        raise OptionError(
+            f"Option assign names stream {assigned[0]}, and stream names {options.text('stream')}: leave stream out."
+        )
     for kind in ("starting", "ending"):
-        if options.limit(f"{kind}Timestamp") is not None and f"{kind}offsets" in options.given:
-            raise OptionError(f"Give {kind}Offsets or {kind}Timestamp, not both.")
+        names = [f"{kind}Offsets", f"{kind}Timestamp", f"{kind}OffsetsByTimestamp"]
+        chosen = [name for name in names if name.lower() in options.given]
+        if len(chosen) > 1:
+            raise OptionError(f"Give {' or '.join(chosen)}, not both.")
     least, most = options.limit("minOffsetsPerTrigger"), options.limit("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise OptionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,7 +11,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_mqtt import arrow
 from pyspark_mqtt.client import Client
 from pyspark_mqtt.errors import DataLossError, OptionError
-from pyspark_mqtt.offsets import Log, Offsets, Range, at_time, bounded, ranges, resolve, split
+from pyspark_mqtt.offsets import (
+    Log,
+    Offsets,
+    Range,
+    at_time,
+    bounded,
+    name_each,
+    ranges,
+    resolve,
+    split,
+)
 from pyspark_mqtt.options import Options
 from pyspark_mqtt.portable import Portable
 from pyspark_mqtt.schema import Column
@@ -56,6 +66,9 @@ class Source:
             strategy = self.options.text("startingOffsetsByTimestampStrategy")
             strategy = strategy if kind == "starting" else "latest"
             return at_time(found, log_now, f"{kind}Timestamp", strategy), log_now
+        times = self.options.times(f"{kind}OffsetsByTimestamp")
+        if times is not None:
+            return self._at_times(kind, times)
         log_now = self.client.log()
         chosen = resolve(self.options.offsets(name) or default, log_now, name)
         warnings: list[str] = []
@@ -63,6 +76,24 @@ class Source:
         for warning in warnings:
             log.warning("%s", warning)
         return chosen, log_now
+
+    def _at_times(self, kind: str, times: Mapping[int, int]) -> tuple[Offsets, Log]:
+        """Return each partition's first offset that is not before its own time."""
+        name = f"{kind}OffsetsByTimestamp"
+        log_now = self.client.log()
+        name_each(times, log_now, name)
+        found: dict[int, int | None] = {}
+        for milliseconds in sorted(set(times.values())):
+            log_then, at = self.client.at_time(milliseconds)
+            if log_then.log_id != log_now.log_id:
+                raise DataLossError(
+                    f"Stream {log_now.stream} was created anew while this query was planned: run it again."
+                )
+            found |= {p: at[p] for p, time in times.items() if time == milliseconds}
+        # The last answer: offsets that were found are never beyond its end.
+        strategy = self.options.text("startingOffsetsByTimestampStrategy")
+        strategy = strategy if kind == "starting" else "latest"
+        return at_time(dict(sorted(found.items())), log_then, name, strategy), log_then
 
     def tasks(self, start: Offsets, end: Offsets) -> list[MqttRange]:
         """Return the tasks that read the records between two offsets."""
@@ -80,12 +111,20 @@ class Source:
         blocks = self.client.blocks(
             task.wanted,
             task.log_id,
-            arrow.wire_columns(self.columns),
+            arrow.wire_columns(self.columns, bool(self.options.text("subscribePattern"))),
             self.options.filters("topics"),
         )
-        yield from arrow.batches(
-            blocks, self.columns, task.wanted, self.options.number("batchRows"), task.log_id
-        )
+        try:
+            yield from arrow.batches(
+                blocks,
+                self.columns,
+                task.wanted,
+                self.options.number("batchRows"),
+                task.log_id,
+                self.options.text("subscribePattern"),
+            )
+        finally:
+            self.client.close()
 
 
 class MqttBatchReader(Portable, DataSourceReader):

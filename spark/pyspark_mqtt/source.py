@@ -44,7 +44,7 @@ class MqttDataSource(Portable, DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for ``spark.readStream``."""
         chosen = options.reading(self.options)
-        for name in ("endingOffsets", "endingTimestamp"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name.lower() in chosen.given:
                 raise OptionError(f"Option {name} is for spark.read; a stream has no end.")
         return MqttStreamReader(chosen, _columns(schema))

@@ -29,6 +29,13 @@ def test_load_and_save_give_the_address() -> None:
     assert writing({"path": "mqtt://a:1"}).url("brokerUrl").hostname == "a"
 
 
+def test_assign_names_the_stream() -> None:
+    options = reading({"url": "http://a:1", "Assign": '{"plant": [2, 0]}'})
+    assert (options.text("stream"), options.assigned) == ("plant", (0, 2))
+    with pytest.raises(OptionError, match="Option assign is"):
+        reading({"url": "http://a:1", "assign": "[0]"})
+
+
 def test_what_spark_adds_is_no_error() -> None:
     assert writing(WRITES | {"checkpointLocation": "/tmp/x", "queryName": "q"})
 
@@ -41,7 +48,7 @@ def test_what_spark_adds_is_no_error() -> None:
         ({"kafka.bootstrap.servers": "a:1"}, "`url` is the address"),
         ({"subscribe": "a"}, "`topics` the topic filters"),
         ({"brokerUrl": "mqtt://a"}, "reading goes by the broker's read API"),
-        ({"wibble": "1"}, "known are url, stream, topics"),
+        ({"wibble": "1"}, "known are url, stream, assign, topics"),
         ({"url": "broker:1890"}, "must begin with http://"),
         ({"url": "mqtt://broker:1883"}, "must begin with http://"),
         ({"url": "http://broker"}, "names no port"),
@@ -60,6 +67,18 @@ def test_what_spark_adds_is_no_error() -> None:
         ({"startingOffsets": '{"all": {"0": 1}}'}, "must be earliest or latest, or JSON"),
         ({"endingOffsets": "earliest"}, "must be latest, or JSON"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
+        ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"0": 1}'}, "not both"),
+        ({"startingTimestamp": "1", "startingOffsetsByTimestamp": '{"0": 1}'}, "not both"),
+        ({"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"0": 1}'}, "not both"),
+        ({"startingOffsetsByTimestamp": '{"all": {"0": 1}}'}, "milliseconds by partition"),
+        ({"startingOffsetsByTimestamp": '{"0": -1}'}, "milliseconds by partition"),
+        ({"endingOffsetsByTimestamp": "[]"}, "milliseconds by partition"),
+        ({"assign": '{"other": [0]}'}, "assign names stream other, and stream names all"),
+        ({"assign": "[0]"}, "one stream and its partitions"),
+        ({"assign": '{"all": []}'}, "one stream and its partitions"),
+        ({"assign": '{"all": [0, 0]}'}, "names a partition twice"),
+        ({"subscribePattern": "a("}, "is not a regular expression of RE2"),
+        ({"subscribePattern": ""}, "must not be empty"),
         ({"topics": "a/#/b"}, "has a # that is not the whole last level"),
         ({"topics": "a/b+"}, "has a + that is not a whole level"),
         ({"topics": "a,,b"}, "is empty"),

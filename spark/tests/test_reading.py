@@ -14,6 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark_mqtt.errors import DataLossError, OptionError
 from pyspark_mqtt.offsets import Log
 from pyspark_mqtt.options import reading
+from pyspark_mqtt.progress import source_progress
+from pyspark_mqtt.reader import MqttBatchReader
 from pyspark_mqtt.schema import Column
 from pyspark_mqtt.stream import MqttStreamReader
 from queries import available_now, last_line
@@ -152,8 +154,65 @@ def test_rows_come_in_batches_of_a_size(log: FakeLog) -> None:
     assert [b.num_rows for b in reader.read(first)] == [200, 200, 100]
     assert [b.num_rows for b in reader.read(second)] == [200, 50]
     log.block_rows = 500
-    assert [b.num_rows for b in reader.read(first)] == [220, 220, 60]
+    assert [b.num_rows for b in reader.read(first)] == [250, 250]
     reader.stop()
+
+
+def rows(log: FakeLog, **options: str) -> list[tuple[int, int]]:
+    """Read a batch without Spark. Return the partition and offset of each row."""
+    reader = MqttBatchReader(
+        reading(log.options | options), [Column("partition"), Column("offset")]
+    )
+    return [
+        (row["partition"], row["offset"])
+        for task in reader.partitions()
+        for piece in reader.read(task)
+        for row in piece.to_pylist()
+    ]
+
+
+def test_chosen_partitions(log: FakeLog) -> None:
+    assert rows(log, assign='{"s": [1]}') == ALL[500:]
+    given = {"assign": '{"s": [2, 1]}', "startingOffsets": '{"1": 248, "2": 0}'}
+    assert rows(log, **given) == ALL[-2:]
+    with pytest.raises(OptionError, match="partition 3, but stream s has 0 to 2"):
+        rows(log, assign='{"s": [3]}')
+    with pytest.raises(OptionError, match="names partitions 0, but stream s has 1, 2"):
+        rows(log, **(given | {"startingOffsets": '{"0": 1}'}))
+    reader = MqttStreamReader(reading(log.options | {"assign": '{"s": [0]}'}), [Column("offset")])
+    end = reader.latestOffset({"log_id": log.log_id, "0": 7}, ReadAllAvailable())
+    assert end == {"log_id": log.log_id, "0": 500}
+    # A checkpoint of all partitions does not fit: nothing is skipped silently.
+    with pytest.raises(DataLossError, match="`assign` was changed"):
+        reader.latestOffset(zero(log), ReadAllAvailable())
+    reader.stop()
+
+
+def test_a_pattern_chooses_whole_topics(log: FakeLog) -> None:
+    log.partitions[1][3]["topic"] = "line/10\nx"
+    assert rows(log, subscribePattern="line/[1-9]") == [row for row in ALL[500:] if row != (1, 3)]
+    assert rows(log, subscribePattern="line/1.+") == [(1, 3)]
+    assert rows(log, subscribePattern="ine|/1") == []
+    assert "topic" in log.asked[-1]
+
+
+def test_a_time_for_each_partition(log: FakeLog) -> None:
+    begin = START // 1000
+    for found in log.partitions.values():
+        for n, row in enumerate(found):
+            row["timestamp"] = START + n * 1_000_000
+    given = {
+        "startingOffsetsByTimestamp": json.dumps(
+            {"0": begin + 498_000, "1": begin + 247_000, "2": 0}
+        ),
+        "endingOffsetsByTimestamp": json.dumps({"0": begin + 499_000, "1": 2 * begin, "2": 0}),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    assert rows(log, **given) == [(0, 498), (1, 247), (1, 248), (1, 249)]
+    with pytest.raises(OptionError, match="later than all of partition 2"):
+        rows(log, **(given | {"startingOffsetsByTimestampStrategy": "error"}))
+    with pytest.raises(OptionError, match="names partitions 0, but stream s has 0, 1, 2"):
+        rows(log, startingOffsetsByTimestamp='{"0": 1}')
 
 
 def test_available_now_reads_all_in_limited_batches(
@@ -164,6 +223,14 @@ def test_available_now_reads_all_in_limited_batches(
     assert [one["numInputRows"] for one in progress] == [200, 200, 200, 150]
     assert keys(spark, tmp_path) == ALL
     assert progress[0]["sources"][0]["latestOffset"]["0"] == 500
+    [first] = source_progress(progress[0])
+    assert (first.log_id, sum(first.offsets.values())) == (log.log_id, 200)
+    assert first.metrics["offsetsBehindLatest"] == sum(first.lag.values()) == 550
+    assert first.metrics["numInputRows"] == 200
+    assert first.batch_ms == progress[0]["durationMs"]["triggerExecution"]
+    assert first.description == f"mqtt[log {log.log_id}, partitions 0, 1, 2]"
+    [last] = source_progress(progress[-1])
+    assert set(last.lag.values()) == {0}
 
 
 def test_a_query_goes_on_where_it_was(spark: SparkSession, log: FakeLog, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """The Spark part of bench/spark_sink.py. It prints one line of JSON.
 
-python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}' python benching.py latency '{"read": {...}
+python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}' python benching.py comparison '{"read": {...},
+"folder": ..., "rounds": 5, "reader": PID}' python benching.py latency '{"read": {...}
 or null, "landed": ... or null, "folder": ..., "seconds": 30, "warm": 3}'
 """
 
 import json
+import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 from pyspark_mqtt.schema import BASE
 
+HERTZ = os.sysconf("SC_CLK_TCK")
 SCHEMA = StructType([StructField(name, kind) for name, kind in BASE.items()])
 
 
@@ -76,6 +80,78 @@ def throughput(given: dict[str, Any]) -> dict[str, list[float]]:
     return {"rows": [float(rows)], **found}
 
 
+def source(spark: SparkSession, name: str, given: dict[str, Any]) -> DataFrame:
+    """Return a stream of the same messages from one of the sources that `comparison` compares."""
+    chosen, _, columns = name.partition(" ")
+    some = StructType([SCHEMA[one] for one in columns.split(",")]) if columns else SCHEMA
+    if chosen == "log":
+        return spark.readStream.format("mqtt").schema(some).options(**given["read"]).load()
+    folder = f"{given['folder']}/{chosen}"
+    frame = spark.readStream.format(chosen).schema(SCHEMA).load(folder)
+    return frame.select(*some.names) if columns else frame
+
+
+def ticks(pid: int) -> tuple[int, int, int]:
+    """Return a process's CPU time, that of its children that ended, and its parent."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[1])
+
+
+def cpu(reader: int) -> dict[str, float]:
+    """Return the CPU seconds of Java, of Spark's Python processes, and of the log's reader process."""
+    known: dict[int, tuple[int, int, int]] = {}
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with suppress(OSError):  # It has just ended.
+                known[int(one.name)] = ticks(int(one.name))
+    found = {"java": 0.0, "python": 0.0, "reader": known[reader][0] / HERTZ}
+    for pid, (own, ended, parent) in known.items():
+        while parent in known and parent != os.getpid():
+            parent = known[parent][2]
+        if parent != os.getpid():
+            continue
+        with suppress(OSError):
+            java = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+            found["java" if java else "python"] += own / HERTZ
+            found["python"] += ended / HERTZ
+    return found
+
+
+def comparison(given: dict[str, Any]) -> dict[str, Any]:
+    """Measure seconds and CPU seconds of AvailableNow into Parquet, from the log, Parquet files and JSON files in
+    turn.
+    """
+    spark, folder = session(), Path(given["folder"])
+    log = spark.read.format("mqtt").schema(SCHEMA).options(**given["read"]).load()
+    log.repartition(20).write.parquet(str(folder / "parquet"))
+    files = spark.read.parquet(str(folder / "parquet"))
+    files.write.json(str(folder / "json"))
+    rows = files.count()
+    names = ("log", "parquet", "json", "log payload,topic", "parquet payload,topic")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for number in range(given["rounds"] + given["warm"]):
+        for name in names if number % 2 else reversed(names):
+            target = folder / f"table-{number}"
+            frame = source(spark, name, given)
+            before, began = cpu(given["reader"]), time.perf_counter()
+            writer = frame.writeStream.format("parquet").trigger(availableNow=True)
+            writer = writer.option("checkpointLocation", f"{target}-checkpoint")
+            query = writer.start(str(target))
+            query.awaitTermination()
+            took = time.perf_counter() - began
+            after = cpu(given["reader"])
+            written = spark.read.parquet(str(target)).count()
+            assert written == rows, f"{written} of {rows} rows are in the table"
+            shutil.rmtree(target)
+            shutil.rmtree(f"{target}-checkpoint")
+            if number >= given["warm"]:
+                used = {one: after[one] - before[one] for one in after}
+                batches = sum(one.durationMs["triggerExecution"] for one in query.recentProgress)
+                found[name].append({"seconds": took, "batches": batches / 1000, **used})
+    spark.stop()
+    return {"rows": rows, "runs": found}
+
+
 def latency(given: dict[str, Any]) -> dict[str, Any]:
     """Measure the milliseconds from PUBLISH to the end of its batch's write. The payload's first 8 bytes are the time
     of PUBLISH.
@@ -127,5 +203,5 @@ def latency(given: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    work = {"throughput": throughput, "latency": latency}[sys.argv[1]]
+    work = {"throughput": throughput, "latency": latency, "comparison": comparison}[sys.argv[1]]
     print(json.dumps(work(json.loads(sys.argv[2]))), flush=True)
