@@ -17,6 +17,7 @@ from mqtt_pipelines.sinks import parts
 from mqtt_pipelines.sinks.append import MOST, TRIES, WAIT
 from mqtt_pipelines.sinks.delta import DeltaSink
 from mqtt_pipelines.sinks.files import LOG, FilesSink
+from mqtt_pipelines.sinks.folders import column
 from mqtt_pipelines.sinks.iceberg import IcebergSink
 
 if TYPE_CHECKING:
@@ -175,7 +176,9 @@ def compact_files(
     frame = spark.read.option("basePath", folder).parquet(*(path for path, _ in files))
     data = f"{into}/data"
     writer = frame.coalesce(max(1, math.ceil(size / file_size))).write.mode("overwrite")
-    writer.partitionBy(*sink.table.partition_by).parquet(data)
+    names = (column(name) for name in sink.table.partition_by)
+    by = zip(sink.table.partition_by, names, strict=True)
+    writer.partitionBy(*(own if own in frame.columns else name for name, own in by)).parquet(data)
     rows, kept = frame.count(), spark.read.parquet(data).count()
     if rows != kept:
         raise MqttError(

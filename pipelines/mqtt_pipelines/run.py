@@ -61,16 +61,19 @@ def start(
     spark: SparkSession, query: Query, app: str, once: bool, observe: Observer | None = None
 ) -> StreamingQuery:
     """Start a query of the pipeline `app`. With `once`, the query ends after reading the messages that exist now."""
-    writer = query.frame.writeStream.queryName(query.name).option(
-        "checkpointLocation", query.checkpoint
+    sink = query.sink
+    writer = (
+        query.frame.writeStream
+        if isinstance(sink, Sink)
+        else sink.writer(query.frame, query.checkpoint)
     )
+    writer = writer.queryName(query.name).option("checkpointLocation", query.checkpoint)
     if once:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{query.trigger} seconds")
-    sink = query.sink
     if not isinstance(sink, Sink):
-        return sink.configure(writer, query.checkpoint).start()
+        return writer.start()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)

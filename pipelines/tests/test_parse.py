@@ -1,6 +1,7 @@
 """Test that every payload yields its values or a reason: strict JSON, types, devices and times."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 from mqtt_pipelines import schemas
@@ -46,14 +47,34 @@ BAD: dict[bytes, tuple[str, str | None]] = {
     b"42": ("not_an_object", None),
     b'"text"': ("not_an_object", None),
     b"null": ("not_an_object", None),
-    b'{"celsius": "21.5"}': ("wrong_type", "celsius"),
-    b'{"celsius": true, "battery": 1.5}': ("wrong_type", "celsius, battery"),
+    b'{"celsius": "21.5"}': ("wrong_type", 'celsius: expected double, found "21.5"'),
+    b'{"celsius": true, "battery": 1.5}': (
+        "wrong_type",
+        "celsius: expected double, found true; battery: expected int, found 1.5",
+    ),
     b'{"celsius": NaN}': ("bad_json", None),
     b"{'celsius': 1}": ("bad_json", None),
-    b'{"celsius": 1e999}': ("wrong_type", "celsius"),
-    b'{"celsius": 1, "battery": 99999999999}': ("wrong_type", "battery"),
-    b'{"celsius": 1, "pos": {"lat": 1, "lon": "x"}}': ("wrong_type", ""),
-    b'{"celsius": 1, "pos": 5}': ("wrong_type", "pos"),
+    b'{"celsius": 1e999}': ("wrong_type", "celsius: expected double, found 1e999"),
+    b'{"celsius": 1, "battery": 99999999999}': (
+        "wrong_type",
+        "battery: expected int, found 99999999999",
+    ),
+    b'{"celsius": 1, "pos": {"lat": 1, "lon": "x"}}': (
+        "wrong_type",
+        'pos.lon: expected double, found "x"',
+    ),
+    b'{"celsius": 1, "pos": {"lat": 1e999}}': (
+        "wrong_type",
+        "pos.lat: expected double, found 1e999",
+    ),
+    b'{"celsius": "x", "celsius": 1}': (
+        "wrong_type",
+        'celsius (1 of 2 times): expected double, found "x"',
+    ),
+    b'{"celsius": 1, "pos": 5}': (
+        "wrong_type",
+        "pos: expected struct<lat:double,lon:double>, found 5",
+    ),
     b"{}": ("missing_field", "celsius"),
     b'{"celsius": null}': ("missing_field", "celsius"),
     b'{"Celsius": 5}': ("missing_field", "celsius"),
@@ -153,6 +174,45 @@ def test_times(spark: SparkSession, kind: str, unit: str, value: str, second: fl
         assert row.event_time == at(second)
 
 
+def test_decimals_and_times_are_exact_or_dead_letters(spark: SparkSession) -> None:
+    exact = Silver(
+        schema="price decimal(10,2), all array<decimal(5,1)>, day date, seen timestamp",
+        device=Device(topic_level=1),
+    )
+    said = {
+        '{"price": 1.230}': None,
+        '{"price": 12300e-4, "all": [1.5, null, 10]}': None,
+        '{"price": "7.25"}': None,
+        '{"price": 0e-5}': None,
+        '{"price": 1.234}': "price: expected decimal(10,2), found 1.234",
+        '{"price": 123456789.01}': "price: expected decimal(10,2), found 123456789.01",
+        '{"price": 1e100000000}': "price: expected decimal(10,2), found 1e100000000",
+        '{"price": 1e-100000000}': "price: expected decimal(10,2), found 1e-100000000",
+        '{"price": {"a": 1}}': "price: expected decimal(10,2), found an object",
+        '{"all": [1.5, 2.25]}': "all[1]: expected decimal(5,1), found 2.25",
+        '{"day": "2026-02-30"}': 'day: expected date, found "2026-02-30"',
+        '{"day": "+12026-02-03"}': 'day: expected date, found "+12026-02-03"',
+        '{"seen": "0000-01-01T00:00:00Z"}': 'seen: expected timestamp, found "0000-01-01T00:00:00Z"',
+    }
+    log = Log()
+    messages = [log.message(payload) for payload in said]
+    left = {row.offset: row for row in batch(spark, messages, lambda raw: dead_letters(raw, exact))}
+    taken = {row.offset: row for row in batch(spark, messages, lambda raw: silver(raw, exact))}
+    assert {n: left[n].detail if n in left else None for n in range(len(said))} == dict(
+        enumerate(said.values())
+    )
+    assert {row.reason for row in left.values()} == {"wrong_type"}
+    assert [str(taken[n].price) for n in range(4)] == ["1.23", "1.23", "7.25", "0.00"]
+    assert [str(one) for one in taken[1]["all"]] == ["1.5", "None", "10.0"]
+    rounded = replace(exact, rounding="half_up")
+    prices = {
+        row.offset: str(row.price)
+        for row in batch(spark, messages, lambda raw: silver(raw, rounded))
+    }
+    assert prices[4] == "1.23"
+    assert set(prices) == {0, 1, 2, 3, 4, 9}
+
+
 def test_times_at_the_edge(spark: SparkSession) -> None:
     log = Log()
     said = {600_000: None, 600_001: "late", -60_000: None, -60_001: "future"}
@@ -201,8 +261,6 @@ def test_a_payload_of_megabytes(spark: SparkSession) -> None:
     ],
 )
 def test_settings_that_do_not_fit(spark: SparkSession, more: dict[str, object], said: str) -> None:
-    from dataclasses import replace
-
     with pytest.raises(PipelineError, match=r"^[^\n]*$") as raised:
         silver(frame(spark, [Log().message("{}")]), replace(BY, **more))  # type: ignore[arg-type]
     assert said in str(raised.value)

@@ -97,3 +97,33 @@ def test_where_files_cannot_go(tmp_path: Path) -> None:
     system, path = parts.filesystem("s3://b/x", {"AWS_REGION": "eu-1", "AWS_ENDPOINT_URL": "h"})
     assert (system.type_name, path, system.region) == ("s3", "b/x", "eu-1")
     parts.remove(Target(str(tmp_path), SCHEMA), [Part("gone", 0, 0, {}, "", ())])
+
+
+def test_values_that_equal_nothing_or_more_than_themselves(tmp_path: Path) -> None:
+    """Each row is in exactly one file, although NaN does not equal itself and 0.0 equals -0.0."""
+    values = [float("nan"), 0.0, -0.0, None, float("inf"), float("nan")]
+    text = ["", None, "", "x", "x", ""]
+    table = pa.table({"v": values, "t": text, "n": list(range(6))})
+    made = written(Target(str(tmp_path), table.schema, ("v", "t")), table)
+    assert sum(part.rows for part in made) == len(values)
+    found = [
+        n for part in made for n in pq.ParquetFile(tmp_path / part.path).read()["n"].to_pylist()
+    ]
+    assert sorted(found) == list(range(6))
+    assert {tuple(part.values.values()) for part in made} == {
+        ("nan", None), ("0.0", None), ("-0.0", None), (None, "x"), ("inf", "x"),
+    }  # fmt: skip
+
+
+def test_times_that_python_does_not_have(tmp_path: Path) -> None:
+    schema = pa.schema({"t": pa.timestamp("us", "UTC"), "d": pa.date32(), "n": pa.int32()})
+    columns = [[-(2**62), 2**62, 0], [-(10**6), 10**7, 0], [1, 2, 3]]
+    arrays = [pa.array(one, pa.int64() if n < 1 else pa.int32()) for n, one in enumerate(columns)]
+    table = pa.table(
+        [one.cast(field.type) for one, field in zip(arrays, schema, strict=True)], schema
+    )
+    for by in ((), ("t",), ("d",)):
+        made = written(Target(str(tmp_path), schema, by), table)
+        assert sum(part.rows for part in made) == 3
+    [part] = written(Target(str(tmp_path), schema), table)
+    assert json.loads(part.stats)["minValues"] == {"n": 1}

@@ -51,8 +51,8 @@ class StreamSink(Protocol):
     def name(self) -> str:
         """Return a name for messages, such as ``files /data/bronze``."""
 
-    def configure(self, writer: "DataStreamWriter", checkpoint: str) -> "DataStreamWriter":
-        """Set the format, options and partitioning. The runner sets the checkpoint, trigger and name.
+    def writer(self, frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        """Return a writer with the format, options and partitioning. The runner sets the checkpoint, trigger and name.
 
         Raises an error if the target was written with another checkpoint that the sink cannot continue.
         """

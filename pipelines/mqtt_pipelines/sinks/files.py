@@ -1,5 +1,7 @@
 """Write Parquet files with Spark's file sink. ``_spark_metadata`` lists the valid files, so read the folder with Spark.
 
+A partition's folder has a safe name, whatever the value is; see `folders`.
+
 The sink identifies batches only by their numbers, which start at 0 again with a new checkpoint. Spark would then assume
 that the batches have been written, and silently drop their rows. So the folder is checked before a query starts.
 """
@@ -11,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.settings import Table
+from mqtt_pipelines.sinks import columns
+from mqtt_pipelines.sinks.folders import placed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 LOG = "_spark_metadata"
@@ -30,19 +34,19 @@ class FilesSink:
         """Return a name for messages."""
         return f"files {self.table.path}"
 
-    def configure(self, writer: DataStreamWriter, checkpoint: str) -> DataStreamWriter:
-        """Set the format, folder, options and partitioning. Blocks while it checks the folder.
+    def writer(self, frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        """Return a writer with the format, folder, options and partitioning. Blocks while it checks the folder.
 
-        Raises MqttError if the folder was written with a checkpoint other than `checkpoint`.
+        Raises MqttError if the folder was written with a checkpoint other than `checkpoint`, or if there is no column
+        to partition by.
         """
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.getActiveSession()
-        assert spark is not None, "a writer was made in a session"
-        self.check(spark, checkpoint)
-        writer = writer.format("parquet").outputMode("append").options(**self.table.options)
-        if self.table.partition_by:
-            writer = writer.partitionBy(*self.table.partition_by)
+        self.check(frame.sparkSession, checkpoint)
+        columns.partitions((), self.table.partition_by, frame.columns, self.name)
+        frame, names = placed(frame, self.table.partition_by)
+        writer = frame.writeStream.format("parquet").outputMode("append")
+        writer = writer.options(**self.table.options)
+        if names:
+            writer = writer.partitionBy(*names)
         return writer.option("path", self.table.path)
 
     def check(self, spark: SparkSession, checkpoint: str) -> None:

@@ -175,7 +175,7 @@ class _Task:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.system, self.root = filesystem(target.root, target.options)
-        self.open: dict[tuple[Any, ...], _File] = {}
+        self.open: dict[tuple[str | None, ...], _File] = {}
         self.keyed = set(KEY) <= set(target.schema.names)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
@@ -209,13 +209,15 @@ class _Task:
 class _File:
     """A Parquet file that is being written."""
 
-    def __init__(self, task: _Task, values: tuple[Any, ...]) -> None:
+    def __init__(self, task: _Task, values: tuple[str | None, ...]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         target = task.target
         self.task = task
-        self.values = dict(zip(target.partition_by, map(_text, values), strict=True))
+        self.values = {
+            name: value or None for name, value in zip(target.partition_by, values, strict=True)
+        }
         self.spans: list[Span] = []
         self.held: list[pa.Table] = []
         self.held_bytes = 0
@@ -274,38 +276,39 @@ class _File:
 
 def _by_values(
     rows: pa.Table, columns: Sequence[str]
-) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Yield the rows, grouped by the values of some columns."""
+) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    """Yield the rows, grouped by the values of some columns. The values are texts."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if not columns:
         yield (), rows
         return
-    groups = rows.select(columns).group_by(list(columns)).aggregate([]).to_pylist()
-    if len(groups) == 1:
-        yield tuple(groups[0][name] for name in columns), rows
+    # Rows are chosen by their number, not by comparing values: NaN equals nothing, and 0.0 equals -0.0.
+    numbered = rows.select(columns).append_column("", pa.array(range(rows.num_rows), pa.int64()))
+    groups = numbered.group_by(list(columns), use_threads=False).aggregate([("", "list")])
+    if groups.num_rows == 1:
+        yield tuple(_text(groups[name][0]) for name in columns), rows
         return
-    for group in groups:
-        chosen = None
-        for name in columns:
-            value = pa.scalar(group[name], rows.schema.field(name).type)
-            same = pc.equal(rows[name], value) if value.is_valid else pc.is_null(rows[name])
-            chosen = same if chosen is None else pc.and_kleene(chosen, same)
-        yield tuple(group[name] for name in columns), rows.filter(chosen)
+    for number in range(groups.num_rows):
+        values = tuple(_text(groups[name][number]) for name in columns)
+        yield values, rows.take(groups["_list"][number].values)
 
 
-def _text(value: Any) -> str | None:
-    """Return a partition value in Delta's format; '' means null."""
+def _text(scalar: Any) -> str | None:
+    """Return a partition value as text, or None for null. An empty text is '', which Delta takes for null."""
     import datetime
 
-    if value is None or value == "":
+    try:
+        value = scalar.as_py()
+    except (OverflowError, ValueError):  # a time that Python does not have
+        return str(scalar.value)
+    if value is None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime.datetime):
         plain = value.astimezone(datetime.UTC) if value.tzinfo else value
-        return f"{plain:%Y-%m-%d %H:%M:%S.%f}"
+        return plain.replace(tzinfo=None).isoformat(" ", "microseconds")
     return str(value)
 
 
@@ -334,7 +337,10 @@ def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
             if not found.has_min_max:
                 bounded.discard(name)
                 continue
-            low, high = _bound(found.min, False), _bound(found.max, True)
+            try:
+                low, high = _bound(found.min, False), _bound(found.max, True)
+            except (OverflowError, ValueError):  # a time that Python does not have
+                low = high = None
             if low is None or high is None:
                 bounded.discard(name)
             else:
@@ -357,9 +363,8 @@ def _bound(value: Any, upper: bool) -> Any:
         # Bounds are in milliseconds: round the lower bound down and the upper bound up.
         rest = value.microsecond % 1000
         value += datetime.timedelta(microseconds=(1000 - rest if upper and rest else -rest))
-        return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03d}" + (
-            "Z" if value.tzinfo else ""
-        )
+        plain = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+        return plain + ("Z" if value.tzinfo else "")
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, float):

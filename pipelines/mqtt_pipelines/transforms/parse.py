@@ -1,7 +1,8 @@
 """Parse payloads. Every message gets either its values or the reason why it cannot be parsed.
 
 JSON is parsed strictly: the payload must be a single object, with nothing after it, and without NaN or single quotes.
-Fields that the schema does not name are ignored. If a key is repeated, the last one counts.
+Fields that the schema does not name are ignored. If a key is repeated, the last one counts, but each must have the
+type of its field.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +14,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     DecimalType,
-    DoubleType,
-    FloatType,
     IntegralType,
     NumericType,
     StringType,
@@ -26,13 +25,15 @@ from pyspark.sql.types import (
 
 from mqtt_pipelines import schemas
 from mqtt_pipelines.settings import PipelineError, Seconds, required, setting
+from mqtt_pipelines.transforms.values import Rounding, huge, readable, refused, value
 
 REASONS: Final = {
     "empty": "it has no payload",
     "not_utf8": "it is not UTF-8 text",
     "bad_json": "it is not JSON, or not one value",
     "not_an_object": "it is JSON, but no object",
-    "wrong_type": "a field is of another type than the schema's, or out of its range; `detail` names it",
+    "wrong_type": "a field is of another type than the schema's, or out of its range; "
+    "`detail` says which, what was expected and what was found",
     "missing_field": "a field that is `not null` is missing; `detail` names it",
     "missing_device": "the device's name is missing where the configuration seeks it",
     "bad_time": "the event's time is missing or no time",
@@ -100,6 +101,11 @@ class Silver:
     late: Seconds = setting(600.0, "how long after its event a message may reach the broker")
     ahead: Seconds = setting(60.0, "how far a device's clock may be ahead of the broker's")
     slack: Seconds = setting(60.0, "how far one partition may be read ahead of another")
+    rounding: Rounding = setting(
+        "fail",
+        "a number with more digits after the point than its `decimal`: fail makes it a dead letter, half_up rounds it. "
+        "Digits are compared up to the 38th that the type could have",
+    )
 
     @property
     def watermark(self) -> float:
@@ -147,27 +153,28 @@ def judge(raw: DataFrame, by: Silver) -> DataFrame:
     """
     payload = payload_schema(by)
     text = f.col("payload").cast("string")
-    nullable = StructType([StructField(one.name, one.dataType) for one in payload.fields])
-    whole = StructType([StructField("p", nullable), StructField(_CORRUPT, StringType())])
+    whole = StructType([StructField("p", readable(payload)), StructField(_CORRUPT, StringType())])
     # A parser for a single value ignores the text after it. Inside an object, only one value is accepted.
     wrapped = f.concat(f.lit('{"p":'), text, f.lit("}"))
-    read = f.from_json(wrapped, whole, _OPTIONS)
+    parsed = f.from_json(wrapped, whole, _OPTIONS)
     # Without this, the optimizer would repeat the parser for each of the ten tests below that use its result.
-    once = f.explode(f.array(f.when(f.is_valid_utf8(text), read)))
-    frame = raw.select("*", once.alias("_json")).withColumn(PARSED, f.col("_json.p"))
+    unread = huge(text, payload)
+    once = f.explode(f.array(f.when(f.is_valid_utf8(text) & ~unread, parsed)))
+    read = {one.name: f.col("_json.p").getField(one.name) for one in payload.fields}
+    frame = raw.select("*", once.alias("_json"))
+    frame = frame.withColumn(PARSED, value(f.col("_json.p"), payload))
     single = f.json_array_length(f.concat(f.lit("["), text, f.lit("]"))) == 1
     fields = {one.name: f.col(PARSED).getField(one.name) for one in payload.fields}
-    wrong = [_named(one, _is_wrong(one, fields[one.name], text)) for one in payload.fields]
+    wrong = [
+        _named(one, _is_wrong(one, fields[one.name], read[one.name], text, by.rounding))
+        for one in payload.fields
+    ]
     needed = [one for one in payload.fields if not one.nullable]
     missing = [_named(one, fields[one.name].isNull()) for one in needed]
     frame = frame.withColumn(DEVICE, _device(by, fields)).withColumn(
         EVENT_TIME, _event_time(by, payload, fields)
     )
-    infinite = [
-        f.abs(fields[one.name]) == float("inf")
-        for one in payload.fields
-        if isinstance(one.dataType, DoubleType | FloatType)
-    ]
+    out = refused(f.col("_json.p"), payload, by.rounding)
     corrupt = f.col(f"_json.{_CORRUPT}").isNotNull()
     brace = text.rlike(r"\A[ \t\r\n]*\{")
     behind = f.unix_micros("timestamp") - f.unix_micros(EVENT_TIME)
@@ -175,9 +182,9 @@ def judge(raw: DataFrame, by: Silver) -> DataFrame:
     tests: dict[str, Column] = {
         "empty": f.coalesce(f.octet_length("payload"), f.lit(0)) == 0,
         "not_utf8": ~f.is_valid_utf8(text),
-        "bad_json": ~f.coalesce(single, f.lit(False)) | (brace & f.col(PARSED).isNull()),
+        "bad_json": ~f.coalesce(single, f.lit(False)) | (brace & f.col(PARSED).isNull() & ~unread),
         "not_an_object": ~brace,
-        "wrong_type": _any([corrupt, *(f.coalesce(test, f.lit(False)) for test in infinite)]),
+        "wrong_type": _any([unread, corrupt, *([] if out is None else [out])]),
         "missing_field": _any([fields[one.name].isNull() for one in needed]),
         "missing_device": no_device,
         "bad_time": f.col(EVENT_TIME).isNull(),
@@ -190,7 +197,8 @@ def judge(raw: DataFrame, by: Silver) -> DataFrame:
         reason = f.when(tests[name], name).otherwise(reason)
     frame = frame.withColumn(REASON, reason)
     detail = (
-        f.when(f.col(REASON) == "wrong_type", f.array_join(_list(wrong), ", "))
+        f.when((f.col(REASON) == "wrong_type") & unread, "an exponent has more than three digits")
+        .when(f.col(REASON) == "wrong_type", f.array_join(_list(wrong), ", "))
         .when(f.col(REASON) == "missing_field", f.array_join(_list(missing), ", "))
         .when(f.col(REASON).isin("late", "future"), f.col(EVENT_TIME).cast("string"))
     )
@@ -220,12 +228,13 @@ def _list(names: list[Column]) -> Column:
     return f.array_compact(f.array(*names))
 
 
-def _is_wrong(one: StructField, value: Column, text: Column) -> Column:
+def _is_wrong(
+    one: StructField, value: Column, read: Column, text: Column, rounding: Rounding
+) -> Column:
     """Return whether a field has content that could not be parsed."""
     there = f.get_json_object(text, f"$['{one.name}']").isNotNull() & value.isNull()
-    if isinstance(one.dataType, DoubleType | FloatType):
-        return there | (f.abs(value) == float("inf"))
-    return there
+    out = refused(read, one.dataType, rounding)
+    return there if out is None else there | out
 
 
 def _device(by: Silver, fields: dict[str, Column]) -> Column:

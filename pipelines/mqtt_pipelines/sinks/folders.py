@@ -1,0 +1,56 @@
+"""Folder names for the partitions of Parquet files.
+
+Spark names a folder ``COLUMN=VALUE`` and keeps the value nowhere else. A value of more than about 240 bytes then has no
+folder, and the query ends. An empty text and ``__HIVE_DEFAULT_PARTITION__`` become null, and a reader that sees only
+digits takes ``001`` for 1. So the value of a column stays in the files, and a column of its own names the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SUFFIX: Final = "_folder"
+"""What the name of a folder's column adds to the name of the column."""
+PLAIN: Final = r"\A(?!(?i:nan|infinity)\z)[A-Za-z][A-Za-z0-9_.]{0,47}\z"
+"""Matches text that is its own folder name: no reader takes it for a number, a time or null."""
+SHOWN: Final = 32
+"""Characters of other text that begin its folder name, before a hash that tells it apart."""
+
+
+def placed(frame: DataFrame, partition_by: Sequence[str]) -> tuple[DataFrame, list[str]]:
+    """Return a frame with its folders' columns, and the names of the columns to partition by.
+
+    Integers, booleans and dates are short, so their column itself names the folder. Every other column stays in the
+    files, and `NAME_folder` names the folder.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import BooleanType, DateType, IntegralType
+
+    names = []
+    for name in partition_by:
+        if isinstance(frame.schema[name].dataType, IntegralType | BooleanType | DateType):
+            names.append(name)
+            continue
+        names.append(column(name))
+        frame = frame.withColumn(column(name), folder(f.col("`" + name.replace("`", "``") + "`")))
+    return frame, names
+
+
+def column(name: str) -> str:
+    """Return the name of the column that names the folders of another column."""
+    return f"{name}{SUFFIX}"
+
+
+def folder(value: Column) -> Column:
+    """Return a folder name for a value of any type: at most 65 characters of ASCII, equal for equal values, and null
+    for null."""
+    from pyspark.sql import functions as f
+
+    text = value.cast("string")
+    shown = f.regexp_replace(f.substring(text, 1, SHOWN), "[^A-Za-z0-9_.]", "_")
+    other = f.concat(shown, f.lit("-h"), f.substring(f.sha1(text.cast("binary")), 1, 24))
+    return f.when(text.rlike(PLAIN), text).when(text.isNotNull(), other)

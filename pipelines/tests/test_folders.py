@@ -1,0 +1,43 @@
+"""Test that any value of a partition's column has a folder, and comes back unchanged."""
+
+from pathlib import Path
+
+from mqtt_pipelines import run
+from mqtt_pipelines.query import Query
+from mqtt_pipelines.settings import Table
+from mqtt_pipelines.sinks.files import FilesSink
+from mqtt_pipelines.sinks.folders import placed
+from pyspark.sql import SparkSession
+
+HOSTILE = [
+    "", "001", "1", "1.0", "1e5", "nan", "Infinity", "2026-11-20", "null", ".", "..", "../../etc", "a/b", "a\\b", "a=b",
+    "x" * 300, "x" * 299 + "y", "é" * 200, "\u0065\u0301", "\u00e9",
+    "Device", "device", "DEVICE", " d", "d ", "\t\n\r", "\x01\x7f",
+    "\u202e\ufeff", "😀" * 80, "__HIVE_DEFAULT_PARTITION__", "_hidden", "%2F", "%", "'\"`", "CON", "a:b*c?",
+]  # fmt: skip
+
+
+def test_every_value_has_a_folder_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    many = [*HOSTILE, *(f"device-{n}" for n in range(100)), None]
+    schema = "device string, n int, value double"
+    rows = [(device, n % 2, float("nan") if n % 3 else -0.0) for n, device in enumerate(many)]
+    spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(schema).parquet(str(tmp_path / "in"))
+    table = Table(path=str(tmp_path / "out"), partition_by=("n", "device"))
+    query = Query("q", stream, FilesSink(table), str(tmp_path / "c"), 0.0)
+    run.run(spark, [query], "app", once=True)
+    found = spark.read.parquet(table.path)
+    assert sorted(map(repr, found.select("device", "n", "value").collect())) == sorted(
+        map(repr, spark.createDataFrame(rows, schema).collect())
+    )
+    # Equal values share a folder, others do not, and each file system has such names.
+    folders = {row.device: row.device_folder for row in found.collect()}
+    assert len(set(folders.values())) == len(many)
+    assert (folders["Device"], folders[None]) == ("Device", None)
+    for folder in filter(None, folders.values()):
+        assert folder.isascii()
+        assert len(folder) <= 65
+        assert not set(folder) & set("/\\:*?\"<>|%='")
+    frame, names = placed(found, ("value", "n"))
+    assert names == ["value_folder", "n"]
+    assert len({row.value_folder for row in frame.collect()}) == 2
