@@ -39,7 +39,7 @@ def imported(*words: str) -> tuple[set[str], str]:
 
 def test_a_command_imports_its_own_distribution_only() -> None:
     found, out = imported("admin", "--help")
-    assert "See and change a running broker." in out
+    assert "Inspect and change a running broker." in out
     assert {one.split(".")[0] for one in found if one.startswith("hookmq_")} <= {
         "hookmq_admin",
         "hookmq_toolkit",

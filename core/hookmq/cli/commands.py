@@ -97,7 +97,7 @@ def _owners(named: list[InstalledEntry]) -> str:
 
 
 def _line(parser: Parser, command: InstalledEntry) -> str:
-    """Return the line for the help of a command: "see and change a broker" for the description "See and change a
+    """Return the line for the help of a command: "inspect and change a broker" for the description "Inspect and change a
     broker.". Raises PluginError if argparse cannot format the help of the command."""
     try:
         parser.format_help()

@@ -60,7 +60,7 @@ CLIENT_COLUMNS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
-    parser.description = "See and change a running broker."
+    parser.description = "Inspect and change a running broker."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 

@@ -62,7 +62,7 @@ def document() -> dict[str, Any]:
             "title": "HookMQ admin API",
             "version": VERSION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-            "description": "See and change a running broker. Times are in epoch seconds, sizes in bytes.",
+            "description": "Inspect and change a running broker. Times are in epoch seconds, sizes in bytes.",
         },
         "servers": [{"url": "/plugins/admin/api/v1"}],
         "security": [{"token": []}],
