@@ -26,6 +26,17 @@ from hookmq_spark_sink.merge import worthwhile
 from hookmq_spark_sink.retention import Merged, MergeProcess, Plan, Upkeep, keep_up, merge_one
 from hookmq_spark_sink.space import PER_BLOCK, PER_RECORD, Space, properties_size
 
+TAIL_BLOCKS: Final = 1 << 14
+TAIL_BYTES: Final = 8 << 20
+"""Numbers of blocks and bytes after which the newest segment may be sealed before it is full, so that its blocks are
+merged and compressed soon."""
+TAIL: Final = 16
+"""A segment that is sealed before it is full has at least this part of the stream's size. Otherwise a large stream would
+have too many files."""
+IDLE: Final = 60.0
+"""Seconds without a message after which the newest segment is sealed, if it has many blocks or bytes."""
+IDLE_BLOCKS: Final = 256
+IDLE_BYTES: Final = 1 << 20
 REFUSING: Final = 60.0
 """Seconds after a refusal for which the stream counts as full."""
 Rows = dict[int, list[Message]]
@@ -290,11 +301,7 @@ class Stream:
     def _written(self, made: list[tuple[int, block.Head]]) -> None:
         """Update the summaries on the event loop, before the next write starts."""
         segment = self.log.segments[-1]
-        sealed = False
-        if self.summaries[-1].base != segment.base:
-            sealed = True
-            self.summaries.append(Summary(segment.base, segment.base))
-            self._began = self._runtime.now()
+        sealed = self._sealed_one()
         active = self.summaries[-1]
         ends: dict[int, int] = {}
         for _, head in made:
@@ -303,9 +310,39 @@ class Stream:
             self.counts.records += head.rows
         self.counts.blocks += len(made)
         active.size = segment.size
+        large = active.blocks >= TAIL_BLOCKS or active.size >= TAIL_BYTES
+        if large and active.size * TAIL >= self._space.stored:
+            self.log.roll = True
         self._unread.append((made[-1][0], ends))
         if sealed:
             self.look()
+
+    def _sealed_one(self) -> bool:
+        """Return whether a new segment has begun, and if so, add its summary."""
+        segment = self.log.segments[-1]
+        if self.summaries[-1].base == segment.base:
+            return False
+        self.summaries.append(Summary(segment.base, segment.base, size=segment.size))
+        self._began = self._runtime.now()
+        return True
+
+    def _seal_idle(self) -> None:
+        """Begin a new segment if no message has arrived for a while, so that the small blocks of the old one are
+        merged."""
+        log, active = self.log, self.summaries[-1]
+        if (
+            (active.blocks <= IDLE_BLOCKS and active.size <= IDLE_BYTES)
+            or self._runtime.now() - self._last_flush < IDLE
+            or log.readable < log.next
+        ):
+            return
+
+        def sealed(failed: StoreFailed | None) -> None:
+            if failed is None and not self._closed and self._sealed_one():
+                self.look()
+
+        log.roll = True
+        log.flush(sealed)
 
     def committed(self, commit: CommitId) -> None:
         """Make the messages of `commit` visible to readers. The publishers of these messages are acknowledged next."""
@@ -464,6 +501,7 @@ class Stream:
         if 0 < self.config.segment_time <= now - self._began:
             self.log.roll = True
             self._began = now
+        self._seal_idle()
         merging = self._mergeable() if not self._merging else None
         plan = Plan(
             self.config,

@@ -4,6 +4,7 @@ changed folders.
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -313,6 +314,46 @@ def test_merging_is_a_process_of_its_own(keep: Keep) -> None:
         kept.publish(b"x")
     assert kept.stream.counts.merged == 1
     assert kept.payloads() == [b"x"] * kept.stream.latest[0]
+
+
+def test_a_tail_of_many_small_blocks_is_sealed(keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hookmq_spark_sink.stream.TAIL_BLOCKS", 50)
+    kept = keep()
+    for number in range(120):
+        kept.publish(b"%d" % number)
+    assert kept.stream.counts.merged == 2
+    assert kept.stream.log.size < 120 * 200
+    assert kept.payloads() == [b"%d" % number for number in range(120)]
+    # A file is not sealed while it is a small part of a large stream.
+    kept.publish(*[random.randbytes(100_000) for _ in range(9)])
+    kept.stream.log.roll = True
+    kept.publish(b"x")
+    segments = len(kept.stream.summaries)
+    for _ in range(80):
+        kept.publish(b"x")
+    assert len(kept.stream.summaries) == segments
+
+
+def test_an_idle_tail_is_sealed(keep: Keep) -> None:
+    kept = keep()
+    for number in range(300):
+        kept.publish(b"%d" % number)
+    before = kept.rows()
+    kept.look()
+    assert (len(kept.stream.summaries), kept.stream.counts.merged) == (1, 0)
+    kept.runtime.advance(61)
+    for _ in range(2):
+        kept.look()
+        assert (len(kept.stream.summaries), kept.stream.counts.merged) == (2, 1)
+    assert kept.rows() == before
+    index = StreamIndex(kept.stream.folder)
+    index.refresh(read_state(kept.stream.folder))
+    assert index.ends() == {0: (0, 300)}
+    assert kept.open().latest == [300]
+    kept.publish(b"next")
+    index.refresh(read_state(kept.stream.folder))
+    assert index.ends() == {0: (0, 301)}
+    assert kept.rows()[:-1] == before
 
 
 def test_closing_stops_merging(keep: Keep) -> None:

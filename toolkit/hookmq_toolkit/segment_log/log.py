@@ -93,7 +93,8 @@ class SegmentLog:
         self.syncs = 0
         """Number of syncs since startup."""
         self.roll = False
-        """Set this to True to begin a new segment at the next flush, unless the last segment is empty."""
+        """Set this to True to begin a new segment at the next flush, unless the last segment is empty. The flush may be
+        one without records."""
         self._run_blocking = run_blocking
         self._lock = -1
         self._file = -1
@@ -188,8 +189,12 @@ class SegmentLog:
         """Drop whole segments, then frames of the last segment. Commit numbers only increase within one store's
         segments."""
         before = self.next
-        while self.segments[-1].store == last.store and self.segments[-1].commit > last.number:
+        while self.segments[-1].store == last.store:
             segment = self.segments[-1]
+            empty = segment.end == segment.base and len(self.segments) > 1
+            newest = self.segments[-2].commit if empty else segment.commit
+            if newest <= last.number:
+                break
             kept = Segment(
                 segment.path, segment.log, segment.store, segment.base, segment.head, segment.base,
                 segment.head,
@@ -250,7 +255,7 @@ class SegmentLog:
         """Make the appended records safe, then call `done`. If there is nothing to write, call it at once."""
         if self.failure is not None:
             done(StoreFailed(self.failure))
-        elif not self._pending and not self._writing:
+        elif not self._pending and not self._writing and not self._rolls(self.segments[-1]):
             done(None)
         else:
             self._waiting.append(done)
@@ -282,17 +287,22 @@ class SegmentLog:
 
         self._run_blocking(partial(self._store_frames, frames, self.flushed), written)
 
+    def _rolls(self, segment: Segment) -> bool:
+        """Return whether the next flush begins a new segment after `segment`, whatever its size."""
+        return self.roll and segment.end > segment.base
+
     def _store_frames(self, frames: list[Frame], synced: int) -> None:
         """Write frames. This runs in a thread, one call at a time."""
-        if not frames:
-            return
         segment = self.segments[-1]
-        if segment.size >= self.segment_size or (self.roll and segment.end > segment.base):
+        full = bool(frames) and segment.size >= self.segment_size
+        if full or self._rolls(segment):
             self.roll = False
             os.fsync(self._file)  # a no-op with `sync`; without it, closed segments are safe
-            segment = create(self.folder, self.id, self._store, frames[0].offset)
+            segment = create(self.folder, self.id, self._store, segment.end)
             self.segments.append(segment)
             self._open_last()
+        if not frames:
+            return
         salt = segment.salt
         parts: list[bytes] = []
         places: list[tuple[Frame, int, int]] = []

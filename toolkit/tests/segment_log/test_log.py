@@ -252,6 +252,24 @@ def test_a_segment_is_begun_when_it_is_asked_for(folder: Folder) -> None:
     assert payloads(folder.open(last=3)) == [b"1", b"2", b"3"]
 
 
+def test_a_flush_without_records_begins_a_segment_that_is_asked_for(folder: Folder) -> None:
+    log = folder.open()
+    folder.add(1, b"1")
+    folder.add(2, b"2")
+    log.roll = True
+    for _ in range(2):
+        told: list[StoreFailed | None] = []
+        log.flush(told.append)
+        assert told == [None]
+    assert [(one.base, one.end) for one in log.segments] == [(0, 2), (2, 2)]
+    assert payloads(folder.open(last=2)) == [b"1", b"2"]
+    # The empty segment does not hide records that the store has not committed.
+    log = folder.open(last=1)
+    assert [(one.base, one.end) for one in log.segments] == [(0, 1)]
+    folder.add(2, b"again")
+    assert payloads(folder.open(last=2)) == [b"1", b"again"]
+
+
 def reframed(log: SegmentLog, number: int, end: int | None = None) -> Path:
     """Rewrite the records of a segment as one frame and return its file."""
     old = log.segments[number]
