@@ -18,6 +18,7 @@ PAGES = {
     "diagnosis": "Diagnosis",
     "log": "Log",
     "plugins": "Plugins",
+    "streams": "Streams",
     "access": "Access",
     "accounts": "Users and groups",
     "user/nora": "nora",
@@ -192,6 +193,19 @@ def test_plugins_and_the_configuration(tab: Open) -> None:
         view.sees(view.page.get_by_role("heading", name=name, exact=True))
     view.go("configuration", "Configuration")
     view.until("() => document.querySelector('pre').textContent.startsWith('version: 1')")
+
+
+def test_streams_show_their_size_and_the_lag_of_their_consumers(tab: Open) -> None:
+    view = tab().sign_in("viewer")
+    view.go("streams", "Streams")
+    card = view.page.get_by_role("region", name="meters", exact=True)
+    view.sees(
+        card.get_by_text(re.compile(r"^60 messages; .* of 10\.\d GB; .* per message; oldest: "))
+    )
+    view.sees(card.get_by_text(re.compile(r"messages by partition: \d+, \d+")))
+    view.sees(card.locator(".badge.warn", has_text="check the consumers"))
+    row = card.get_by_role("row", name=re.compile("^plant.bronze 60"))
+    view.sees(row.get_by_text("has never committed: all messages are kept for it"))
 
 
 @pytest.mark.parametrize(("role", "hidden"), [("viewer", 7), ("operator", 4), ("admin", 0)])

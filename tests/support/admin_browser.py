@@ -30,6 +30,10 @@ plugins:
     config: {{path: {folder}/data}}
   - use: ratelimit
     config: {{limits: []}}
+  - use: spark_sink
+    config:
+      path: {folder}/streams
+      streams: [{{name: meters, topics: ["meter/#"], partitions: 2, consumers: [plant.bronze]}}]
 {accounts}  - use: admin
     config:
       first_token_file: {folder}/admin.token

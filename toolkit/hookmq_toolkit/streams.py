@@ -17,11 +17,16 @@ class StreamConsumer:
 
     - `lag`: the messages that it has not committed.
     - `committed_at`: the time of its last commit in epoch seconds, or None.
+    - `lag_seconds`: the approximate age in seconds of the oldest message that it has not committed; 0 without any. None
+      if the plugin does not know it.
+    - `declared`: whether messages are kept until it has committed them. None if the plugin has no such setting.
     """
 
     name: str
     lag: int
     committed_at: float | None = None
+    lag_seconds: float | None = None
+    declared: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class StreamStatus:
     - `messages`, `bytes`: the messages in the stream, and their approximate size.
     - `oldest`: the approximate age of the oldest message in seconds, or None.
     - `error`: why `consumers` is empty, if they cannot be read.
+    - `max_bytes`: the size at which the stream is full, or None.
+    - `full`: whether it refuses messages, or refused some within the last minute.
+    - `refused`, `dropped`: the messages that were refused because it was full, and those that were removed before a
+      consumer had committed them, since the broker started.
+    - `partitions`: the number of messages in each partition.
     """
 
     name: str
@@ -41,6 +51,11 @@ class StreamStatus:
     oldest: float | None = None
     consumers: tuple[StreamConsumer, ...] = ()
     error: str = ""
+    max_bytes: int | None = None
+    full: bool = False
+    refused: int = 0
+    dropped: int = 0
+    partitions: tuple[int, ...] = ()
 
 
 @runtime_checkable

@@ -126,8 +126,17 @@ COMPONENTS: Final[dict[str, Schema]] = {
         consumers=listed(record(
             name=TEXT, lag={"type": "integer", "description": "messages that it has not committed"},
             committed_at=maybe(TIME),
+            lag_seconds={
+                "type": ["number", "null"], "description": "age of the oldest message that it has not committed",
+            },
+            declared={"type": ["boolean", "null"], "description": "whether messages are kept for it"},
         )),
         error={"type": "string", "description": "why the consumers are unknown; otherwise empty"},
+        max_bytes={"type": ["integer", "null"], "description": "the size at which the stream is full"},
+        full={"type": "boolean", "description": "whether messages are refused, or were within the last minute"},
+        refused={"type": "integer", "description": "messages refused because it was full, since the broker started"},
+        dropped={"type": "integer", "description": "messages removed before a consumer had committed them"},
+        partitions=listed({"type": "integer", "description": "messages in a partition"}),
     ),
     "Overview": record(
         version=TEXT, time=TIME, started_at=TIME, uptime=SECONDS, connections=WHOLE, sessions=WHOLE,

@@ -15,6 +15,8 @@ PATIENCE: Final = 5.0
 """Seconds that a plugin has to list its streams."""
 MAX_ROWS: Final = 2000
 """Maximum number of streams and consumers of one plugin in a response."""
+MAX_PARTITIONS: Final = 256
+"""Maximum number of partitions of a stream in a response."""
 MAX_TEXT: Final = 512
 """Maximum number of characters in a name or an error."""
 
@@ -94,6 +96,8 @@ class _Rows:
                     "name": _text(consumer.name),
                     "lag": int(consumer.lag),
                     "committed_at": committed_at,
+                    "lag_seconds": _seconds(consumer.lag_seconds),
+                    "declared": None if consumer.declared is None else bool(consumer.declared),
                 }
             )
         if one.kind not in ("log", "queue"):
@@ -107,6 +111,11 @@ class _Rows:
             "oldest": _seconds(one.oldest),
             "consumers": consumers,
             "error": _text(one.error),
+            "max_bytes": None if one.max_bytes is None else int(one.max_bytes),
+            "full": bool(one.full),
+            "refused": int(one.refused),
+            "dropped": int(one.dropped),
+            "partitions": [int(count) for count in one.partitions[:MAX_PARTITIONS]],
         }
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from hookmq_admin.api_client import ApiClient
 from hookmq_admin.tables import print_table, shown
@@ -23,6 +24,18 @@ def _streams(api: ApiClient, arguments: argparse.Namespace) -> None:
         print(json.dumps(items, indent=2))
         return
     for one in items:
-        lags = {consumer["name"]: consumer["lag"] for consumer in one["consumers"]}
+        lags = {consumer["name"]: _lag(consumer) for consumer in one["consumers"]}
         one["lag"] = one["error"] or lags or None
-    print_table(items, ("plugin", "name", "kind", "messages", "bytes", "oldest", "lag"))
+    columns = ("plugin", "name", "kind", "messages", "bytes", "oldest", "refused", "dropped", "lag")
+    print_table(items, columns)
+
+
+def _lag(consumer: dict[str, Any]) -> str:
+    """Return a consumer's lag in messages and seconds, and what an operator should know about it."""
+    shown = f"{consumer['lag']}"
+    if (age := consumer.get("lag_seconds")) is not None:  # an older broker does not send it
+        shown += f"/{age:.0f}s"
+    declared = consumer.get("declared")
+    if declared and consumer["committed_at"] is None:
+        shown += "(silent)"
+    return shown + "(undeclared)" * (declared is False)

@@ -22,9 +22,15 @@ class Owner(Plugin):
         self.offered_services = {SERVICE: self}
 
     async def list_streams(self) -> Sequence[StreamStatus]:
-        consumers = (StreamConsumer("etl", 3, 1700000000.5), StreamConsumer("new", 5))
+        consumers = (
+            StreamConsumer("etl", 3, 1700000000.5, 2.25, declared=False),
+            StreamConsumer("new", 5, declared=True),
+        )
+        meters = StreamStatus(
+            "meters", "log", 5, 700, 2.5, consumers, "", 1000, True, 4, 1, partitions=(3, 2)
+        )
         return (
-            StreamStatus("meters", "log", 5, 700, 2.5, consumers),
+            meters,
             StreamStatus("broken", "log", 0, 0, error="the file is damaged"),
             StreamStatus("jobs", "queue", 0, 0),
         )
@@ -50,10 +56,12 @@ def test_streams_are_listed(
         assert items[0] == {
             "plugin": "owner", "name": "meters", "kind": "log", "messages": 5, "bytes": 700, "oldest": 2.5,
             "consumers": [
-                {"name": "etl", "lag": 3, "committed_at": 1700000000.5},
-                {"name": "new", "lag": 5, "committed_at": None},
+                {
+                    "name": "etl", "lag": 3, "committed_at": 1700000000.5, "lag_seconds": 2.25, "declared": False,
+                },
+                {"name": "new", "lag": 5, "committed_at": None, "lag_seconds": None, "declared": True},
             ],
-            "error": "",
+            "error": "", "max_bytes": 1000, "full": True, "refused": 4, "dropped": 1, "partitions": [3, 2],
         }  # fmt: skip
         assert (items[1]["error"], items[1]["consumers"]) == ("the file is damaged", [])
         assert (items[2]["kind"], items[2]["oldest"]) == ("queue", None)
@@ -61,10 +69,14 @@ def test_streams_are_listed(
         assert json.loads(capsys.readouterr().out) == items
         assert run_command(["admin", "streams"]) == 0
         head, first, second, third = capsys.readouterr().out.splitlines()
-        assert head.split() == ["plugin", "name", "kind", "messages", "bytes", "oldest", "lag"]
-        assert first.split() == ["owner", "meters", "log", "5", "700", "2.5", "etl=3", "new=5"]
+        assert head.split() == [
+            "plugin", "name", "kind", "messages", "bytes", "oldest", "refused", "dropped", "lag",
+        ]  # fmt: skip
+        assert first.split() == [
+            "owner", "meters", "log", "5", "700", "2.5", "4", "1", "etl=3/2s(undeclared)", "new=5(silent)",
+        ]  # fmt: skip
         assert second.endswith("the file is damaged")
-        assert third.split() == ["owner", "jobs", "queue", "0", "0", "-", "-"]
+        assert third.split() == ["owner", "jobs", "queue", "0", "0", "-", "0", "0", "-"]
     finally:
         site.close()
 

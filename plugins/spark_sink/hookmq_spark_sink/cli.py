@@ -4,6 +4,7 @@ import argparse
 import base64
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,18 +15,18 @@ from hookmq.config_api import parse_size
 from hookmq.plugin import HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
-from hookmq_spark_sink.consumers import ConsumerState, states
-from hookmq_spark_sink.index import StreamIndex, parse, raise_file_limit
+from hookmq_spark_sink.index import parse
 from hookmq_spark_sink.reading import Matcher
+from hookmq_spark_sink.stored import StoredStream, describe, lines
 
 EXAMPLES: Final = """\
 examples:
-  hookmq spark streams /var/lib/hookmq/spark
+  hookmq spark status /var/lib/hookmq/spark
   hookmq spark read /var/lib/hookmq/spark all --topics 'sensors/#' --count 10
   hookmq spark check /var/lib/hookmq/spark
   hookmq spark export /var/lib/hookmq/spark /mnt/lake/mqtt --follow --tail --consumer landing
 
-All of them work while a broker runs, and change nothing in its streams. They see what readers see: what the
+All of them also work while a broker runs, and change nothing in its streams. They see what readers see: what the
 broker's store has committed, as last reported by the broker that used the folder.
 exit codes: 0 done, 1 a stream is damaged or cannot be read, 2 wrong usage, 3 exported, but retention had removed
 messages"""
@@ -66,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.set_defaults(run=_guarded(run))
         return one
 
-    one = add("streams", streams, "show the contents of each stream and the lag of its consumers")
+    one = add("status", status, "show the state of each stream and the lag of its consumers")
+    one.add_argument("stream", nargs="?", help="only this stream")
     one.add_argument("--json", action="store_true", help="print a line of JSON for each stream")
     one = add("read", read, "print messages as lines of JSON")
     one.add_argument("stream", help="name of the stream")
@@ -153,42 +155,6 @@ def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
     return guarded
 
 
-class _Found:
-    """The current contents of a stream's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        described = files.read_description(folder)
-        if described is None:
-            raise StoreError(f"{folder} contains no stream")
-        self.folder = folder
-        self.described = described
-        raise_file_limit()
-        self.index = StreamIndex(folder)
-        self.state = files.read_state(folder)
-        self.index.refresh(self.state)
-        if self.index.segments and self.index.log_id != described.log_id:
-            raise StoreError(
-                f"{folder}: {files.STREAM} describes another log: folders were swapped"
-            )
-        if self.state is not None:
-            self.earliest, self.latest = list(self.state.earliest), list(self.state.latest)
-            return
-        # The readable offsets are unknown: this is a copy, or no broker has run since a power cut.
-        trimmed = files.read_trimmed(folder, described.log_id)
-        ends = self.index.ends()
-        self.earliest, self.latest = [], []
-        for place in range(described.partitions):
-            at = trimmed.get(place, 0)
-            first, last = ends.get(place, (at, at))
-            self.earliest.append(max(at, first))
-            self.latest.append(max(at, last))
-
-    def consumers(self) -> list[ConsumerState]:
-        """Return the declared consumers and those that have committed."""
-        known = files.read_consumers(self.folder, self.described.log_id)
-        return states(files.read_declared(self.folder), known, self.earliest, self.latest)
-
-
 def _folders(folder: Path) -> list[Path]:
     found = [one for one in sorted(folder.iterdir()) if (one / files.STREAM).exists()]
     if not found:
@@ -203,51 +169,19 @@ def _one(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def streams(arguments: argparse.Namespace) -> int:
-    """Print a table of the streams."""
-    for folder in _folders(arguments.folder):
-        found = _Found(folder)
-        size = sum(path.stat().st_size for path in (folder / files.LOG).glob("*.segment"))
-        shown: dict[str, Any] = {
-            "name": found.described.name,
-            "log_id": found.described.log_id,
-            "bytes": size,
-            "segments": len(found.index.segments),
-            "blocks": sum(one.blocks for one in found.index.segments),
-            "records": sum(found.latest) - sum(found.earliest),
-            "partitions": {
-                str(place): {"earliest": earliest, "latest": latest}
-                for place, (earliest, latest) in enumerate(
-                    zip(found.earliest, found.latest, strict=True)
-                )
-            },
-            "consumers": {
-                one.name: {"lag": one.lag, "declared": one.declared, "updated": one.updated or None}
-                for one in found.consumers()
-            },
-        }
-        if arguments.json:
-            print(json.dumps(shown))
-            continue
-        print(f"{shown['name']}  (log {shown['log_id']})")
-        for name in ("records", "bytes", "segments", "blocks"):
-            print(f"  {name:<10} {shown[name]:,}")
-        for place, ends in shown["partitions"].items():
-            print(f"  partition {place:<4} {ends['earliest']:,} to {ends['latest']:,}")
-        for one in found.consumers():
-            print(f"  consumer {one.name} lags {one.lag:,}{_remark(one)}")
+def status(arguments: argparse.Namespace) -> int:
+    """Print the state of the streams."""
+    folder: Path = arguments.folder
+    chosen = [_one(folder, arguments.stream)] if arguments.stream else _folders(folder)
+    for one in chosen:
+        shown = describe(StoredStream(one), time.time())
+        print(json.dumps(shown) if arguments.json else "\n".join(lines(shown)))
     return 0
-
-
-def _remark(one: ConsumerState) -> str:
-    if one.silent:
-        return ": it has never committed, so all messages are kept for it"
-    return "" if one.declared else ": it is not declared, so messages are not kept for it"
 
 
 def read(arguments: argparse.Namespace) -> int:
     """Print a stream's messages."""
-    found = _Found(_one(arguments.folder, arguments.stream))
+    found = StoredStream(_one(arguments.folder, arguments.stream))
     partitions = found.described.partitions
     if arguments.partition is not None and arguments.partition >= partitions:
         raise StoreError(f"{arguments.stream} has {partitions} partitions, from 0 on")
@@ -268,7 +202,7 @@ def read(arguments: argparse.Namespace) -> int:
 
 
 def _rows(
-    found: _Found, chosen: Any, start: int, end: int | None, match: Matcher | None
+    found: StoredStream, chosen: Any, start: int, end: int | None, match: Matcher | None
 ) -> Iterator[dict[str, Any]]:
     for place in chosen:
         first = max(start, found.earliest[place])
@@ -318,7 +252,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _check(folder: Path) -> tuple[int, int]:
     """Return the number of records and bytes. Raises StoreError or block.Damaged if a record cannot be read."""
-    found = _Found(folder)
+    found = StoredStream(folder)
     records = size = 0
     ends: dict[int, int] = {}
     for number, segment in enumerate(found.index.segments, 1):

@@ -23,6 +23,9 @@ class ConsumerState(NamedTuple):
     declared: bool
     lag: int
     updated: float
+    behind_at: float | None = None
+    """Approximate time of the oldest message that it has not committed, in epoch seconds. None if there is none, or if
+    it is unknown."""
 
     @property
     def silent(self) -> bool:
@@ -35,16 +38,31 @@ def states(
     known: Mapping[str, files.Consumer],
     earliest: Iterable[int],
     latest: Iterable[int],
+    time: Callable[[int, int], int | None] = lambda partition, offset: None,
 ) -> list[ConsumerState]:
-    """Return the consumers, declared ones first. `earliest` and `latest` are offsets by partition."""
+    """Return the consumers, declared ones first. `earliest` and `latest` are offsets by partition.
+
+    `time` returns the time of the message in a partition at an offset, in microseconds, or None if it is unknown.
+    """
     names = tuple(declared)
     ends = list(enumerate(zip(earliest, latest, strict=True)))
     found = []
     for name in dict.fromkeys((*names, *known)):
         one = known.get(name)
         offsets = one.offsets if one else {}
-        lag = sum(max(0, last - max(first, offsets.get(place, 0))) for place, (first, last) in ends)
-        found.append(ConsumerState(name, name in names, lag, one.updated if one else 0.0))
+        at = {place: max(first, offsets.get(place, 0)) for place, (first, _) in ends}
+        lag = sum(max(0, last - at[place]) for place, (_, last) in ends)
+        times = [time(place, at[place]) for place, (_, last) in ends if last > at[place]]
+        behind_at = min((found for found in times if found is not None), default=None)
+        found.append(
+            ConsumerState(
+                name,
+                name in names,
+                lag,
+                one.updated if one else 0.0,
+                None if behind_at is None else behind_at / 1e6,
+            )
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 NAME/stream.json      the stream's description; written once
 NAME/trimmed.json     where each partition begins; written before older records are deleted
 NAME/consumers.json   each consumer's offsets; written by the reader process
+NAME/operation.json   counters of refused and removed messages, for commands; written by the broker
 NAME/declared.json    the names of the declared consumers, for commands; written when the broker starts
 NAME/state            how far readers may read; written after each commit, invalid after the broker has ended
 NAME/log/*.segment    the records
@@ -28,10 +29,11 @@ STREAM: Final = "stream.json"
 TRIMMED: Final = "trimmed.json"
 CONSUMERS: Final = "consumers.json"
 DECLARED: Final = "declared.json"
+OPERATION: Final = "operation.json"
 STATE: Final = "state"
 LOG: Final = "log"
 FORMAT: Final = 1
-KNOWN: Final = frozenset({STREAM, TRIMMED, CONSUMERS, DECLARED, STATE, LOG})
+KNOWN: Final = frozenset({STREAM, TRIMMED, CONSUMERS, DECLARED, OPERATION, STATE, LOG})
 _STATE_MAGIC: Final = b"HqSt"
 _STATE: Final = struct.Struct("<4sI16sQQI4x")
 """Magic, CRC of the rest, boot, generation, readable, partitions; then each partition's earliest and latest offset."""
@@ -241,3 +243,40 @@ def write_declared(folder: Path, names: tuple[str, ...]) -> None:
             return
     text = {"format": FORMAT, "consumers": names}
     write_atomically(folder / DECLARED, json.dumps(text).encode(), owner_of_folder=True)
+
+
+# operation ------------------------------------------------------------------------------------------------------------
+
+
+class Operation(NamedTuple):
+    """What the broker reports about a stream for commands. The counters begin at the broker's start.
+
+    `refused` counts messages refused because the stream was full, and `dropped` those removed before a consumer had
+    committed them. `full` tells whether messages are refused, and `held` whether retention waits for a consumer.
+    """
+
+    refused: int = 0
+    dropped: int = 0
+    full: bool = False
+    held: bool = False
+
+
+def read_operation(folder: Path) -> Operation:
+    """Return the newest report. It is empty if there is none. Raises StoreError if the file is invalid."""
+    found = _read_json(folder / OPERATION)
+    if found is None:
+        return Operation()
+    try:
+        return Operation(
+            int(found["refused"]), int(found["dropped"]), bool(found["full"]), bool(found["held"])
+        )
+    except (KeyError, TypeError, ValueError):
+        raise StoreError(f"{folder / OPERATION} is damaged") from None
+
+
+def write_operation(folder: Path, report: Operation) -> None:
+    """Write a report without syncing it, since it only serves commands. Raises OSError if that fails."""
+    target = folder / OPERATION
+    made = target.with_name(f"{OPERATION}.new")
+    made.write_text(json.dumps({"format": FORMAT, **report._asdict()}))
+    made.replace(target)

@@ -244,6 +244,15 @@ class StreamIndex:
                         return offset if offset < latest else None
         return None
 
+    def newest(self, partition: int, offset: int) -> int | None:
+        """Return the newest timestamp (µs) up to the end of the block that contains `offset`, or None if there is no
+        such block."""
+        for segment in self.segments:
+            part = segment.parts.get(partition)
+            if part is not None and part.bases[0] <= offset < part.end:
+                return part.highs[part.find(offset)]
+        return None
+
     def ends(self) -> dict[int, tuple[int, int]]:
         """Return each partition's first offset and end. Partitions without blocks are omitted."""
         found: dict[int, tuple[int, int]] = {}

@@ -34,8 +34,9 @@ def register(
     registry: MetricRegistry,
     streams: Callable[[], list[Stream]],
     reader: Callable[[], ReaderProcess | None],
+    time: Callable[[], float],
 ) -> None:
-    """Add the metrics to a `MetricRegistry`."""
+    """Add the metrics to a `MetricRegistry`. `time` returns the time in epoch seconds."""
 
     def each(read: Callable[[Stream], float]) -> list[tuple[dict[str, str], float]]:
         return [({"stream": one.config.name}, read(one)) for one in streams()]
@@ -88,6 +89,19 @@ def register(
         "spark_sink_consumer_committed_time_seconds",
         "Unix time of a consumer's last commit; 0 if it has never committed.",
         lambda: list(consumers(lambda one: one.updated)),
+    )
+
+    registry.gauge(
+        "spark_sink_consumer_lag_seconds",
+        "Approximate age of the oldest message that a consumer has not committed; 0 if there is none.",
+        lambda: list(
+            consumers(lambda one: 0 if one.behind_at is None else max(0.0, time() - one.behind_at))
+        ),
+    )
+    registry.gauge(
+        "spark_sink_retention_held",
+        "1 while retention keeps files that are due, because a consumer has not committed their messages.",
+        lambda: each(lambda s: int(s.held)),
     )
 
     def consumers(

@@ -137,4 +137,7 @@ class SparkSinkPlugin(Plugin):
         """Add the metrics of `hookmq_spark_sink.metrics`."""
         from hookmq_spark_sink.metrics import register
 
-        register(registry, lambda: self.streams, lambda: self.reader)
+        register(registry, lambda: self.streams, lambda: self.reader, self._time)
+
+    def _time(self) -> float:
+        return 0.0 if self._broker is None else self._broker.time()

@@ -66,6 +66,10 @@ class Upkeep:
     low_disk: bool = False
     problems: list[str] = field(default_factory=list)
     consumers: frozenset[str] = frozenset()
+    held: bool = False
+    """Whether segments are due that some declared consumer has not committed."""
+    holders: frozenset[str] = frozenset()
+    """These consumers."""
 
 
 class Merged(NamedTuple):
@@ -121,6 +125,26 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
     return removed, dropped
 
 
+def holders(
+    plan: Plan, known: dict[str, files.Consumer], removed: Sequence[Sealed], size: int
+) -> frozenset[str]:
+    """Return the consumers that keep the oldest remaining segment although it is due. `size` is that of the log."""
+    config = plan.config
+    oldest = (plan.time - config.retention_time) * 1e6 if config.retention_time else float("-inf")
+    gone = {id(one) for one in removed}
+    one = next((one for one in plan.sealed if id(one) not in gone), None)
+    if one is None or not (one.newest < oldest or 0 < config.retention_bytes < size):
+        return frozenset()
+    return frozenset(
+        name
+        for name in config.consumers
+        if any(
+            (known[name].offsets.get(place, 0) if name in known else 0) < end
+            for place, (_, end) in one.parts.items()
+        )
+    )
+
+
 def keep_up(plan: Plan) -> Upkeep:
     """Remove the segments that are due. This call blocks. Failures are part of the result, and retried later."""
     done = Upkeep()
@@ -134,6 +158,8 @@ def keep_up(plan: Plan) -> Upkeep:
             done.dropped = dropped
             free = plan.log.free()
         done.free, done.low_disk = free, free < plan.min_free
+        done.holders = holders(plan, known, removed, plan.log.size)
+        done.held = bool(done.holders)
     except (OSError, StoreError) as error:
         done.problems.append(str(error))
     return done

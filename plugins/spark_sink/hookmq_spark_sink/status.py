@@ -35,7 +35,10 @@ async def _status(broker: BrokerHandle, stream: Stream) -> StreamStatus:
         known = await in_thread(broker.runtime, read)
     except StoreError as failed:
         known, error = {}, str(failed)
-    found = consumers.states(stream.config.consumers, known, stream.earliest, stream.latest)
+    config = stream.config
+    found = consumers.states(
+        config.consumers, known, stream.earliest, stream.latest, stream.ages.time
+    )
     oldest = stream.oldest
     return StreamStatus(
         stream.config.name,
@@ -43,8 +46,18 @@ async def _status(broker: BrokerHandle, stream: Stream) -> StreamStatus:
         sum(stream.latest) - sum(stream.earliest),
         stream.size,
         None if oldest is None else max(0.0, broker.time() - oldest),
-        ()
-        if error
-        else tuple(StreamConsumer(one.name, one.lag, one.updated or None) for one in found),
+        () if error else tuple(_consumer(one, broker.time()) for one in found),
         error,
+        stream.config.max_bytes,
+        stream.refusing,
+        stream.counts.refused,
+        stream.counts.dropped,
+        tuple(last - first for first, last in zip(stream.earliest, stream.latest, strict=True)),
     )
+
+
+def _consumer(one: consumers.ConsumerState, now: float) -> StreamConsumer:
+    behind = 0.0 if not one.lag else None
+    if one.behind_at is not None:
+        behind = max(0.0, now - one.behind_at)
+    return StreamConsumer(one.name, one.lag, one.updated or None, behind, one.declared)

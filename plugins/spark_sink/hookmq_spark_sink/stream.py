@@ -19,6 +19,7 @@ from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
 from hookmq_spark_sink import block, files, placement
+from hookmq_spark_sink.ages import Ages
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, ConsumerWatch, states
 from hookmq_spark_sink.index import SegmentIndex, closed_indexes
@@ -124,6 +125,9 @@ class Stream:
         """The next offset of each partition."""
         self.latest = [0] * config.partitions
         """The end of the readable offsets of each partition."""
+        self.ages = Ages(config.partitions)
+        self.held = False
+        """Whether retention keeps segments that are due, because a consumer has not committed them."""
         self.summaries: list[Summary] = []
         self.low_disk = False
         self._merger = MergeProcess()
@@ -147,6 +151,7 @@ class Stream:
         self._refused_at = float("-inf")
         self._state: files.StateFile | None = None
         self._state_failed = False
+        self._told: files.Operation | None = None
         self._last_flush = float("-inf")
         self._fill = Fill(self._say_fill)
         self._waiting: Timer | None = None
@@ -306,6 +311,7 @@ class Stream:
         ends: dict[int, int] = {}
         for _, head in made:
             active.add(head)
+            self.ages.note(head.partition, head.end, head.max_timestamp)
             ends[head.partition] = head.end
             self.counts.records += head.rows
         self.counts.blocks += len(made)
@@ -367,6 +373,16 @@ class Stream:
                 self._log("error", "spark_sink.state_not_written", reason=str(error.strerror))
             self._state_failed = True
 
+    def _tell_operation(self) -> None:
+        """Write the counters for commands, if they have changed."""
+        told = files.Operation(self.counts.refused, self.counts.dropped, self.refusing, self.held)
+        if told != self._told and self._state is not None:
+            self._told = told
+            try:
+                files.write_operation(self.folder, told)
+            except OSError as error:
+                self._log("error", "spark_sink.state_not_written", reason=str(error.strerror))
+
     def recover(self, last: CommitId) -> None:
         """Open the folder, creating it if necessary, and drop records that the store did not commit. This call blocks.
 
@@ -401,6 +417,9 @@ class Stream:
             )
             files.write_description(self.folder, described)
         self._take_up(closed_indexes(self.folder), trimmed)
+        for one in self.summaries:  # one sample for each segment
+            for number, (_, end) in one.parts.items():
+                self.ages.note(number, end, one.newest)
         self._placement = placement.make(described.placement, described.partitions, self.next)
         self._places = self._placement.places
         files.read_consumers(self.folder, self.log.id)
@@ -595,6 +614,11 @@ class Stream:
             self._log("error", "spark_sink.upkeep_failed", reason=one)
         seconds = self._runtime.now() - self._opened
         self._watch.look(result.consumers, self.latest != self.earliest, seconds)
+        if result.held != self.held:
+            self.held = result.held
+            if result.held:
+                self._log("warning", "spark_sink.retention_held", consumers=sorted(result.holders))
+        self._tell_operation()
         if result.low_disk != self.low_disk:
             self.low_disk = result.low_disk
             if result.low_disk:
@@ -631,7 +655,7 @@ class Stream:
         Reads a small file. Raises StoreError if the file is damaged.
         """
         known = files.read_consumers(self.folder, self.log.id)
-        return states(self.config.consumers, known, self.earliest, self.latest)
+        return states(self.config.consumers, known, self.earliest, self.latest, self.ages.time)
 
     @property
     def size(self) -> int:

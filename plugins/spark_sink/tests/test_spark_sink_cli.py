@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -42,36 +44,76 @@ def kept(keep: Keep) -> Any:
     return made
 
 
-def test_streams(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None:
     stream = kept.stream
     place = max(range(2), key=lambda one: stream.latest[one])
     files.write_consumers(stream.folder, stream.log.id, {"etl": files.Consumer({place: 1}, 1.0)})
-    assert run("streams", kept.path, "--json") == 0
+    assert run("status", kept.path, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["name"], shown["records"], shown["log_id"]) == ("all", 5, stream.log.id)
     assert shown["partitions"] == {
         str(place): {"earliest": 0, "latest": latest} for place, latest in enumerate(stream.latest)
     }
-    assert shown["consumers"] == {"etl": {"lag": 4, "declared": False, "updated": 1.0}}
+    assert shown["bytes_per_record"] == round(shown["bytes"] / 5, 1)
+    assert (shown["refused"], shown["dropped"], shown["full"], shown["held"]) == (
+        0,
+        0,
+        False,
+        False,
+    )
+    now = time.time()
+    assert abs(shown["oldest"] - (now - kept.runtime.time())) < 3600
+    etl = shown["consumers"]["etl"]
+    assert (etl["lag"], etl["declared"], etl["silent"], etl["updated"]) == (4, False, False, 1.0)
+    assert 0 <= shown["oldest"] - etl["lag_seconds"] < 3600
     kept.open(last=kept.commit - 1, consumers=("etl", "bronze"))
-    assert run("streams", kept.path) == 0
+    assert run("status", kept.path, "all") == 0
     shown = capsys.readouterr().out
-    assert "consumer etl lags 4\n" in shown
-    assert (
-        "consumer bronze lags 5: it has never committed, so all messages are kept for it" in shown
+    assert re.search(r"consumer etl lags 4, \d+ d, last commit 1970-01-01 00:00:01 UTC\n", shown)
+    assert re.search(
+        r"consumer bronze lags 5, \d+ d: it has never committed, so all messages are kept", shown
     )
 
 
-def test_streams_names_undeclared_consumers(
+def test_status_of_a_stopped_broker_tells_of_refusals(
+    run: Run, keep: Keep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"segment_size": 4096, "max_bytes": 1 << 16, "retention_bytes": 1 << 14}
+    kept = keep(consumers=("bronze",), **small)
+    while not kept.stream.full:
+        kept.publish(b"x" * 3000)
+    kept.look()
+    assert kept.stream.held
+    assert [one[:2] for one in kept.runtime.logged if "held" in one[1]] == [
+        ("warning", "spark_sink.retention_held")
+    ]
+    kept.close()
+    assert run("status", kept.path) == 0
+    shown = capsys.readouterr().out
+    assert "  refused    1 since the broker started; it is full\n" in shown
+    assert "  retention waits for a consumer\n" in shown
+    (kept.stream.folder / "operation.json").write_text("{")
+    with pytest.raises(StoreError, match=r"operation.json cannot be read"):
+        run("status", kept.path)
+
+
+def test_status_of_an_unknown_stream(run: Run, kept: Any) -> None:
+    with pytest.raises(StoreError, match=r"contains no stream other, only: all"):
+        run("status", kept.path, "other")
+    with pytest.raises(StoreError, match=r"nowhere: No such file or directory"):
+        run("status", kept.path / "nowhere")
+
+
+def test_status_names_undeclared_consumers(
     run: Run, kept: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = kept.open(last=kept.commit - 1, consumers=("bronze",))
     known = {"plant.bronze": files.Consumer({}, 1.0)}
     files.write_consumers(stream.folder, stream.log.id, known)
-    assert run("streams", kept.path) == 0
+    assert run("status", kept.path) == 0
     shown = capsys.readouterr().out
-    assert (
-        "consumer plant.bronze lags 5: it is not declared, so messages are not kept for it" in shown
+    assert re.search(
+        r"consumer plant.bronze lags 5, .* UTC: it is not declared, so messages are not kept", shown
     )
 
 
@@ -114,9 +156,9 @@ def test_missing_streams_and_folders_are_reported(
     with pytest.raises(StoreError, match="contains no stream nope, only: all"):
         run("read", kept.path, "nope")
     with pytest.raises(StoreError, match="contains no streams"):
-        run("streams", kept.stream.folder)
+        run("status", kept.stream.folder)
     with pytest.raises(StoreError, match="No such file"):
-        run("streams", kept.path / "gone")
+        run("status", kept.path / "gone")
     with pytest.raises(StoreError, match="has 2 partitions"):
         run("read", kept.path, "all", "--partition", 2)
     assert run("read", kept.path, "all", "--topics", "a/#/b") == 2

@@ -83,9 +83,12 @@ def test_metrics(keep: Any) -> None:
     kept.publish(b"1", b"2")
     commit(kept, etl=1)
     registry = MetricRegistry()
-    register(registry, lambda: [kept.stream], lambda: None)
+    register(registry, lambda: [kept.stream], lambda: None, lambda: kept.runtime.time() + 60)
     found = {name: value for name, value in registry.values().items() if "consumer=" in name}
     prefix, labels = "spark_sink_consumer_", '{consumer="%s",stream="all"}'
+    behind = {name: found.pop(name) for name in list(found) if "lag_seconds" in name}
+    assert len(behind) == 2
+    assert all(60 <= value < 62 for value in behind.values())
     assert found == {
         f"{prefix}lag{labels % 'bronze'}": 2,
         f"{prefix}lag{labels % 'etl'}": 1,

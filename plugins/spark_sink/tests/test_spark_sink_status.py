@@ -28,7 +28,13 @@ def test_a_stream_is_described(tmp_path: Path) -> None:
     with opened(tmp_path, store) as harness:
         empty = described(harness)
         assert (empty.name, empty.kind, empty.messages, empty.oldest) == ("all", "log", 0, None)
-        assert empty.consumers == (StreamConsumer("bronze", 0),)
+        assert empty.consumers == (StreamConsumer("bronze", 0, None, 0.0, declared=True),)
+        assert (empty.max_bytes, empty.full, empty.refused, empty.dropped) == (
+            10 << 30,
+            False,
+            0,
+            0,
+        )
         client = harness.connect("sender")
         for _ in range(2):
             client.publish("a", b"x" * 100, qos=1)
@@ -38,16 +44,21 @@ def test_a_stream_is_described(tmp_path: Path) -> None:
         assert found.bytes > empty.bytes + 200
         assert found.oldest is not None
         assert 60 <= found.oldest < 80  # the disk takes virtual time, too
-        assert found.consumers == (StreamConsumer("bronze", 2),)
+        assert found.partitions == (2,)
+        [bronze] = found.consumers
+        assert (bronze.lag, bronze.committed_at, bronze.declared) == (2, None, True)
+        assert bronze.lag_seconds is not None
+        assert abs(bronze.lag_seconds - found.oldest) < 1
         plugin = harness.hooks.plugins[0].plugin
         assert isinstance(plugin, SparkSinkPlugin)
         [stream] = plugin.streams
         known = {"bronze": files.Consumer({0: 1}, 7.5), "etl": files.Consumer({0: 2}, 8.5)}
         files.write_consumers(stream.folder, stream.log.id, known)
-        assert described(harness).consumers == (
-            StreamConsumer("bronze", sum(stream.latest) - 1, 7.5),
-            StreamConsumer("etl", 0, 8.5),
-        )
+        bronze, etl = described(harness).consumers
+        assert (bronze.name, bronze.lag, bronze.committed_at) == ("bronze", 1, 7.5)
+        assert bronze.lag_seconds is not None
+        assert 30 <= bronze.lag_seconds < 50  # the second message was published 30 s later
+        assert etl == StreamConsumer("etl", 0, 8.5, 0.0, declared=False)
         files_path = stream.folder / "consumers.json"
         files_path.write_text("?")
         broken = described(harness)

@@ -208,7 +208,7 @@ def test_retention_waits_for_declared_consumers(keep: Keep) -> None:
     commit_consumer(kept, "b", 15)
     kept.look()
     assert 0 < kept.stream.earliest[0] <= 15
-    assert kept.stream.consumers() == [
+    assert [one._replace(behind_at=None) for one in kept.stream.consumers()] == [
         ConsumerState("a", True, 0, 1.0),
         ConsumerState("b", True, 25, 1.0),
         ConsumerState("other", False, 40 - kept.stream.earliest[0], 1.0),
