@@ -1,0 +1,1 @@
+"""Durable queues. The plugin is in `hookmq_queues.plugin`."""

@@ -1,0 +1,102 @@
+"""The plugin's settings: the queues, their groups and limits."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from hookmq.mqtt_api import contains, parse_share, validate_filter
+from hookmq.plugin import ConfigError, Seconds, Size, setting
+
+from hookmq_queues.topics import PREFIX
+
+OnFull = Literal["reject", "drop_oldest", "drop_newest"]
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+"""Pattern for the names of queues and groups. A queue's folder has the queue's name."""
+DEFAULT_GROUP: Final = "default"
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """The settings of a queue."""
+
+    name: str = field(metadata={"help": "its name and that of its folder: letters, digits, _ . -"})
+    bindings: tuple[str, ...] = setting(
+        (), "topic filters; a message that matches one of them is also stored in the queue"
+    )
+    groups: tuple[str, ...] = setting(
+        (DEFAULT_GROUP,),
+        "groups of consumers; each group gets every message. A subscription to $queue/NAME is one to the first group",
+    )
+    max_messages: int = setting(
+        100_000, "number of unsettled messages at which the queue is full", minimum=1
+    )
+    max_bytes: Size = setting(
+        1 << 30, "size of the unsettled messages at which the queue is full", minimum=1 << 16
+    )
+    on_full: OnFull = setting(
+        "reject",
+        "when the queue is full: reject refuses messages (0x97), drop_oldest and drop_newest drop one",
+    )
+    visibility_timeout: Seconds = setting(
+        30.0,
+        "time to acknowledge a message, after which it is delivered again",
+        minimum=0.1,
+        maximum=604800,
+    )
+    message_ttl: Seconds = setting(0.0, "how long a message may wait; 0 means forever")
+    prefetch: int = setting(
+        100,
+        "unacknowledged messages of one consumer; its Receive Maximum limits them too",
+        minimum=1,
+        maximum=65535,
+    )
+    max_unacknowledged: int = setting(
+        10_000, "unacknowledged messages of one group", minimum=1, maximum=1_000_000
+    )
+    memory: Size = setting(
+        16 << 20, "size of the waiting messages in memory; the others are read from disk", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(f"name: {self.name!r} is not a name; use letters, digits, _ . -")
+        for one in self.bindings:
+            try:
+                validate_filter(one)
+            except Exception as error:
+                raise ConfigError(f"bindings: {one!r} is not a topic filter: {error}") from None
+            if parse_share(one)[0] is not None:
+                raise ConfigError(f"bindings: {one!r}: a queue cannot use a shared subscription")
+            if one.startswith(PREFIX) or contains(one, PREFIX + self.name):
+                raise ConfigError(
+                    f"bindings: {one!r} would capture messages of queues",
+                    hint=f"publish to {PREFIX}{self.name} instead",
+                )
+        if not self.groups:
+            raise ConfigError(f"groups: the queue {self.name} has no group")
+        for group in self.groups:
+            if not NAME.fullmatch(group):
+                raise ConfigError(f"groups: {group!r} is not a name; use letters, digits, _ . -")
+        if len(set(self.groups)) != len(self.groups):
+            raise ConfigError("groups: a name is listed twice")
+
+
+@dataclass(frozen=True)
+class QueuesConfig:
+    """The settings of the plugin."""
+
+    path: Path = field(metadata={"help": "folder of the queues; created if missing"})
+    queues: tuple[QueueConfig, ...] = field(metadata={"help": "the queues"})
+    sync: bool = setting(
+        True, "fsync before acknowledging; false survives the end of the process but no power cut"
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        if not self.queues:
+            raise ConfigError("queues: empty, but at least one is required")
+        names = [one.name.lower() for one in self.queues]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"queues: {name} is listed twice")

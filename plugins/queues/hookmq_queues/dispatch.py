@@ -1,0 +1,273 @@
+"""Deliver the messages of a queue to the consumers of one group, and store the group's state.
+
+A message is sent only if its offset is below the stored `reserved`. After a crash, every message that may have been
+sent is therefore known, and is sent again with a delivery count above 1. The state is stored at most once per commit:
+what changes while a commit runs is in the next one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from hookmq.plugin import BrokerHandle, DeliveryEnd, DirectDeliveries, Message, PluginError, Timer
+
+from hookmq_queues.config import QueueConfig
+from hookmq_queues.consumers import Consumer, Consumers
+from hookmq_queues.group import Group
+from hookmq_queues.outgoing import outgoing
+from hookmq_queues.storage import QueueLog
+
+RESERVE: Final = 1000
+"""How many messages may be sent before the state is stored again."""
+SLICE: Final = 256
+"""Maximum number of messages that one group sends in one turn."""
+RETRY: Final = 0.1
+"""Seconds until a consumer is tried again that had no room, although it has no message of this queue."""
+PAUSE: Final = 1.0
+"""Seconds until a failed read or write of the disk is tried again."""
+
+
+class Counts(Protocol):
+    """The counters of a queue."""
+
+    def count(self, result: str, number: int = 1) -> None:
+        """Count messages by what happened to them."""
+
+
+class Dispatcher:
+    """The consumers of one group, and what is sent to them.
+
+    `settled` is called with the offset of each message that was settled.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: QueueConfig,
+        log: QueueLog,
+        group: Group,
+        broker: BrokerHandle,
+        deliveries: DirectDeliveries,
+        counts: Counts,
+        settled: Callable[[int], None],
+    ) -> None:
+        self.name = name
+        self.queue = config.name
+        self.group = group
+        self.consumers = Consumers()
+        self._config = config
+        self._log = log
+        self._broker = broker
+        self._deliveries = deliveries
+        self._counts = counts
+        self._settled = settled
+        self._key = state_key(config.name, name)
+        self._reserved = group.next
+        """Messages from this offset on must not be sent before the state is stored again."""
+        self._dirty = False
+        self._saving = False
+        self._scheduled = False
+        self._closed = False
+        self._expiry: Timer | None = None
+        self._retry: Timer | None = None
+        self._unread = -1
+        """The offset of the message that could not be read."""
+
+    @property
+    def backlog(self) -> int:
+        """The number of messages that are not settled."""
+        return self.group.backlog(self._log.end)
+
+    # consumers -------------------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """Add a consumer and begin to send."""
+        self.consumers.add(consumer)
+        self.schedule()
+
+    def remove(self, key: tuple[str, str]) -> None:
+        """Remove a consumer. Its messages stay leased until its deliveries end, or until their deadline."""
+        self.consumers.remove(key)
+
+    # sending ---------------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Send what can be sent, in the next turn."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._broker.runtime.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        now = self._broker.now()
+        expired = self.group.expire(now)
+        if expired:
+            self._counts.count("timed_out", len(expired))
+            self._dirty = True
+        sent = 0
+        while sent < SLICE and self._send_one(now):
+            sent += 1
+        if sent == SLICE:
+            self.schedule()
+        if self._dirty or (sent and self.group.next + RESERVE // 2 > self._reserved):
+            self.save()
+        self._arm(now)
+
+    def _send_one(self, now: float) -> bool:
+        """Send one message, or drop an expired one. Return False if nothing more can be done now."""
+        group, log = self.group, self._log
+        consumer = self.consumers.choose(self._config.prefetch)
+        if consumer is None:
+            return False
+        offset = group.peek(log.visible)
+        if offset is None:
+            return False
+        if offset == group.next:
+            if len(group.unsettled) >= self._config.max_unacknowledged:
+                return False
+            if offset >= self._reserved:
+                self._dirty = True
+                return False
+        message = log.get(offset)
+        if message is None:
+            log.load(offset, self._loaded)
+            return False
+        if self._is_expired(message):
+            self._settle(offset)
+            self._counts.count("expired")
+            return True
+        token, count = group.lease(offset, consumer.key, now + self._config.visibility_timeout)
+        made = outgoing(message, self._config.name, self.name, offset, count, consumer)
+        if not self._deliveries.send(
+            consumer.client_id, consumer.filter, made, (self, consumer, offset, token)
+        ):
+            group.withdraw(offset, token)
+            consumer.blocked = True
+            return True
+        consumer.held += 1
+        self.consumers.served(consumer)
+        self._counts.count("delivered" if count == 1 else "redelivered")
+        return True
+
+    def _is_expired(self, message: Message) -> bool:
+        now = self._broker.time()
+        ttl = self._config.message_ttl
+        return (message.expires_at is not None and message.expires_at <= now) or (
+            ttl > 0 and message.received_at + ttl <= now
+        )
+
+    def _loaded(self, error: str) -> None:
+        if not error:
+            self._unread = -1
+            self.schedule()
+            return
+        offset = self.group.peek(self._log.visible)
+        if offset is not None and offset != self._unread:
+            self._unread = offset
+            self._broker.log(
+                "error", "queues.unreadable",
+                queue=self._config.name, group=self.name, offset=offset, error=error,
+            )  # fmt: skip
+        self._broker.runtime.call_later(PAUSE, self.schedule)
+
+    # what becomes of messages ----------------------------------------------------------------------------------------
+
+    def ended(self, consumer: Consumer, offset: int, token: int, end: DeliveryEnd) -> None:
+        """Take the end of a delivery. Call `schedule` after one or more of these calls."""
+        consumer.held -= 1
+        consumer.blocked = False
+        if end is DeliveryEnd.LOST:
+            self.group.release(offset, token)
+            self._dirty = True
+        elif self._settle(offset):
+            self._counts.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
+
+    def drop_oldest(self) -> bool:
+        """Drop the oldest message that no consumer has. Return False if there is none."""
+        offset = self.group.drop_oldest(self._log.visible)
+        if offset is None:
+            return False
+        self._dirty = True
+        self._settled(offset)
+        return True
+
+    def _settle(self, offset: int) -> bool:
+        if not self.group.settle(offset):
+            return False
+        self._dirty = True
+        self._settled(offset)
+        return True
+
+    # timers ----------------------------------------------------------------------------------------------------------
+
+    def _arm(self, now: float) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        deadline = self.group.deadline
+        if deadline is not None:
+            self._expiry = self._broker.runtime.call_later(max(0.0, deadline - now), self.schedule)
+        if self._retry is None and any(
+            one.blocked and not one.held for one in self.consumers.by_key.values()
+        ):
+            self._retry = self._broker.runtime.call_later(RETRY, self._unblock)
+
+    def _unblock(self) -> None:
+        self._retry = None
+        for one in self.consumers.by_key.values():
+            one.blocked = False
+        self.schedule()
+
+    # storing ---------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Store the state, unless an earlier call is not committed yet: it then is stored after that."""
+        self._dirty = True
+        if self._saving or self._closed:
+            return
+        self._dirty = False
+        self._saving = True
+        reserved = self.group.next + RESERVE
+        try:
+            stored = self._broker.state.put(self._key, self.group.encode(reserved))
+        except PluginError as error:
+            self._not_saved(error)
+            return
+
+        def saved(result: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._not_saved(error)
+                return
+            self._saving = False
+            self._reserved = reserved
+            self.schedule()
+
+        self._broker.runtime.spawn(stored, saved)
+
+    def _not_saved(self, error: BaseException) -> None:
+        if self._closed:
+            return
+        self._broker.log(
+            "error", "queues.state_not_stored",
+            queue=self._config.name, group=self.name, error=str(error),
+        )  # fmt: skip
+
+        def again() -> None:
+            self._saving = False
+            self.save()
+
+        self._broker.runtime.call_later(PAUSE, again)
+
+    def close(self) -> bytes:
+        """Stop sending. Return the state to store, and its key is `state_key`."""
+        self._closed = True
+        for timer in (self._expiry, self._retry):
+            if timer is not None:
+                timer.cancel()
+        return self.group.encode(self.group.next)
+
+
+def state_key(queue: str, group: str) -> str:
+    """Return the key under which the state of a group is stored."""
+    return f"group/{queue}/{group}"

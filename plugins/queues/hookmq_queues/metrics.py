@@ -1,0 +1,52 @@
+"""The metrics of all queues."""
+
+from collections.abc import Callable, Iterable
+
+from hookmq.plugin import MetricRegistry
+
+from hookmq_queues.queue import Queue
+
+
+def register(registry: MetricRegistry, queues: Callable[[], Iterable[Queue]]) -> None:
+    """Add the metrics."""
+    registry.counter(
+        "queues_messages_total",
+        "Messages of queues, by what happened to them.",
+        lambda: [
+            ({"queue": one.config.name, "result": result}, number)
+            for one in queues()
+            for result, number in one.results.items()
+        ],
+    )
+    registry.gauge(
+        "queues_bytes",
+        "Approximate size of the unsettled messages of a queue.",
+        lambda: [({"queue": one.config.name}, one.log.bytes) for one in queues()],
+    )
+    registry.gauge(
+        "queues_unsettled",
+        "Messages that a group has not settled.",
+        lambda: [
+            ({"queue": one.config.name, "group": name}, group.backlog)
+            for one in queues()
+            for name, group in one.dispatchers.items()
+        ],
+    )
+    registry.gauge(
+        "queues_unacknowledged",
+        "Messages that consumers of a group have and have not settled.",
+        lambda: [
+            ({"queue": one.config.name, "group": name}, len(group.group.leases))
+            for one in queues()
+            for name, group in one.dispatchers.items()
+        ],
+    )
+    registry.gauge(
+        "queues_consumers",
+        "Online consumers of a group.",
+        lambda: [
+            ({"queue": one.config.name, "group": name}, len(group.consumers))
+            for one in queues()
+            for name, group in one.dispatchers.items()
+        ],
+    )

@@ -1,0 +1,254 @@
+"""The `queues` plugin."""
+
+from collections.abc import Sequence
+
+from hookmq.mqtt_api import parse_share
+from hookmq.plugin import (
+    BrokerHandle,
+    ClientInfo,
+    Context,
+    DeliveryEnd,
+    Deny,
+    Journal,
+    Message,
+    MetricRegistry,
+    Plugin,
+    PluginError,
+    ReasonCode,
+    SessionEvent,
+    StoreError,
+    Subscription,
+    hookimpl,
+)
+
+from hookmq_queues.config import QueuesConfig
+from hookmq_queues.consumers import Consumer
+from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.metrics import register
+from hookmq_queues.queue import Queue
+from hookmq_queues.topics import PREFIX, queue_of, rest_of
+
+
+class QueuesPlugin(Plugin):
+    """A plugin that stores messages in queues. Each message goes to one consumer of each group, until it is acknowledged.
+
+    Its queues are journals, so a publisher is acknowledged once the queue has committed the message.
+    """
+
+    Config = QueuesConfig
+    config: QueuesConfig
+
+    def __init__(self, config: QueuesConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self.queues: dict[str, Queue] = {}
+        self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
+        """By client id, the dispatcher of each of its consumers."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return a sentence for each queue that stores messages of ordinary topics."""
+        return [
+            f"queue {one.name} stores the messages of all clients on {', '.join(one.bindings)}"
+            for one in self.config.queues
+            if one.bindings
+        ]
+
+    # life cycle ------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
+        """Return a journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
+        self._check_folders()
+        self.queues = {
+            one.name: Queue(one, self.config.path, broker, self.config.sync, self.id)
+            for one in self.config.queues
+        }
+        return tuple(one.log for one in self.queues.values())
+
+    def _check_folders(self) -> None:
+        path = self.config.path
+        known = {one.name for one in self.config.queues}
+        for folder in sorted(path.iterdir()) if path.is_dir() else ():
+            if folder.name not in known and any(folder.glob("*.segment")):
+                raise StoreError(
+                    f"{folder} contains a queue that is not configured: if it was renamed, restore its name; if it is no "
+                    "longer needed, move the folder away"
+                )
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        """Load the groups, and delete the state of groups that are no longer configured."""
+        if not self.queues:
+            raise PluginError(self.id, "a reload cannot add the plugin: restart the broker")
+        deliveries = broker.deliveries(self._ended)
+        for one in self.queues.values():
+            one.open(deliveries)
+        known = {
+            state_key(one.config.name, group)
+            for one in self.queues.values()
+            for group in one.config.groups
+        }
+        cursor, more = "", True
+        while more:
+            page = broker.state.items("group/", cursor, 1000)
+            cursor, more = page.cursor, bool(page.cursor)
+            for key, _ in page.items:
+                if key not in known:
+                    broker.state.delete(key)
+                    broker.log("warning", "queues.group_removed", key=key)
+
+    @hookimpl
+    async def on_shutdown(self, broker: BrokerHandle) -> None:
+        """Store the state of the groups, and close the queues."""
+        for one in self.queues.values():
+            one.log.quiet()
+            for dispatcher in one.dispatchers.values():
+                state = dispatcher.close()
+                try:
+                    await broker.state.put(state_key(one.config.name, dispatcher.name), state)
+                except PluginError as error:
+                    broker.log(
+                        "error", "queues.state_not_stored",
+                        queue=one.config.name, group=dispatcher.name, error=str(error),
+                    )  # fmt: skip
+        # Plugins that end later may still publish, which must not reach a closed file.
+        broker.invalidate_routes()
+        for one in self.queues.values():
+            one.log.close()
+
+    # publishing ------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_publish(self, message: Message) -> Message | Deny | None:
+        """Refuse messages to unknown queues. Messages of queues are never retained."""
+        topic = message.topic
+        if not topic.startswith(PREFIX):
+            return None
+        name = queue_of(topic)
+        if name not in self.queues:
+            return Deny(ReasonCode.TOPIC_NAME_INVALID, f"there is no queue {name!r}")
+        if any(level.startswith("$") for level in rest_of(topic).split("/")):
+            why = "the levels of a queue's topic must not start with $"
+            return Deny(ReasonCode.TOPIC_NAME_INVALID, why)
+        return message.replace(retain=False) if message.retain else None
+
+    # consuming -------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def on_subscribe(self, subscription: Subscription) -> Subscription | Deny | None:
+        """Check a subscription to a queue."""
+        filter = subscription.topic_filter
+        if not (filter + "/").startswith(PREFIX):
+            return None
+        name = queue_of(filter)
+        queue = self.queues.get(name)
+        if queue is None:
+            why = f"there is no queue {name!r}"
+            if name in ("", "+", "#"):
+                why = "a subscription names one queue"
+            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+        if filter not in (PREFIX + name, f"{PREFIX}{name}/#"):
+            why = f"a subscription to this queue is {PREFIX}{name} or {PREFIX}{name}/#"
+            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+        if subscription.share is not None and subscription.share not in queue.dispatchers:
+            why = f"the queue {name} has no group {subscription.share!r}"
+            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+        if subscription.qos == 0:
+            why = (
+                "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
+            )
+            return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+        return subscription.replace(qos=1) if subscription.qos == 2 else None
+
+    @hookimpl
+    async def on_ready(self, broker: BrokerHandle) -> None:
+        """Find the clients that subscribed before this plugin was loaded."""
+        cursor, more = "", True
+        while more:
+            page = broker.subscriptions(cursor, 1000)
+            cursor, more = page.cursor, bool(page.cursor)
+            for one in page.items:
+                if one.subscription.topic_filter.startswith(PREFIX):
+                    self._refresh(one.client_id, broker)
+
+    @hookimpl
+    async def on_subscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """Add a consumer."""
+        if subscription.topic_filter.startswith(PREFIX):
+            self._refresh(client.client_id, broker)
+
+    @hookimpl
+    async def on_unsubscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """Remove a consumer."""
+        if subscription.topic_filter.startswith(PREFIX):
+            self._refresh(client.client_id, broker)
+
+    @hookimpl
+    async def on_session(
+        self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
+    ) -> None:
+        """Add the consumers of a client that returned."""
+        if event in (SessionEvent.RESUMED, SessionEvent.TAKEN_OVER):
+            self._refresh(client.client_id, broker)
+
+    @hookimpl
+    async def on_disconnect(self, client: ClientInfo, broker: BrokerHandle) -> None:
+        """Remove the consumers of a client that left."""
+        if client.client_id in self._dispatchers:
+            self._refresh(client.client_id, broker)
+
+    def _refresh(self, client_id: str, broker: BrokerHandle) -> None:
+        """Compare the consumers of a client with its subscriptions. Events may be late, or lost, but these are exact."""
+        found: dict[tuple[str, str], Dispatcher] = {}
+        client = broker.client(client_id)
+        cursor, more = "", client is not None
+        while client is not None and more:
+            page = broker.subscriptions(cursor, 1000, client_id=client_id)
+            cursor, more = page.cursor, bool(page.cursor)
+            for one in page.items:
+                made = self._consumer(one.client_id, one.subscription, client.version)
+                if one.client_id == client_id and made is not None:
+                    consumer, dispatcher = made
+                    found[consumer.key] = dispatcher
+                    dispatcher.add(consumer)
+        for key, dispatcher in self._dispatchers.pop(client_id, {}).items():
+            if found.get(key) is not dispatcher:
+                dispatcher.remove(key)
+        if found:
+            self._dispatchers[client_id] = found
+
+    def _consumer(
+        self, client_id: str, subscription: Subscription, version: int
+    ) -> tuple[Consumer, Dispatcher] | None:
+        filter = subscription.topic_filter
+        if not filter.startswith(PREFIX):
+            return None
+        queue = self.queues.get(queue_of(filter))
+        if queue is None:
+            return None
+        share = parse_share(subscription.filter)[0]
+        dispatcher = queue.dispatchers.get(share or queue.config.groups[0])
+        if dispatcher is None:
+            return None
+        return Consumer(client_id, subscription.filter, filter, version >= 5), dispatcher
+
+    def _ended(self, ended: list[tuple[object, DeliveryEnd]]) -> None:
+        touched: dict[Dispatcher, None] = {}
+        for token, end in ended:
+            assert isinstance(token, tuple)
+            dispatcher, consumer, offset, number = token
+            dispatcher.ended(consumer, offset, number, end)
+            touched[dispatcher] = None
+        for dispatcher in touched:
+            dispatcher.schedule()
+        for queue in {dispatcher.queue: None for dispatcher in touched}:
+            self.queues[queue].ended()
+
+    @hookimpl
+    def register_metrics(self, registry: MetricRegistry) -> None:
+        """Add the metrics of `hookmq_queues.metrics`."""
+        register(registry, lambda: self.queues.values())

@@ -1,0 +1,147 @@
+"""A queue: its messages, its groups, and what happens when it is full."""
+
+from collections import Counter
+from pathlib import Path
+
+from hookmq.plugin import BrokerHandle, DirectDeliveries, StoreError
+from hookmq_toolkit.segment_log.fill import Fill
+
+from hookmq_queues.config import QueueConfig
+from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.group import Group
+from hookmq_queues.storage import QueueLog
+
+RESULTS = (
+    "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
+    "timed_out", "expired",
+)  # fmt: skip
+"""What can happen to a message, for the metrics."""
+
+
+class Queue:
+    """A queue. Create it before the store is loaded, because its log is a journal, and `open` it afterwards."""
+
+    def __init__(
+        self, config: QueueConfig, path: Path, broker: BrokerHandle, sync: bool, plugin: str
+    ) -> None:
+        self.config = config
+        self.log = QueueLog(config, path, broker.runtime, sync, plugin)
+        self.log.is_full = self._is_refused
+        self.log.is_dropped = self._is_dropped
+        self.log.on_appended = self._appended
+        self.log.on_committed = self._committed
+        self.dispatchers: dict[str, Dispatcher] = {}
+        self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+        self._broker = broker
+        self._fill = Fill(self._report_fill)
+
+    def open(self, deliveries: DirectDeliveries) -> None:
+        """Load the groups. Raises StoreError if the state of one is damaged."""
+        log = self.log
+        for name in self.config.groups:
+            stored = self._broker.state.get(state_key(self.config.name, name))
+            if stored is None:
+                group = Group(log.earliest)
+            else:
+                try:
+                    group = Group.decode(stored, log.earliest, log.end)
+                except ValueError as error:
+                    raise StoreError(
+                        f"queue {self.config.name}, group {name}: {error}; to deliver all stored messages again, delete "
+                        f"its state: hookmq storage state FOLDER --delete queues"
+                    ) from error
+            self.dispatchers[name] = Dispatcher(
+                name, self.config, log, group, self._broker, deliveries, self, self._settled
+            )
+        log.settle(self.floor)
+        self._enforce()
+
+    def count(self, result: str, number: int = 1) -> None:
+        """Count messages by what happened to them."""
+        self.results[result] += number
+
+    @property
+    def depth(self) -> int:
+        """The number of messages that the slowest group has not settled."""
+        return max((one.backlog for one in self.dispatchers.values()), default=0)
+
+    @property
+    def floor(self) -> int:
+        """The first offset that a group has not settled."""
+        return min((one.group.floor for one in self.dispatchers.values()), default=0)
+
+    # limits ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the queue has reached a limit."""
+        return self.depth >= self.config.max_messages or self.log.bytes >= self.config.max_bytes
+
+    def _is_refused(self) -> bool:
+        if self.config.on_full != "reject" or not self.is_full:
+            return False
+        self.results["rejected"] += 1
+        self._fill.look(1.0)
+        return True
+
+    def _is_dropped(self) -> bool:
+        if self.config.on_full == "drop_oldest" or not self.is_full:
+            return False
+        # Messages at QoS 0 do not wait for a journal, so a full one is not asked about them.
+        self.results["dropped_newest"] += 1
+        self._fill.look(1.0)
+        return True
+
+    def _appended(self) -> None:
+        self.results["accepted"] += 1
+
+    def _committed(self) -> None:
+        self._enforce()
+        self._look()
+        for one in self.dispatchers.values():
+            if one.consumers:
+                one.schedule()
+
+    def _enforce(self) -> None:
+        """Drop the oldest messages above the limits, if the configuration says so."""
+        if self.config.on_full != "drop_oldest":
+            return
+        config = self.config
+        for one in self.dispatchers.values():
+            while one.backlog > config.max_messages and one.drop_oldest():
+                self.results["dropped_oldest"] += 1
+            while self.log.bytes > config.max_bytes and one.drop_oldest():
+                self.results["dropped_oldest"] += 1
+            one.schedule()
+
+    def _look(self) -> None:
+        used = self.log.bytes / self.config.max_bytes
+        self._fill.look(max(used, self.depth / self.config.max_messages))
+
+    def _report_fill(self, word: str, share: float) -> None:
+        name = self.config.name
+        if word == "full":
+            fields = {
+                "messages": self.depth,
+                "bytes": self.log.bytes,
+                "on_full": self.config.on_full,
+            }
+            self._broker.log("warning", "queues.full", queue=name, **fields)
+            self._broker.emit("queues.full", None, queue=name, **fields)
+        elif word == "has_room":
+            self._broker.log("info", "queues.has_room", queue=name)
+            self._broker.emit("queues.has_room", None, queue=name)
+        else:
+            self._broker.log("warning", "queues.filling", queue=name, share=round(share, 2))
+
+    def _settled(self, offset: int) -> None:
+        for one in self.dispatchers.values():
+            group = one.group
+            if offset >= group.next or offset in group.unsettled:
+                return  # another group needs it
+        self.log.forget(offset)
+
+    def ended(self) -> None:
+        """Free the space of settled messages. Call this after a series of deliveries has ended."""
+        self.log.settle(self.floor)
+        self._look()

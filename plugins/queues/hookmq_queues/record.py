@@ -1,0 +1,83 @@
+"""The stored form of messages: a block holds the messages of one commit, in the order of their offsets."""
+
+import struct
+from collections.abc import Sequence
+from math import isnan, nan
+from typing import Final
+
+from hookmq.mqtt_api import EMPTY, In, decode_section, encode_section
+from hookmq.plugin import Message
+from hookmq.storage_api import make_message
+
+_HEAD: Final = struct.Struct("<BBHHHIIdd")
+"""Version, QoS with `_NO_SENDER`, lengths of topic, sender, origin, properties and payload, times of arrival and
+expiry."""
+_VERSION: Final = 1
+_NO_SENDER: Final = 4
+"""The bit for a message without a sender."""
+PER_RECORD: Final = _HEAD.size
+
+
+def size_of(message: Message) -> int:
+    """Return the size of a message as it counts against the limits of a queue, in bytes."""
+    size = PER_RECORD + len(message.topic) + len(message.payload)
+    if message.properties is not EMPTY:
+        size += message.properties.extent()
+    return size
+
+
+def encode_block(messages: Sequence[Message]) -> bytes:
+    """Return the messages as bytes."""
+    parts: list[bytes] = []
+    for message in messages:
+        topic = message.topic.encode()
+        sender = message.sender.encode() if message.sender is not None else b""
+        origin = message.origin.encode()
+        section = b""
+        if message.properties is not EMPTY:
+            section = encode_section(message.properties, In.PUBLISH)
+        expires = nan if message.expires_at is None else message.expires_at
+        parts += (
+            _HEAD.pack(
+                _VERSION, message.qos | (_NO_SENDER if message.sender is None else 0), len(topic), len(sender),
+                len(origin), len(section), len(message.payload), message.received_at, expires,
+            ),
+            topic, sender, origin, section, message.payload,
+        )  # fmt: skip
+    return b"".join(parts)
+
+
+def decode_block(data: bytes) -> list[Message]:
+    """Return the messages of a block. Raises ValueError if the bytes are damaged."""
+    found: list[Message] = []
+    at = 0
+    try:
+        while at < len(data):
+            version, flags, topic, sender, origin, section, payload, received, expires = (
+                _HEAD.unpack_from(data, at)
+            )
+            if version != _VERSION:
+                raise ValueError(f"unknown version {version}")
+            at += _HEAD.size
+            fields: list[bytes] = []
+            for length in (topic, sender, origin, section, payload):
+                if at + length > len(data):
+                    raise ValueError("a record is incomplete")
+                fields.append(data[at : at + length])
+                at += length
+            found.append(
+                make_message(
+                    fields[0].decode(),
+                    fields[4],
+                    flags & 3,
+                    False,
+                    decode_section(fields[3], In.PUBLISH) if section else EMPTY,
+                    None if flags & _NO_SENDER else fields[1].decode(),
+                    fields[2].decode(),
+                    received,
+                    None if isnan(expires) else expires,
+                )
+            )
+    except Exception as error:
+        raise ValueError(f"not a block of messages: {error}") from error
+    return found

@@ -1,0 +1,246 @@
+"""The messages of one queue: a journal that stores them in a segmented log, and reads them by offset.
+
+The broker appends each message that the queue wants to the batch of its turn. The publisher is acknowledged once the
+log and the store have committed that batch. Messages get their offsets in this order, and consumers see them only then.
+
+Messages that wait are kept in memory up to `QueueConfig.memory`. The others are read from the disk when their turn
+comes.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.mqtt_api import compile_filter
+from hookmq.plugin import Message, Runtime, StoreError
+from hookmq.storage_api import CommitId, StoreFailed
+from hookmq_toolkit.segment_log import SegmentLog
+
+from hookmq_queues.config import QueueConfig
+from hookmq_queues.record import decode_block, encode_block, size_of
+from hookmq_queues.topics import PREFIX
+
+PAGE: Final = 256 << 10
+"""Size of the messages that one read from the disk returns, in bytes."""
+_BLOCK: Final = 1024
+"""Maximum number of messages in a block."""
+_STEP: Final = 256
+"""Maximum number of messages whose size is remembered as one sum."""
+
+
+class QueueLog:
+    """The messages of a queue; implements `Journal`, `Bounded`, `Readable` and `Diverting` of `hookmq.storage_api`.
+
+    `on_appended` is called for each message that was stored, `on_committed` when messages become visible. `is_full`
+    returns whether a message must be refused, and `is_dropped` whether it is dropped instead.
+    """
+
+    def __init__(
+        self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.name = f"{plugin}: queue {config.name}"
+        self.log = SegmentLog(
+            path / config.name,
+            runtime.run_blocking,
+            segment_size=max(1 << 16, min(64 << 20, config.max_bytes // 8)),
+            sync=sync,
+            verify=False,
+        )
+        self.is_full: Callable[[], bool] = lambda: False
+        self.is_dropped: Callable[[], bool] = lambda: False
+        self.on_appended: Callable[[], None] = lambda: None
+        self.on_committed: Callable[[], None] = lambda: None
+        self.end = 0
+        """The offset of the next message."""
+        self.visible = 0
+        """The end of the messages that are committed."""
+        self.bytes = 0
+        """The approximate size of the messages that are not settled."""
+        self._runtime = runtime
+        self._filters = [compile_filter(one) for one in config.bindings]
+        self._own = PREFIX + config.name
+        self._batches: list[tuple[CommitId, list[Message]]] = []
+        self._cache: dict[int, Message] = {}
+        self._cached = 0
+        self._sizes: deque[tuple[int, int]] = deque()
+        """(end, bytes): the sizes of consecutive messages, each up to the offset `end`."""
+        self._steps = 0
+        self._committed: deque[tuple[int, int]] = deque()
+        self._reading = False
+        self._trimming = False
+        self._closed = False
+
+    # Journal ---------------------------------------------------------------------------------------------------------
+
+    def wants(self, topic: str) -> bool:
+        """Return whether the queue stores messages on `topic`. A queue that is closing wants nothing."""
+        if self._closed:
+            return False
+        if topic.startswith(PREFIX):
+            return topic == self._own or topic.startswith(self._own + "/")
+        return any(matches(topic) for matches in self._filters)
+
+    def diverts(self, topic: str) -> bool:
+        """Return whether `topic` is one of this queue, so that only its consumers get the message."""
+        return topic.startswith(PREFIX)
+
+    @property
+    def full(self) -> bool:
+        """Whether messages must be refused."""
+        return self.is_full()
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Add a message to the batch of `commit`, unless a full queue drops new messages."""
+        if self.is_dropped():
+            return
+        batches = self._batches
+        if not batches or batches[-1][0] != commit:
+            batches.append((commit, []))
+        batches[-1][1].append(message)
+        offset = self.end
+        self.end = offset + 1
+        size = size_of(message)
+        self.bytes += size
+        sizes = self._sizes
+        if self._steps % _STEP and sizes:
+            size += sizes.pop()[1]
+        sizes.append((self.end, size))
+        self._steps += 1
+        if self._cached < self.config.memory:
+            self._cache[offset] = message
+            self._cached += size_of(message)
+        self.on_appended()
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Write the buffered messages with a single fsync."""
+        batches, self._batches = self._batches, []
+        for one, messages in batches:
+            for start in range(0, len(messages), _BLOCK):
+                run = messages[start : start + _BLOCK]
+                offset = self.log.append(one, encode_block(run), len(run))
+                self._committed.append((one.number, offset + len(run)))
+        self.log.flush(done)
+
+    def committed(self, commit: CommitId) -> None:
+        """Make the messages of `commit` visible to consumers."""
+        self.log.committed(commit)
+        moved = False
+        while self._committed and self._committed[0][0] <= commit.number:
+            self.visible = self._committed.popleft()[1]
+            moved = True
+        if moved:
+            self.on_committed()
+
+    def recover(self, last: CommitId) -> None:
+        """Open the folder, creating it if necessary, and drop messages that the store did not commit. This call blocks.
+
+        Raises StoreError if the folder is damaged or in use by another process.
+        """
+        self.log.open()
+        try:
+            self.log.recover(last)
+        except StoreError:
+            self.close()
+            raise
+        self.end = self.visible = self.log.next
+        self._batches = []
+        self._cache.clear()
+        self._cached = 0
+        self._sizes.clear()
+        self._committed.clear()
+        for segment in self.log.segments:
+            places = zip(segment.offsets[1:], segment.positions[1:], strict=False)
+            before = segment.head
+            for offset, position in (*places, (segment.end, segment.size)):
+                self._sizes.append((offset, position - before))
+                before = position
+        self.bytes = sum(size for _, size in self._sizes)
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def earliest(self) -> int:
+        """The offset of the first message that is left."""
+        return self.log.earliest
+
+    def get(self, offset: int) -> Message | None:
+        """Return a message if it is in memory."""
+        return self._cache.get(offset)
+
+    def load(self, offset: int, done: Callable[[str], None]) -> None:
+        """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a time:
+        further calls do nothing until it has ended.
+        """
+        if self._reading or self._closed:
+            return
+        self._reading = True
+
+        def loaded(result: Any, error: BaseException | None) -> None:
+            self._reading = False
+            if self._closed:
+                return
+            if error is not None:
+                done(str(error))
+                return
+            for at, message in result:
+                if at >= offset and at not in self._cache:
+                    self._make_room(offset)
+                    self._cache[at] = message
+                    self._cached += size_of(message)
+            done("" if offset in self._cache else f"the message {offset} is missing")
+
+        self._runtime.run_blocking(partial(self._read, offset), loaded)
+
+    def _read(self, offset: int) -> list[tuple[int, Message]]:
+        """Return the messages from `offset` on. This runs in a thread."""
+        found: list[tuple[int, Message]] = []
+        for frame in self.log.read(offset, PAGE):
+            found += enumerate(decode_block(frame.payload), frame.offset)
+        return found
+
+    def _make_room(self, wanted: int) -> None:
+        """Forget messages if too many are in memory, but never the one at `wanted`."""
+        cache = self._cache
+        while self._cached > self.config.memory and len(cache) > 1:
+            first = next(iter(cache))
+            if first == wanted:
+                cache[first] = cache.pop(first)
+                continue
+            self._cached -= size_of(cache.pop(first))
+
+    def forget(self, offset: int) -> None:
+        """Take a message out of memory, because it is not needed soon."""
+        message = self._cache.pop(offset, None)
+        if message is not None:
+            self._cached -= size_of(message)
+
+    def settle(self, floor: int) -> None:
+        """Note that all messages below `floor` are settled. Delete the segments without any other message."""
+        sizes = self._sizes
+        while sizes and sizes[0][0] <= floor:
+            self.bytes -= sizes.popleft()[1]
+        segments = self.log.segments
+        if self._trimming or self._closed or len(segments) < 2 or segments[1].base > floor:
+            return
+        self._trimming = True
+
+        def trimmed(result: Any, error: BaseException | None) -> None:
+            self._trimming = False
+            if error is not None and not self._closed:
+                self._runtime.log(
+                    "error", "queues.trim_failed", queue=self.config.name, error=str(error)
+                )
+
+        self._runtime.run_blocking(partial(self.log.trim, floor), trimmed)
+
+    def quiet(self) -> None:
+        """Begin to close: want no more messages."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._closed = True
+        self.log.close()

@@ -1,0 +1,28 @@
+"""The topics and filters of queues: ``$queue/NAME`` and what follows."""
+
+from typing import Final
+
+PREFIX: Final = "$queue/"
+
+
+def queue_of(topic: str) -> str:
+    """Return the name of the queue in a topic or filter that starts with ``$queue/``."""
+    return topic[len(PREFIX) :].partition("/")[0]
+
+
+def rest_of(topic: str) -> str:
+    """Return what follows the name of the queue, without its slash."""
+    return topic[len(PREFIX) :].partition("/")[2]
+
+
+def delivered_topic(filter: str, queue: str, source: str) -> str:
+    """Return the topic with which a message goes to the subscription `filter`, which the topic must match.
+
+    To ``$queue/NAME``, every message has that topic. To ``$queue/NAME/#``, a message that was published to the queue
+    has its own topic, and a captured one has its own topic after the queue's name.
+    """
+    if not filter.endswith("/#"):
+        return PREFIX + queue
+    if source.startswith(PREFIX):
+        return source
+    return f"{PREFIX}{queue}/{source}"

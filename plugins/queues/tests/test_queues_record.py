@@ -1,0 +1,124 @@
+"""Test the stored form of messages, with a journal contract for the log that contains it."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hookmq.plugin import EMPTY, Message, Properties
+from hookmq.storage_api import CommitId, Journal
+from hookmq_queues.config import QueueConfig
+from hookmq_queues.record import decode_block, encode_block
+from hookmq_queues.storage import QueueLog
+from hookmq_testing.contracts import JournalContract
+from hookmq_testing.runtime import VirtualRuntime
+
+FULL = Message(
+    "a/ä",
+    b"\0payload",
+    2,
+    properties=Properties(content_type="text/plain", user_property=(("k", "v"), ("k", "w"))),
+    sender="client",
+    origin="will",
+    received_at=12.5,
+    expires_at=99.5,
+)
+BARE = Message("t", b"", 0, properties=EMPTY, sender=None, origin="plugin:p", received_at=1.0)
+
+
+def test_messages_survive() -> None:
+    found = decode_block(encode_block([FULL, BARE, FULL]))
+    names = [one.name for one in fields(Message)]
+    for message, wanted in zip(found, (FULL, BARE, FULL), strict=True):
+        for name in names:
+            assert getattr(message, name) == getattr(wanted, name)
+    assert decode_block(b"") == []
+
+
+def test_damaged_blocks_are_refused() -> None:
+    block = encode_block([FULL])
+    for damaged in (block[:-1], block + b"\1", b"\2" + block[1:]):
+        with pytest.raises(ValueError, match="not a block of messages"):
+            decode_block(damaged)
+
+
+class TestQueueLog(JournalContract):
+    runtime = VirtualRuntime()
+
+    def open(self) -> QueueLog:
+        return QueueLog(QueueConfig("jobs", ("#",)), self.folder, self.runtime)
+
+    def close(self, journal: Journal) -> None:
+        assert isinstance(journal, QueueLog)
+        journal.close()
+
+    def payloads(self, journal: Journal) -> list[bytes]:
+        assert isinstance(journal, QueueLog)
+        log = journal.log
+        frames = log.read(0, 1 << 20) if log.readable else []
+        missing = list(journal._batches)
+        assert not missing
+        return [m.payload for frame in frames for m in decode_block(frame.payload)]
+
+    def settle(self) -> None:
+        self.runtime.run_until_idle()
+
+    def flush(self, journal: Journal, commit: CommitId) -> None:
+        super().flush(journal, commit)
+        assert isinstance(journal, QueueLog)
+        journal.committed(commit)
+
+
+def publish(log: QueueLog, runtime: VirtualRuntime, number: int, *payloads: bytes) -> None:
+    commit = CommitId("s", number)
+    for payload in payloads:
+        log.append(commit, Message("$queue/jobs", payload, 1))
+    log.flush(commit, lambda failed: None)
+    runtime.run_until_idle()
+    log.committed(commit)
+
+
+def test_messages_beyond_the_memory_are_read_from_disk(tmp_path: Path) -> None:
+    runtime = VirtualRuntime()
+    config = QueueConfig("jobs", memory=4096)
+    log = QueueLog(config, tmp_path, runtime)
+    log.recover(CommitId("s", 0))
+    for number in range(20):
+        publish(log, runtime, number + 1, *(b"%d" % n * 300 for n in range(10)))
+    assert log.visible == log.end == 200
+    assert log.get(0) is not None
+    assert log.get(199) is None
+    told: list[str] = []
+    log.load(150, told.append)
+    runtime.run_until_idle()
+    assert told == [""]
+    found = log.get(150)
+    assert found is not None
+    assert found.payload == b"0" * 300
+    assert log._cached <= 4096 + 400
+    log.load(200, told.append)
+    runtime.run_until_idle()
+    assert "200 is missing" in told[1]
+    log.close()
+
+
+def test_settled_messages_leave_the_disk_and_the_sum(tmp_path: Path) -> None:
+    runtime = VirtualRuntime()
+    log = QueueLog(QueueConfig("jobs", max_bytes=1 << 16), tmp_path, runtime)
+    log.recover(CommitId("s", 0))
+    for number in range(200):
+        publish(log, runtime, number + 1, bytes(1000))
+    before = log.bytes
+    assert before > 200_000
+    assert len(log.log.segments) > 2
+    log.settle(199)
+    runtime.run_until_idle()
+    assert len(log.log.segments) == 1
+    assert log.bytes <= before
+    log.settle(200)
+    assert log.bytes == 0
+    log.close()
+    log = QueueLog(QueueConfig("jobs"), tmp_path, runtime)
+    log.recover(CommitId("s", 200))
+    assert log.earliest > 100
+    assert 0 < log.bytes < 80_000
+    log.close()
