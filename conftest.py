@@ -54,7 +54,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool | None:
-    """Set the deadline of a test, in place of pytest-timeout's own thread for it."""
+    """Set a test's deadline, in place of pytest-timeout's own thread for it."""
     if settings.method != "thread":
         return None
     _deadlines.begin(item, settings, monotonic())
@@ -62,7 +62,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool | No
 
 
 def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
-    """Forget the deadline of a test."""
+    """Forget a test's deadline."""
     _deadlines.end()
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .scenarios import Scenario
 
 PAIRS = scenarios.Scenario("", "", "curve", pubs=10, subs=10, window=20, goal=None)
-"""The load for curves that grow something other than the load: 10 pairs, QoS 0, W20."""
+"""The load for curves that vary something other than the load: 10 pairs, QoS 0, W20."""
 HEAVY = 100_000
 """From this value on, measure only one run, because filling the broker takes most of the time."""
 

@@ -66,7 +66,7 @@ def rows(folder: str, root: Path = ROOT) -> list[PluginRow]:
 
 
 def settings(readme: str, name: str) -> str:
-    """Return the anchor of the settings of the plugin `name` in its README, or "" for the whole page."""
+    """Return the anchor of the plugin `name`'s settings in its README, or "" for the whole page."""
     titles = re.findall(r"^##+ (.+)$", readme, re.M)
     title = next((one for one in (name, *SETTINGS) if one in titles), "")
     return f"#{title.lower().replace(' ', '-')}" if title else ""

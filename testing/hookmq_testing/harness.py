@@ -61,7 +61,7 @@ class Harness:
         self.journals = self.broker.state.journals
         self.clients: list[MemoryClient] = []
         self.allow_errors = False
-        """Whether internal errors of the broker (``internal.error``) are accepted."""
+        """Whether the broker's internal errors (``internal.error``) are accepted."""
         self._together = 0
         self._closed = False
         if start:

@@ -129,7 +129,7 @@ def create(
     author: str = "",
     licence: str = LICENCES[0],
 ) -> tuple[Path, list[str]]:
-    """Write the project of a plugin into `directory`, by default ``hookmq-NAME``. Return the folder and its files.
+    """Write a plugin project into `directory`, by default ``hookmq-NAME``. Return the folder and its files.
 
     This call blocks. Writes nothing and raises ConfigError if a value is invalid, or if the folder exists and is not
     empty.

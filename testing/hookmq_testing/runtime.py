@@ -258,9 +258,7 @@ class VirtualRuntime:
         raise RuntimeError(f"{name}() is for the event loop, and this is a thread")
 
     def on_loop(self) -> bool:
-        """Return whether the caller is on the event loop. It is not in a `run_blocking` call or in another thread of
-        the test.
-        """
+        """Return whether the caller is on the event loop, and so not in a `run_blocking` call or another test thread."""
         return not self._in_thread and threading.get_ident() == self._loop_thread
 
     def call_threadsafe(self, call: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Test every action of the console in a real browser: the broker does what the page reports."""
+"""Test every console action in a real browser: the broker does what the page reports."""
 
 from pathlib import Path
 from urllib.error import HTTPError

@@ -18,7 +18,7 @@ MAX_NODES = 10_000
 
 @dataclass
 class Crowd:
-    """The address of a console, and its tokens."""
+    """A console's address and its tokens."""
 
     url: str
     tokens: dict[str, str]

@@ -1,4 +1,4 @@
-"""Test every page of the console in a real browser: it shows the broker's state and has no accessibility violation."""
+"""Test every console page in a real browser: it shows the broker's state and has no accessibility violation."""
 
 import re
 from typing import Any

@@ -33,7 +33,7 @@ def test_many_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_keeps_nothing_is_found_out(tmp_path: Path) -> None:
-    """The checks detect the losses of a broker without persistence."""
+    """The checks detect the messages lost by a broker without persistence."""
     counts = asyncio.run(Run(HookMQ(tmp_path, "memory"), 1, 0.5, False).run(3))
     broken = counts.broken()
     assert {"lost", "sessions_lost", "retained_wrong", "wills_lost"} <= set(broken)

@@ -1,5 +1,6 @@
-"""The page of the plugin API shows each public name with its arguments and meaning, even for readers who view it in
-the repository."""
+"""The plugin API page shows each public name with its arguments and meaning, even for readers who view it in the
+repository.
+"""
 
 import re
 from importlib import import_module

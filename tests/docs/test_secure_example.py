@@ -49,7 +49,7 @@ class Plant:
         self._strangers = trustme.CA()
 
     def prepare(self) -> None:
-        """Run the commands of the page, with certificates created here."""
+        """Run the commands on the page, with certificates created here."""
         for name in FILES:
             shutil.copy(FOLDER / name, self.folder / name)
             (self.folder / name).chmod(0o600)

@@ -80,8 +80,8 @@ PLUGINS = [one for one in MEMBERS if one.id != "hookmq-toolkit"]
 
 @pytest.mark.parametrize("member", PLUGINS)
 def test_the_tests_of_a_plugin_need_the_kit_and_public_names_only(member: Member) -> None:
-    """The tests of a plugin import only public names and the testing kit, because authors copy
-    these tests.
+    """A plugin's tests import only public names and the testing kit, because authors copy these
+    tests.
     """
     assert behind(member.folder / "tests") == []
 

@@ -1,4 +1,4 @@
-"""The console of the plugin `admin` in a real browser: a broker with clients, tokens, and Chromium tabs."""
+"""The `admin` plugin's console in a real browser: a broker with clients, tokens, and Chromium tabs."""
 
 import json
 import re
@@ -66,7 +66,7 @@ class Operated:
 
     @property
     def url(self) -> str:
-        """The address of the console."""
+        """The console's address."""
         return f"http://127.0.0.1:{self.served.ports['http']}/plugins/admin/"
 
     def ask(self, method: str, path: str, body: Any = None, role: str = "admin") -> Any:

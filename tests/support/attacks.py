@@ -33,7 +33,7 @@ HOSTILE_NAMES = (
 
 
 def spoken(harness: Harness) -> str:
-    """Return every log entry of the harness as text."""
+    """Return all of the harness's log entries as text."""
     return "\n".join(f"{level} {event} {fields!r}" for level, event, fields in harness.logs)
 
 
@@ -48,7 +48,7 @@ def check_silence(text: str) -> None:
 
 
 def check_entries(entries: Iterable[dict[str, Any]]) -> None:
-    """Assert that the log entries of a process contain no secret, payload or token."""
+    """Assert that a process's log entries contain no secret, payload or token."""
     check_silence("\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries))
 
 

@@ -223,7 +223,7 @@ def seen(client: MemoryClient) -> str:
 
 
 def bearer(**claims: Any) -> dict[str, Any]:
-    """Return credentials that consist of a token."""
+    """Return credentials consisting of a token."""
     return {"username": "u", "password": token(claims or None, now=EPOCH)}
 
 

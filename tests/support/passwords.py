@@ -35,7 +35,7 @@ users:
 
 
 def of(harness: Harness) -> AuthPasswordPlugin:
-    """Return the password plugin of a harness."""
+    """Return a harness's password plugin."""
     instance = harness.hooks.instance("users")
     assert instance is not None
     assert isinstance(instance.plugin, AuthPasswordPlugin)

@@ -73,7 +73,7 @@ class AccountManager(Protocol):
         """Delete a user or group. A group that users have cannot be deleted."""
 
     def set_password(self, name: str, password: bytes) -> Awaitable[None]:
-        """Set the password of a user."""
+        """Set a user's password."""
 
     def add_rule(
         self, kind: Kind, name: str, rule: Mapping[str, Any], position: int | None = None

@@ -29,7 +29,7 @@ delays others.
 
 
 class NoWire:
-    """The transport of a plugin client, which does nothing."""
+    """A plugin client's transport, which does nothing."""
 
     def write(self, data: bytes) -> None:
         """Do nothing. The client's packets are passed as objects."""

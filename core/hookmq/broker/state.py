@@ -353,8 +353,8 @@ class BrokerState:
     def report(
         self, event: str, listener: str, client: ClientInfo | None, fields: dict[str, object]
     ) -> None:
-        """Report an event of the broker itself to the observers of `on_event`, with an empty `plugin`. `listener` is
-        added to `fields`.
+        """Report one of the broker's own events to the observers of `on_event`, with an empty `plugin`. `listener`
+        is added to `fields`.
         """
         if self.writes.later:
             self.tell()

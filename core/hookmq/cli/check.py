@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report(config: "Config", hooks: "Hooks") -> str:
-    """Describe the effects of the configuration, in several lines."""
+    """Describe the configuration's effects in several lines."""
     from hookmq.cli.listener_access import listener_access
     from hookmq.cli.summary import durability, is_local, notices, permissions, url_of
     from hookmq.server.settings import TYPES

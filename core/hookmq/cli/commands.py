@@ -1,7 +1,7 @@
 """Commands that installed plugins add. They need no configuration.
 
-A command is an entry point in the ``hookmq.commands`` group. The name of the entry point is the name of the command. Its
-value is a function that takes the command's parser. Running a command imports its own entry point and no plugin.
+A command is an entry point in the ``hookmq.commands`` group. The entry point's name is the command's name. Its value is
+a function that takes the command's parser. Running a command imports its own entry point and no plugin.
 """
 
 import argparse
@@ -97,8 +97,9 @@ def _owners(named: list[InstalledEntry]) -> str:
 
 
 def _line(parser: Parser, command: InstalledEntry) -> str:
-    """Return the line for the help of a command: "inspect and change a broker" for the description "Inspect and change a
-    broker.". Raises PluginError if argparse cannot format the help of the command."""
+    """Return a command's line in the help: "inspect and change a broker" for the description "Inspect and change a
+    broker.". Raises PluginError if argparse cannot format the command's help.
+    """
     try:
         parser.format_help()
     except Exception as error:

@@ -79,7 +79,7 @@ def candidates(words: list[str]) -> list[str]:
 
 
 def _parser(name: str) -> argparse.ArgumentParser | None:
-    """Return the parser of a command, or None if there is no such command."""
+    """Return a command's parser, or None if there is no such command."""
     if name in COMMANDS:
         return command_parser(name)
     from hookmq.cli import commands

@@ -102,7 +102,7 @@ class BrokerHandle(Protocol):
     def transform(
         self, client: ClientInfo | None, message: Message, action: Action = Action.PUBLISH
     ) -> Awaitable[Message | Deny | Drop | Handled]:
-        """Ask the other plugins what becomes of `message` if `client` publishes it. Nothing is published.
+        """Ask the other plugins what would become of `message` if `client` publishes it. Nothing is published.
 
         This call is for plugins that accept a message now and publish it later. The result is the message as
         `on_publish` changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Any other
@@ -163,10 +163,10 @@ class BrokerHandle(Protocol):
         """Ask each plugin separately whether it would accept a client with these credentials. No client is connected.
 
         The result has one entry for each plugin with `on_connect` that serves ``request.listener``, in the order of the
-        configuration. The first Deny is final, and otherwise at least one Accept is needed. If all abstain, there is one
-        more entry with the verdict of ``auth.default``. `on_auth`, limits of the broker and session ownership are not
-        considered, and refusals are not reported to `on_auth_failed`. ``request.accept`` is ignored. Raises PluginError
-        as `connect` does.
+        configuration. The first Deny is final, and otherwise at least one Accept is needed. If all abstain, there is
+        one more entry with the verdict of ``auth.default``. `on_auth`, the broker's limits and session ownership are
+        not considered, and refusals are not reported to `on_auth_failed`. ``request.accept`` is ignored. Raises
+        PluginError as `connect` does.
         """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:

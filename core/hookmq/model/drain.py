@@ -54,7 +54,7 @@ class DrainStatus:
 
 
 class Disconnectable(Protocol):
-    """The connection of a client."""
+    """A client's connection."""
 
     def disconnect(self, code: ReasonCode, reason: str = "", reference: str = "") -> None:
         """Send DISCONNECT to MQTT 5, then close. Does nothing if the connection has ended."""

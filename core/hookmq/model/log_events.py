@@ -28,7 +28,7 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class LogLevels:
-    """The level of the log: the one in force, and ``log.level`` in the configuration."""
+    """The log level in force, and ``log.level`` in the configuration."""
 
     current: LogLevel
     configured: LogLevel

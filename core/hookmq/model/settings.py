@@ -45,7 +45,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """``broker:`` limits and features of the broker as a whole."""
+    """``broker:`` limits and features of the whole broker."""
 
     max_packet_size: Size = setting(
         1048576,
@@ -251,14 +251,14 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """``auth:`` what happens if no plugin decides about a connection."""
+    """``auth:`` what happens if no plugin decides on a connection."""
 
     default: Verdict = setting("deny", "the decision if no plugin decides in on_connect")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthzSettings:
-    """``authz:`` what happens if no plugin decides about an action."""
+    """``authz:`` what happens if no plugin decides on an action."""
 
     default: Verdict = setting("deny", "the decision if no plugin decides in authorize")
 

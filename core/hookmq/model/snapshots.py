@@ -137,7 +137,7 @@ class SharedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSnapshot:
-    """A listener of the server.
+    """One of the server's listeners.
 
     - `type`: ``tcp``, ``tls``, ``ws``, ``wss``, ``unix``, ``http``, ``https`` or a type added by a plugin.
     - `address`: the address with the actual port.

@@ -11,7 +11,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 """An IP network of either version."""
 _AUTHORITY: Final = re.compile(r"(\[[^\[\]@/?#%\s]+\]|[^\[\]:@/?#%\s]+)(?::[0-9]{0,5})?")
 EVERY: Final = "*"
-"""The host that stands for all addresses of this machine, IPv4 and IPv6."""
+"""The host that means all of this machine's addresses, IPv4 and IPv6."""
 
 
 def parse_bind(text: str) -> tuple[str, int]:

@@ -13,8 +13,9 @@ from hookmq.server.process_metrics import register_process
 
 
 def register_exported(registry: MetricRegistry, broker: Broker) -> None:
-    """Register the core's metrics, ``hookmq_build_info`` and the metrics of the process. Each export reads them from
-    `broker` or the kernel."""
+    """Register the core's metrics, ``hookmq_build_info`` and the process metrics. Each export reads them from
+    `broker` or the kernel.
+    """
     register_core(registry, broker)
     register_process(registry)
     build = {

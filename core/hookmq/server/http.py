@@ -17,7 +17,7 @@ from hookmq.server.settings import ListenerSettings
 from hookmq.server.websocket import HttpConnection, WebServer
 
 ServerPhase = Literal["starting", "ready", "draining", "stopping", "failed"]
-"""The phase of the server, as ``/readyz`` reports it."""
+"""The server's phase, as ``/readyz`` reports it."""
 RouteHandler = Callable[..., Awaitable[web.StreamResponse]]
 HEALTH: Final = ("/healthz", "/readyz")
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq"'}

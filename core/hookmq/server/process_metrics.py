@@ -1,4 +1,4 @@
-"""The metrics of the process, as counted by the kernel. Their names are those that Prometheus's own clients use."""
+"""Process metrics, as counted by the kernel. Their names are those that Prometheus's own clients use."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from hookmq.hooks.metric_registry import MetricRegistry
 
 PROC: Final = Path("/proc")
 _START_TIME: Final = 19
-"""The index of the start time in ``stat``, after the name of the process."""
+"""The index of the start time in ``stat``, after the process name."""
 
 
 def register_process(registry: MetricRegistry, proc: Path = PROC) -> None:

@@ -1,4 +1,4 @@
-"""Test drain and reload of a broker."""
+"""Test draining and reloading a broker."""
 
 from collections.abc import Callable
 from typing import Any

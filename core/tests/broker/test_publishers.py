@@ -1,4 +1,4 @@
-"""All retained messages of a publisher share one record of it."""
+"""All of a publisher's retained messages share one record of the publisher."""
 
 from collections.abc import Callable
 from random import Random
@@ -27,8 +27,8 @@ def make_disk() -> Disk:
 
 
 def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: Rights) -> None:
-    """All messages of a client share one record, which outlives connections. It is deleted with the
-    last message, in memory and in the store.
+    """All of a client's messages share one record, which outlives connections. It is deleted with
+    the last message, in memory and in the store.
     """
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())

@@ -1,4 +1,4 @@
-"""Test the life of a plugin in ``hookmq serve``: the order of its hooks, and which sockets are open during each of
+"""Test a plugin's life in ``hookmq serve``: the order of its hooks, and which sockets are open during each of
 them.
 """
 

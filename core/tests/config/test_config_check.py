@@ -1,4 +1,4 @@
-"""Test the check of a configuration document against the configuration in force."""
+"""Test checking a configuration document against the configuration in force."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

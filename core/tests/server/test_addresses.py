@@ -1,4 +1,4 @@
-"""Test addresses in the syntax of the configuration, and trusted proxies."""
+"""Test addresses in configuration syntax, and trusted proxies."""
 
 from typing import Any
 

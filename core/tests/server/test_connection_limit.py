@@ -1,4 +1,4 @@
-"""Test the connection limit of a listener."""
+"""Test a listener's connection limit."""
 
 import asyncio
 import contextlib

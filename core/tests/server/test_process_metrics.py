@@ -1,4 +1,4 @@
-"""Test the metrics of the process."""
+"""Test the process metrics."""
 
 import os
 import time

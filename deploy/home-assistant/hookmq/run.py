@@ -51,7 +51,7 @@ def write_users(logins: list[dict[str, str]], path: Path) -> None:
 
 
 def prepare(data: Path, ssl: Path, shared: Path) -> Path:
-    """Write all files, and return the path of the configuration."""
+    """Write all files, and return the configuration's path."""
     options = json.loads((data / "options.json").read_text())
     write_users(options.get("logins", []), data / "users.yaml")
     path = data / "hookmq.yaml"

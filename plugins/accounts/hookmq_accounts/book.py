@@ -54,7 +54,7 @@ class Book:
         return made
 
     def load(self, items: Iterable[tuple[str, bytes]]) -> None:
-        """Read all records of the plugin state."""
+        """Read all records from the plugin state."""
         unusable = ""
         for key, value in items:
             kind, _, name = key.partition("/")
@@ -158,8 +158,8 @@ class Book:
         qos: int,
         retain: bool,
     ) -> Rule | None:
-        """Return the first rule that applies, or None. The rules of the user come first, then those of its groups, in
-        the order of the groups.
+        """Return the first rule that applies, or None. The user's own rules come first, then those of its groups, in
+        group order.
         """
         for owner in chain((user,), (self._accounts["group"][name] for name in user.groups)):
             rules = self._compiled(owner)

@@ -137,7 +137,7 @@ class Manager:
         await self._apply([], [(kind, name)])
 
     async def set_password(self, name: str, password: bytes) -> None:
-        """Set the password of a user."""
+        """Set a user's password."""
         self._get("user", name)
         made = await self._hashed(StoredAccount("user", name), password)
         await self._store(replace(self._get("user", name), hash=made.hash))
@@ -201,7 +201,7 @@ class Manager:
         return made
 
     def _check_groups(self, account: StoredAccount, known: Sequence[str]) -> None:
-        """Check that the groups of a user exist, except those that it had before."""
+        """Check that a user's groups exist, except those that it had before."""
         for index, group in enumerate(account.groups):
             if group not in known and self._plugin.book.get("group", group) is None:
                 raise invalid(f"groups[{index}]", "no group has this name")

@@ -1,4 +1,4 @@
-"""The metrics of the plugin. No label contains a value that a client sent."""
+"""The plugin's metrics. No label contains a value that a client sent."""
 
 from collections import Counter
 from typing import Any, Protocol

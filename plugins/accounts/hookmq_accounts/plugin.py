@@ -171,7 +171,7 @@ class AccountsPlugin(Plugin):
         message: Message | None,
         subscription: Subscription | None,
     ) -> Allow | Deny | None:
-        """Decide by the first rule of the user, or of its groups, that applies."""
+        """Decide by the first rule that applies, from the user or its groups."""
         if client.vouched_by != f"plugin:{self.id}" or client.identity is None:
             return None
         try:

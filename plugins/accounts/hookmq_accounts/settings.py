@@ -1,4 +1,4 @@
-"""The settings of the plugin."""
+"""The plugin's settings."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args

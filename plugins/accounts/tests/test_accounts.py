@@ -87,7 +87,7 @@ class Other(Plugin):
 
 
 def test_other_plugins_decide_on_other_users() -> None:
-    """The rules do not apply to a client that another plugin accepted, even if it has the name of a user."""
+    """The rules do not apply to a client that another plugin accepted, even if it has a user's name."""
     site = AccountSite(Other(None, Context("other")), unknown="ignore", anonymous="ignore")
     site.user("ann", allow("publish", topic="a"))
     watcher = site.client("watcher")

@@ -77,7 +77,7 @@ async def _delete(call: Call, kind: Kind) -> Any:
 
 
 async def set_password(call: Call) -> Any:
-    """Set the password of a user."""
+    """Set a user's password."""
     with reported():
         password = call.arguments["password"].encode()
         await manager_of(call.broker).set_password(call.parts["user"], password)

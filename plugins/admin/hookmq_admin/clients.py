@@ -117,7 +117,7 @@ async def subscribe(call: Call) -> Any:
 
 
 async def unsubscribe(call: Call) -> Any:
-    """Remove a subscription of the client."""
+    """Remove one of the client's subscriptions."""
     session = call.session()
     if not await call.broker.unsubscribe(session.client_id, call.arguments["filter"]):
         raise ApiError(404, "the client has no such subscription", "filter")
@@ -143,7 +143,7 @@ async def ban(call: Call) -> Any:
 
 
 async def unban(call: Call) -> Any:
-    """Lift bans of the client id."""
+    """Lift bans on the client id."""
     _need_ratelimit(call)
     call.broker.emit("ratelimit.unban", client_id=call.parts["client_id"])
     return {"requested": True}

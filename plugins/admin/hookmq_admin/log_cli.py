@@ -1,4 +1,4 @@
-"""``hookmq admin log``: show and change the level of the log, and follow its events."""
+"""``hookmq admin log``: show and change the log level, and follow log events."""
 
 import argparse
 import json

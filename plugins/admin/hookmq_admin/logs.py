@@ -35,7 +35,7 @@ async def set_level(call: Call) -> Any:
 
 
 async def tail(call: Call) -> Any:
-    """Stream the events of the log until the client disconnects or its token is no longer valid."""
+    """Stream log events until the client disconnects or its token is no longer valid."""
     services, given = call.services, call.arguments
     if services.tails >= services.config.max_tails:
         raise ApiError(503, f"{services.tails} live tails are open, which is the limit")
@@ -56,7 +56,7 @@ async def tail(call: Call) -> Any:
 
 
 class _Tail:
-    """Passes events of the log to a response."""
+    """Passes log events to a response."""
 
     def __init__(self, call: Call, follower: LogFollower) -> None:
         self.stream = EventStream(call, "log", "events", self._tick)

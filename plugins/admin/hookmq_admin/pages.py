@@ -40,7 +40,7 @@ class Serving(Protocol):
 
 
 def found(folder: Traversable, path: str) -> Iterator[str]:
-    """Return the paths of all files of the console, below the package."""
+    """Return the paths of all the console's files, below the package."""
     for one in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{path}/{one.name}"
         if one.is_dir():

@@ -20,7 +20,7 @@ MAX_SAMPLES: Final = 20_000
 
 @cache
 def broker_version() -> str:
-    """Return the version of the broker. The first call reads files, which takes a millisecond or more."""
+    """Return the broker's version. The first call reads files, which takes a millisecond or more."""
     return version("hookmq")
 
 

@@ -161,7 +161,7 @@ def render(view: View, width: int, height: int, color: bool = False) -> list[str
 
 
 def head(before: Snapshot | None, now: Snapshot) -> list[str]:
-    """Return the figures of the broker in five lines."""
+    """Return the broker's figures in five lines."""
     seen = now.overview
     rate = rates(before, now)
     clock = time.strftime("%H:%M:%S", time.localtime(now.time))

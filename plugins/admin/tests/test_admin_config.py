@@ -1,4 +1,4 @@
-"""The check of a configuration over the API and on the command line."""
+"""Checking a configuration over the API and on the command line."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""The files of the console: they are served without a token and under a strict policy, and use routes that exist. The
-tests in `tests/console` run the page in a browser."""
+"""The console's files: they are served without a token and under a strict policy, and use routes that exist. The
+tests in `tests/console` run the page in a browser.
+"""
 
 import gzip
 import re

@@ -48,7 +48,7 @@ def test_they_hold_after_a_restart(
 
 
 def test_nobody_elses_claim_is_a_permission_after_a_restart(broker_harness: Make) -> None:
-    """After a restart, a claim from another plugin does not count as a permission of a token."""
+    """After a restart, a claim from another plugin does not count as a token's permission."""
     first = HookRecorder("on_connect", id="first")
     first.answer("on_connect", Accept("x", {"acl": {"publish": ["gone"]}}))
     deny = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("deny"))

@@ -369,9 +369,7 @@ def test_limits(broker: Make) -> None:
 
 
 def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
-    """A session restored after a restart keeps its permissions, because the claims of its token are
-    stored with it.
-    """
+    """A session restored after a restart keeps its permissions, because its token's claims are stored with it."""
     harness = broker()
     testament = will("gone/c", b"x", qos=1, delay=30)
     data = acl({"publish": ["gone/%c"], "subscribe": ["a/#"]}, sub="alice")

@@ -220,7 +220,7 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_password_is_not_in_the_arguments(tmp_path: Path) -> None:
-    """The password does not appear in the arguments of the command. The command runs in its own process, as in an
+    """The password does not appear in the command's arguments. The command runs in its own process, as in an
     operator's script.
     """
     command = [

@@ -1,4 +1,4 @@
-"""Test the result of a run: verdict, failures, warnings and reports."""
+"""Test a run's result: verdict, failures, warnings and reports."""
 
 import json
 from collections import Counter

@@ -55,9 +55,9 @@ class DelayedConfig:
 class DelayedPlugin(Plugin):
     """A plugin that stores messages and publishes them when they are due.
 
-    A message is acknowledged once it is committed. It is stored with a timer of the broker, so it survives a restart
-    and is published at least once. The plugin state also contains the timers' keys, because they identify the owners of
-    the waiting messages.
+    A message is acknowledged once it is committed. It is stored with one of the broker's timers, so it survives a
+    restart and is published at least once. The plugin state also contains the timers' keys, because they identify the
+    owners of the waiting messages.
 
     The other plugins decide on a message when it arrives, so that a refusal reaches the client. They are not asked again
     when it is published.

@@ -56,7 +56,7 @@ class Holders:
             del self._by_client[client_id]
 
     def topics(self, client_id: str) -> tuple[str, ...]:
-        """Return the topics of a client."""
+        """Return a client's topics."""
         return tuple(self._by_client.get(client_id, ()))
 
     def expire(self, now: float) -> None:

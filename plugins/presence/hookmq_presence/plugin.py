@@ -146,8 +146,8 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Deny | None:
-        """Deny clients' messages and wills on the topics of this plugin. Leave other topics to
-        other plugins.
+        """Deny clients' messages and wills on this plugin's topics. Leave other topics to other
+        plugins.
         """
         if action is not Action.SUBSCRIBE and self.matches(self._filter, topic):
             return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes this status")

@@ -86,7 +86,7 @@ class Bans:
         return None
 
     def lift_client(self, name: str, now: float) -> list[Banned]:
-        """Lift every ban of the client id `name`, with any user. Return those that had not expired."""
+        """Lift every ban on the client id `name`, with any user. Return those that had not expired."""
         found = [
             ban for ban in self._by_key.values() if ban.key[0] in _OF_CLIENTS and ban.key[1] == name
         ]

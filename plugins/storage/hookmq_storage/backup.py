@@ -46,8 +46,9 @@ _LARGE_LOG: Final = 64 << 20
 
 
 def _spare_log(folder: Path) -> None:
-    """Raise StoreError if the log of the store may soon fill its disk, which would stop the broker. The log cannot be
-    emptied while a copy is made."""
+    """Raise StoreError if the store's log may soon fill its disk, which would stop the broker. The log cannot be
+    emptied while a copy is made.
+    """
     try:
         size = (folder / f"{DATABASE}-wal").stat().st_size
     except FileNotFoundError:

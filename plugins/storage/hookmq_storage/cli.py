@@ -188,7 +188,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def plugin_state(arguments: argparse.Namespace) -> int:
-    """Print how much state each plugin keeps, or delete the state of one plugin."""
+    """Print how much state each plugin keeps, or delete one plugin's state."""
     folder: Path = arguments.folder
     if arguments.delete is not None:
         return _delete_state(folder, arguments.delete)

@@ -372,7 +372,7 @@ class Engine:
             self._marked, self._marked_at = self.number, now
 
     def wal_size(self) -> int:
-        """Return the size of the log in bytes. If it exceeds `limits.wal`, a checkpoint is due."""
+        """Return the log's size in bytes. If it exceeds `limits.wal`, a checkpoint is due."""
         try:
             return os.stat(self._wal).st_size
         except FileNotFoundError:

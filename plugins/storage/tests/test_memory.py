@@ -13,7 +13,7 @@ from hookmq_testing import Harness, MemoryClient
 
 PAGE = 64
 LEAST_PAGE = 65536
-"""Bytes that the broker may read at once from the queue of a client, whatever is in memory already."""
+"""Bytes that the broker may read at once from a client's queue, whatever is already in memory."""
 MEMORY = 100_000
 
 

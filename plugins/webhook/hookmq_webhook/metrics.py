@@ -1,4 +1,4 @@
-"""Register the metrics of a plugin instance."""
+"""Register a plugin instance's metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -345,6 +345,6 @@ async def test_memory_is_bounded_while_nobody_answers(
 
 
 def resident(pid: int) -> int:
-    """Return the resident memory of a process in bytes."""
+    """Return a process's resident memory in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""Test `webhook_filter`: the valid responses of a service, and what happens to messages if it fails."""
+"""Test `webhook_filter`: a service's valid responses, and what happens to messages if it fails."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Test the events, limits and metrics of the plugin, in an in-memory broker on a virtual clock."""
+"""Test the plugin's events, limits and metrics, in an in-memory broker on a virtual clock."""
 
 import json
 import re

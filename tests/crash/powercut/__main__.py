@@ -1,4 +1,4 @@
-"""Cut the power of a broker and its storage. Run as a program:
+"""Cut the power to a broker and its storage. Run as a program:
 
     python tests/crash/powercut --cuts 1000 --seed 7          more cuts; a new recording for each 200
     python tests/crash/powercut --replay FOLDER --seed 7 --first 13 --cuts 1      one cut of a kept recording

@@ -1,4 +1,4 @@
-"""Cut the power of a broker with the Spark sink. Run as a program:
+"""Cut the power to a broker with the Spark sink. Run as a program:
 
     python tests/crash/sparkcut --cuts 500 --seed 7       a new recording for each 100 cuts
 

@@ -212,7 +212,7 @@ def cut_and_check(
     most: int = 5,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Cut the power of a recording and check each cut.
+    """Cut the power at points in a recording and check each cut.
 
     Cuts whose number is a multiple of `real` are checked with a broker in its own process, all others in memory.
     """

@@ -237,7 +237,7 @@ def session(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of a process."""
+    """Return a process's children."""
     found: set[int] = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -248,7 +248,7 @@ def children(pid: int) -> list[int]:
 
 
 def command(pid: int) -> bytes:
-    """Return the command line of a process, or an empty string if it is gone."""
+    """Return a process's command line, or an empty string if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

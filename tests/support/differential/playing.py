@@ -120,7 +120,7 @@ class Play:
         self.send(name, m.connect(given, level=level, **options))
 
     def send(self, name: str, *packets: bytes) -> None:
-        """Play one step: send packets of a client in one segment."""
+        """Play one step: send a client's packets in one segment."""
         client = self.clients[name]
         asked = sum(data[0] >> 4 == 12 for data in packets)
         client.pings += asked

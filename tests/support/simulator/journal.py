@@ -267,7 +267,7 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} serves what is beyond the store")
 
     def check_step(self) -> None:
-        """Check that journals are ahead of the store only by the commit in progress."""
+        """Check that journals are ahead of the store by at most the commit in progress."""
         for disk in self.disks.values():
             process = disk.process
             if process is None or process.last is None or not disk.kept:

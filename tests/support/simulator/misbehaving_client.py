@@ -255,7 +255,7 @@ class Rude:
         self._connect(say, client_id=self.world.victim or None, clean=clean, expiry=5)
 
     def flood(self) -> None:
-        """Exceed every limit of the broker."""
+        """Exceed all of the broker's limits."""
 
         def say() -> None:
             for number in range(1, self.random.choice((30, 80))):

@@ -99,7 +99,7 @@ def certificate_of(number: int) -> Certificate:
 
 
 def claims_of(client: ClientInfo) -> dict[str, Any]:
-    """Return the claims of a client."""
+    """Return a client's claims."""
     return {
         "port": client.peer.port,
         "groups": [client.client_id, {"keep_alive": client.keep_alive}],

@@ -234,7 +234,7 @@ def _acknowledged(
 def cut_and_check(
     recording: Recording, cuts: int, seed: int, first: int = 0, most: int = 5
 ) -> Report:
-    """Cut the power of a recording `cuts` times and check each cut."""
+    """Cut the power at points in a recording `cuts` times and check each cut."""
     return cut(recording, check, cuts, seed, first=first, most=most)
 
 

@@ -1,4 +1,4 @@
-"""The record of a session in the store."""
+"""A session's record in the store."""
 
 from hookmq.session.session import Session
 from hookmq.storage.records import PutSession, SessionRecord

@@ -486,7 +486,7 @@ def test_bytes_of_all_together(broker_harness: Make) -> None:
 
 
 def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> None:
-    """Nothing remains of the queue of a client whose session ends with its connection."""
+    """If a client's session ends with its connection, nothing remains of its queue."""
     client = harness.connect("c", 4, auto_ack=False, high_water=10)
     client.subscribe("t", 1)
     client.pause()

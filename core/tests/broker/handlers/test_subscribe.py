@@ -292,7 +292,7 @@ def test_no_local(harness: Harness, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local_beside_another(harness: Harness, qos: int) -> None:
-    """A message that matches another subscription of the client has only that subscription's QoS and identifier."""
+    """A message that matches another of the client's subscriptions has only that subscription's QoS and identifier."""
     client = harness.connect("c")
     other = harness.connect("other")
     client.subscribe("t", 2, no_local=True, identifier=1)

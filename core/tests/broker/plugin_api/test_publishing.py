@@ -429,8 +429,8 @@ def test_the_record_of_the_message_that_it_replaces_goes(
 
 
 def test_a_later_message_with_a_record_replaces_it(durable: Harness, store: SlowStore) -> None:
-    """A later message with a record replaces a volatile one. The record of its publisher is written
-    with the first message that needs it.
+    """A later message with a record replaces a volatile one. Its publisher's record is written with
+    the first message that needs it.
     """
     pub = durable.connect("pub")
     client = client_of(durable, "pub")

@@ -1,4 +1,4 @@
-"""Test the record of a session: what a restarted broker knows about the session and its client."""
+"""Test a session's record: what a restarted broker knows about the session and its client."""
 
 from collections.abc import Callable
 from typing import Any

@@ -128,7 +128,7 @@ class HttpPublishPlugin(Plugin):
         )
 
     def _client(self, broker: BrokerHandle, request: web.BaseRequest) -> SharedClient:
-        """Return the client for the request's user and password. Simultaneous requests of a user share one client."""
+        """Return the client for the request's user and password. A user's simultaneous requests share one client."""
         user = request.headers.get("MQTT-Username")
         secret = request.headers.get("MQTT-Password")
         password = None if secret is None else secret.encode()

@@ -1,6 +1,7 @@
 """A gateway for devices that exchange lines of text: a plugin that opens clients.
 
-The plugin has its own TCP listener. Each connection becomes one client of the broker; see `connection`.
+The plugin has its own TCP listener. Each connection becomes one of the broker's clients; see
+`connection`.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from hookmq_example_lines.connection import LineConnection
 
 @dataclass(frozen=True)
 class LinesConfig:
-    """The address of the listener, and the settings of the clients."""
+    """The listener's address, and the clients' settings."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int | None = setting(

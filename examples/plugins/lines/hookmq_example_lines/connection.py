@@ -98,7 +98,7 @@ class LineConnection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Acknowledge the messages that are written now, and continue with messages and lines."""
+        """Acknowledge the messages that have now been written, and continue with messages and lines."""
         self._writable = True
         unread, self._unread = self._unread, []
         for delivery in unread:
