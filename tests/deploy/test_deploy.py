@@ -144,10 +144,15 @@ def test_compose_monitors_the_broker() -> None:
 
 
 def test_the_manual_explains_every_alert() -> None:
-    [group] = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
+    rules = [
+        rule["alert"]
+        for name in ("alerts.yaml", "alerts-spark.yaml")
+        for group in yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["groups"]
+        for rule in group["rules"]
+    ]
     page = (ROOT / "docs/how-to/monitor.md").read_text()
     listed = re.findall(r"^\| `(HookMQ\w+)` \|", page, re.MULTILINE)
-    assert listed == [rule["alert"] for rule in group["rules"]]
+    assert listed == rules
 
 
 def test_the_broker_of_the_systemd_page_keeps_its_state(
