@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 _HEAD: Final = struct.Struct("<BQQII")
-"""Version, reserved, next, number of unsettled offsets, number of those that were not leased exactly once."""
+"""Version, reserved, next, number of unsettled offsets, number of those that were leased more than once."""
 _VERSION: Final = 1
 
 
@@ -139,7 +139,7 @@ class Group:
 
     def encode(self, reserved: int) -> bytes:
         """Return the state as bytes. Offsets below `reserved` may be leased before the next call is stored."""
-        again = {offset: count for offset, count in self.unsettled.items() if count != 1}
+        again = {offset: count for offset, count in self.unsettled.items() if count > 1}
         head = _HEAD.pack(
             _VERSION, max(reserved, self.next), self.next, len(self.unsettled), len(again)
         )
@@ -151,7 +151,8 @@ class Group:
     def decode(cls, data: bytes, earliest: int, end: int) -> "Group":
         """Return the group that `encode` wrote, with nothing leased. The queue has the offsets from `earliest` to `end`.
 
-        Offsets that were reserved may have been delivered, so they count as delivered once. Raises ValueError if the
+        Offsets that were reserved may have been delivered, so they count as delivered once. So do unsettled messages
+        whose lease was withdrawn, because they may have been sent after `encode`. Raises ValueError if the
         bytes are damaged.
         """
         try:
