@@ -2,7 +2,7 @@
 
 The first table shows how long verifying one password takes with each kind of hash. The second measures a whole broker
 that runs ``hookmq-auth-password``. Clients send CONNECT, wait for CONNACK, send DISCONNECT and close. The table shows
-connects a second, the broker's CPU time per connect, and the reason codes.
+connects per second, the broker's CPU time per connect, and the reason codes.
 
     no plugin       every client is accepted; only the connection itself costs time
     remembered      correct passwords that were verified recently
@@ -52,7 +52,7 @@ def right(number: int) -> bytes:
 
 
 def wrong(number: int) -> bytes:
-    """Return a wrong password. Every number gives a different one."""
+    """Return a wrong password. Every number produces a different one."""
     return b"wrong-%d" % number
 
 

@@ -1,4 +1,4 @@
-"""``python -m bench.durable``: measure durable publishes a second in several brokers, which alternate in one run.
+"""``python -m bench.durable``: measure durable publishes per second in several brokers, which alternate in one run.
 
 Publishers at QoS 1 keep W messages unacknowledged, over one connection or 50. An offline session is subscribed to all
 their topics. The rows differ in what an acknowledgement promises:

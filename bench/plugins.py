@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 def connects(seconds: float = SECONDS) -> Iterator[Row]:
-    """Measure connects a second with each kind of authentication, and yield the rows."""
+    """Measure connects per second with each kind of authentication, and yield the rows."""
     from . import auth_jwt
 
     for name, kind in (

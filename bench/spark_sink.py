@@ -1,6 +1,6 @@
 """``python -m bench.spark_sink``: measure the cost of storing every message in a stream, and of reading the stream.
 
-The first table shows QoS 1 publishes a second, acknowledged once they are safe, as measured by ``bench.durable``. The
+The first table shows QoS 1 publishes per second, acknowledged once they are safe, as measured by ``bench.durable``. The
 rows alternate, and the last column compares each row with the first.
 
     storage alone            each message is queued for an offline session, as a row in SQLite

@@ -96,8 +96,8 @@ def test_one_byte_of_source_that_was_edited_runs(copy: Path, name: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_both_builds_live_the_same_lives() -> None:
-    """Both builds behave identically. The same seeds give the same traces: every packet, record and
-    event, in the same order.
+    """Both builds behave identically. The same seeds produce the same traces: every packet, record
+    and event, in the same order.
     """
     lives = (
         "from simulator import make_plan, run\n"

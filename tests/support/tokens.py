@@ -22,7 +22,7 @@ SECRET = "0123456789abcdef" * 4
 
 def private(kind: str, number: int = 0) -> Any:
     """Return a private key of a kind such as ``RSA 2048``, ``EC secp256r1``, ``Ed25519`` or ``Ed448``. Each `number`
-    gives another key.
+    produces a different key.
     """
     return _private(kind, number)
 

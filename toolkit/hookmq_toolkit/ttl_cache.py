@@ -70,6 +70,6 @@ class KeyDigest:
         self.secret = secrets.token_bytes(32)
 
     def __call__(self, *parts: bytes) -> bytes:
-        """Return the key of `parts`. Different parts give different keys, even if their concatenations are equal."""
+        """Return the key of `parts`. Different parts produce different keys, even if their concatenations are equal."""
         lengths = b"".join(len(part).to_bytes(8) for part in parts)
         return hmac.digest(self.secret, lengths + b"".join(parts), hashlib.sha256)

@@ -1,4 +1,4 @@
-"""Deliveries of a plugin to single clients, without a route and without a record.
+"""A plugin's deliveries to single clients, without a route and without a record.
 
     send -> `transmit` -> in flight -> PUBACK, or the end of the connection -> `_ended` -> the plugin, in the next turn
 
@@ -44,7 +44,7 @@ class DirectWaiter(Acknowledgement):
 
 
 class DirectSender:
-    """Sends messages of one plugin; see `hookmq.hooks.direct_deliveries.DirectDeliveries`."""
+    """Sends one plugin's messages; see `hookmq.hooks.direct_deliveries.DirectDeliveries`."""
 
     __slots__ = ("_call", "_ended", "_failed", "_state")
 

@@ -11,9 +11,9 @@ class DirectDeliveries(Protocol):
     def send(self, client_id: str, filter: str, message: Message, token: object) -> bool:
         """Send a message at QoS 1 to the client's subscription `filter`. Return False if it cannot be sent now.
 
-        It cannot be sent if the client is offline, has no such subscription, or granted it only QoS 0. Neither can it
-        if the client's Receive Maximum is used up, or if earlier messages wait for the client. Otherwise, the
-        function passed to `deliveries` later gets `token` once, with the end of the delivery.
+        It cannot be sent if the client is offline, has no such subscription, or granted it only QoS 0. It also cannot
+        be sent if the client's Receive Maximum is used up, or if earlier messages are waiting for the client.
+        Otherwise, the function passed to `deliveries` is called once with `token`, when the delivery has ended.
 
         `filter` is written as the client sent it. Nothing is stored: after the connection has ended, the broker does not
         send the message again. `on_deliver` and `authorize` with DELIVER decide on it as on any other message. Raises

@@ -65,7 +65,8 @@ def is_dropped(name: str) -> bool:
 
 
 class DropSecrets(logging.Filter):
-    """Removes fields that must not be logged, including those in nested mappings, and makes JSON values of the others.
+    """Removes fields that must not be logged, including those in nested mappings, and converts the others to JSON
+    values.
 
     An object whose text cannot be obtained becomes the name of its class, so that no value makes a call that logs fail.
     """

@@ -44,7 +44,7 @@ def test_a_right_that_is_taken_away(
     secured: Harness, rights: Rights, how: str, there: bool
 ) -> None:
     """Messages from a publisher whose permission was revoked are not sent, even if the publisher
-    has left. They are sent again once the permission is granted again.
+    has disconnected. They are sent again once the permission is granted again.
     """
     if not there:
         for client in secured.clients:

@@ -18,7 +18,7 @@ from hookmq_admin.terminal import BOLD, DIM, PLAIN, RED, colored
 
 Add = Callable[..., argparse.ArgumentParser]
 MARKS: Final = {"received": ">", "sent": "<", "hook": "?", "route": "=", "drop": "x", "event": "*"}
-"""The marks of the kinds of events in the printed lines."""
+"""The mark for each kind of event in the printed lines."""
 _STYLES: Final = {"received": BOLD, "sent": BOLD, "drop": RED}
 
 

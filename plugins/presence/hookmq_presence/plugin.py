@@ -70,9 +70,7 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Correct the statuses that the store kept. Clients that were connected before a restart
-        are offline now.
-        """
+        """Correct the statuses that the store kept. Clients that were connected before a restart are now offline."""
         if not self.config.durable:
             return
         cursor = ""

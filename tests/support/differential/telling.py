@@ -1,7 +1,7 @@
 """Describe a broker's packets as text, without the details that brokers may choose freely.
 
 Packet ids become ordinals (#1, #2). Reason strings and assigned client ids lose their text. The short and long forms of
-an acknowledgement give the same text.
+an acknowledgement produce the same text.
 """
 
 import zlib

@@ -194,7 +194,9 @@ class Recording:
     def plan(
         self, cuts: int, seed: int, start: int = 0, first: int = 0
     ) -> list[tuple[Cut, Random]]:
-        """Return the planned cuts, each with the generator of its details. The same number and seed give the same cut."""
+        """Return the planned cuts, each with the generator of its details. The same number and seed produce the same
+        cut.
+        """
         places = self.positions(start)
         numbers, weights = [one for one, _ in places], [one for _, one in places]
         planned = []

@@ -18,7 +18,9 @@ SHARED: Final = ("s/0", "s/1")
 SPECIAL: Final = ("deny/0", "drop/0", "boom/0", "mv/t/0", "echo/0")
 FILTERS: Final = ("t/#", "t/0", "t/+", "t/1/#", "t/+/x", "r/#", "r/+", "r/0", "e/#")
 SHARES: Final = ("$share/g/s/0", "$share/h/s/1")
-"""Shared filters that overlap with no other filter, so that a copy's topic shows which subscription it came from."""
+"""Shared filters that do not overlap with any other filter, so that a copy's topic shows which subscription it came
+from.
+"""
 CELLS: Final = 75
 RUDE: Final = (
     "cell", "cell", "cell", "cell", "garbage", "acks", "ids", "steal", "flood", "vanish", "slow", "huge", "mutate",

@@ -46,7 +46,7 @@ def first_in_line(session: Session) -> bool:
 
 
 def update_write_state(session: Session) -> None:
-    """Open or close the fast path, which may append messages to `out` only if no other messages wait."""
+    """Open or close the fast path, which may append messages to `out` only if no other messages are waiting."""
     connection = session.connection
     if (
         connection is None

@@ -27,7 +27,7 @@ class Delivering(HandleBase):
 
 
 class CheckedDeliveries:
-    """Checks the arguments of a plugin; see `hookmq.hooks.direct_deliveries.DirectDeliveries`."""
+    """Checks a plugin's arguments; see `hookmq.hooks.direct_deliveries.DirectDeliveries`."""
 
     __slots__ = ("_handle", "_sender")
 
