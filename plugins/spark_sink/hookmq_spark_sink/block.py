@@ -7,7 +7,7 @@ records. Readers get the bytes exactly as they were written.
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
@@ -42,6 +42,9 @@ _FIXED: Final = ((TIMESTAMP, "q"), (QOS, "b"), (RETAIN, "b"), (OFFSET, "q"))
 _VARIABLE: Final = (TOPIC, PAYLOAD, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA)
 _TEXT: Final = frozenset({TOPIC, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC})
 
+_LONG: Final = 1 << 10
+_REMEMBERED: Final = 1 << 16
+"""Limits of the texts whose encoding is remembered: characters of each, and number."""
 MAX_ROWS: Final = 1 << 16
 MAX_BYTES: Final = 4 << 20
 """Size in bytes at which a new block begins. A single record may be larger."""
@@ -124,10 +127,10 @@ def assemble(block: Block) -> bytes:
 
 def sealed(head: tuple[int, ...], parts: Sequence[Data]) -> bytes:
     """Return a block of a header's fields, from `length` on, and of what follows the header."""
-    check = crc32(HEADER.pack(MAGIC, 0, *head)[CHECKED:])
-    for part in parts:
-        check = crc32(part, check)
-    return b"".join((HEADER.pack(MAGIC, check, *head), *parts))
+    body = b"".join(parts)
+    start = HEADER.pack(MAGIC, 0, *head)
+    check = crc32(body, crc32(start[CHECKED:]))
+    return b"".join((MAGIC, check.to_bytes(4, "little"), start[CHECKED:], body))
 
 
 def read_head(data: Data, position: int = 0) -> Head:
@@ -210,20 +213,40 @@ def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Seque
     yield messages[start:]
 
 
+class _Encoded(dict[str | None, bytes | None]):
+    """Text as UTF-8. The topics and client ids of a stream repeat, so most of them are encoded already."""
+
+    def __missing__(self, text: str | None) -> bytes | None:
+        if text is None or len(text) > _LONG:
+            return None if text is None else utf8(text)
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        found = self[text] = utf8(text)
+        return found
+
+
+_encoded = _Encoded()
+
+
 def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
-    """Encode messages as a block. The first message has the offset `base`. There must be at least one message."""
+    """Encode messages as a block. The first message has the offset `base`. There must be at least one message.
+
+    Call it in one thread. It works on columns without a call of Python code for each message, which would cost more
+    than all the rest.
+    """
     count = len(messages)
-    times = array("q", [int(m.received_at * 1e6) for m in messages])
-    buffers: Buffers = {(TIMESTAMP, VALUES): little(times)}
-    _variable(buffers, TOPIC, [utf8(m.topic) for m in messages])
+    times = [int(m.received_at * 1e6) for m in messages]
+    buffers: Buffers = {(TIMESTAMP, VALUES): struct.pack(f"<{count}q", *times)}
+    text = _encoded.__getitem__
+    topics: list[Any] = list(map(text, [m.topic for m in messages]))
+    _variable(buffers, TOPIC, topics)
     _variable(buffers, PAYLOAD, [m.payload for m in messages])
     buffers[QOS, VALUES] = bytes([m.qos for m in messages])
     buffers[RETAIN, VALUES] = bytes([m.retain for m in messages])
     nulls: dict[int, int] = {}
-    senders = [None if m.sender is None else utf8(m.sender) for m in messages]
-    _nullable(buffers, nulls, CLIENT_ID, senders)
+    _nullable(buffers, nulls, CLIENT_ID, list(map(text, [m.sender for m in messages])))
     properties = [m.properties for m in messages]
-    if any(one is not EMPTY for one in properties):
+    if properties.count(EMPTY) < count:
         for column, texts in (
             (CONTENT_TYPE, [one.content_type for one in properties]),
             (RESPONSE_TOPIC, [one.response_topic for one in properties]),
@@ -237,14 +260,12 @@ def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
                 for one in properties
             ],
         )
-    end = base + count
-    return assemble(
-        Block(partition, base, end, count, False, min(times), max(times), buffers, nulls)
-    )
+    low, high = min(times), max(times)
+    return assemble(Block(partition, base, base + count, count, False, low, high, buffers, nulls))
 
 
-def _offsets(values: Iterable[Any]) -> bytes:
-    return little(array("i", accumulate(map(len, values), initial=0)))
+def _offsets(values: Sequence[Any]) -> bytes:
+    return struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
 
 
 def _variable(buffers: Buffers, column: int, values: Sequence[Data]) -> None:

@@ -37,12 +37,13 @@ class Space:
     - `copying`: the size of the file whose copy is being made.
     - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when both together
       reach `limit`.
+    - `room`: the bytes of buffered messages at which messages are refused.
 
     With `on_full: drop_oldest`, files are deleted before a commit is written (`lacking`), so only buffered messages
     count. Two commits and one file fit into `max_bytes`: nothing but the newest file must stay.
     """
 
-    __slots__ = ("_drop", "_max", "copying", "floor", "limit", "stored", "writing")
+    __slots__ = ("_drop", "_max", "copying", "floor", "limit", "room", "stored", "writing")
 
     def __init__(self, config: StreamConfig) -> None:
         self.stored = self.writing = self.copying = self.floor = 0
@@ -51,6 +52,7 @@ class Space:
         self.limit = config.max_bytes
         if self._drop:
             self.limit = (config.max_bytes - config.segment_size) // 2 - _FILE
+        self.room = self.limit
 
     @property
     def used(self) -> int:
@@ -58,11 +60,12 @@ class Space:
         return self.stored + self.writing + self.copying
 
     def settle(self) -> None:
-        """Compute `floor`."""
+        """Compute `floor` and `room`."""
         self.floor = self.used
         if self._drop:
             # Files that should be deleted could not be deleted.
             self.floor = self.limit if self.stored + self.copying > self._max else 0
+        self.room = self.limit - self.floor
 
     def lacking(self) -> bool:
         """Return whether the oldest files must be deleted before the next write."""

@@ -6,7 +6,7 @@ frame of the log contains a block of one partition.
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -144,6 +144,9 @@ class Stream:
         )
         self._places = self._placement.places
         self._groups: list[tuple[CommitId, Rows]] = []
+        self._commit: CommitId | None = None
+        """The commit of the newest message, whose rows are `_rows`; None if no message is buffered."""
+        self._rows: Rows = {}
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
         self._space = Space(config)
         self._pending = 0
@@ -178,12 +181,12 @@ class Stream:
     def full(self) -> bool:
         """Return whether to refuse messages. They are refused if the disk is full, or if the stream has reached its
         hard limit and nothing may be deleted."""
-        if self.low_disk or self._space.floor + self._pending >= self._space.limit:
-            self.counts.refused += 1
-            self._refused_at = self._runtime.now()
-            self._fill.look(1.0)
-            return True
-        return False
+        if self._pending < self._space.room and not self.low_disk:
+            return False
+        self.counts.refused += 1
+        self._refused_at = self._runtime.now()
+        self._fill.look(1.0)
+        return True
 
     @property
     def fill(self) -> float:
@@ -212,7 +215,7 @@ class Stream:
         """
         return (
             self.low_disk
-            or self._space.floor + self._pending >= self._space.limit
+            or self._pending >= self._space.room
             or self._runtime.now() - self._refused_at < REFUSING
         )
 
@@ -222,25 +225,30 @@ class Stream:
         place = self._places.get(topic)
         if place is None:
             place = self._placement.place(topic)
-        groups = self._groups
-        if not groups or groups[-1][0] != commit:
-            groups.append((commit, {}))
-        rows = groups[-1][1]
-        found = rows.get(place)
+        if commit is not self._commit:
+            self._begin_commit(commit)
+        size = PER_RECORD + 4 * (len(topic) + len(message.sender or "")) + len(message.payload)
+        found = self._rows.get(place)
         if found is None:
-            rows[place] = [message]
-            self._pending += PER_BLOCK
+            self._rows[place] = [message]
+            size += PER_BLOCK
         else:
             found.append(message)
-        self._pending += (
-            PER_RECORD + 4 * (len(topic) + len(message.sender or "")) + len(message.payload)
-        )
+        self._pending += size
         if message.properties is not EMPTY:
             self._pending += properties_size(message)
+
+    def _begin_commit(self, commit: CommitId) -> None:
+        """Have `append` collect the messages of `commit` in `_rows`."""
+        if self._commit != commit:
+            self._rows = {}
+            self._groups.append((commit, self._rows))
+        self._commit = commit  # the caller usually passes the same object again
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write all buffered messages as blocks with a single fsync."""
         groups, self._groups = self._groups, []
+        self._commit = None
         self._placement.flushed()
         if not groups:
             self.log.flush(done)
@@ -262,10 +270,14 @@ class Stream:
         began = self._last_flush = self._runtime.now()
         made: list[tuple[int, block.Head]] = []
         size = 0
+        small = self._space.writing <= block.MAX_BYTES  # so is each part of it
         for commit, rows in groups:
             for place, messages in rows.items():
-                weights = list(map(block.weight, messages))
-                for run in block.split(messages, weights):
+                if small and len(messages) <= block.MAX_ROWS:
+                    runs: Iterable[Sequence[Message]] = (messages,)
+                else:
+                    runs = block.split(messages, list(map(block.weight, messages)))
+                for run in runs:
                     data = block.encode(place, self.next[place], run)
                     self.next[place] += len(run)
                     self.log.append(commit, data, len(run))
