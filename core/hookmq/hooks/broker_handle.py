@@ -29,6 +29,7 @@ from hookmq.model.snapshots import (
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.protocols import Journal
 
 
 class BrokerHandle(Protocol):
@@ -417,6 +418,14 @@ class BrokerHandle(Protocol):
 
         If the result is True, `trace_id` becomes an exemplar of ``hookmq_commit_duration_seconds``. Raises PluginError
         unless it is empty or 32 lower-case hex digits, or in a thread.
+        """
+
+    def append(self, journal: Journal, message: Message) -> None:
+        """Add a message to one of this plugin's journals, without publishing it.
+
+        It belongs to the commit of this turn, with every change of `state` in the same turn. A plugin can so move a
+        message from one journal to another. No hook is called, and the journal is not asked what it wants or whether
+        it is full. Raises PluginError if the broker does not have the journal, or in a thread.
         """
 
     def reload(self) -> Awaitable[ReloadReport]:

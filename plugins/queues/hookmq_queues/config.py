@@ -44,6 +44,13 @@ class QueueConfig:
         minimum=0.1,
         maximum=604800,
     )
+    delivery_limit: int = setting(
+        0,
+        "deliveries to one group after which a message goes to dead_letter; 0 means no limit",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    dead_letter: str = setting("", "the queue for messages that reached delivery_limit")
     message_ttl: Seconds = setting(0.0, "how long a message may wait; 0 means forever")
     prefetch: int = setting(
         100,
@@ -73,6 +80,8 @@ class QueueConfig:
                     f"bindings: {one!r} would capture messages of queues",
                     hint=f"publish to {PREFIX}{self.name} instead",
                 )
+        if bool(self.dead_letter) != bool(self.delivery_limit):
+            raise ConfigError(f"dead_letter: {self.name} needs both dead_letter and delivery_limit")
         if not self.groups:
             raise ConfigError(f"groups: the queue {self.name} has no group")
         for group in self.groups:
@@ -100,3 +109,18 @@ class QueuesConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"queues: {name} is listed twice")
+        for one in self.queues:
+            self._check_dead_letters(one)
+
+    def _check_dead_letters(self, first: QueueConfig) -> None:
+        """Check that the dead letters of a queue have a queue, and never return to the first."""
+        known = {one.name: one for one in self.queues}
+        name = first.dead_letter
+        for _ in known:
+            if not name:
+                return
+            if name not in known:
+                raise ConfigError(f"dead_letter: no queue {name}")
+            if name == first.name:
+                raise ConfigError(f"dead_letter: messages of {name} would return to it")
+            name = known[name].dead_letter

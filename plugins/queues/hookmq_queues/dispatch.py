@@ -5,7 +5,6 @@ sent is therefore known, and is sent again with a delivery count above 1. The st
 what changes while a commit runs is in the next one.
 """
 
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from hookmq.plugin import BrokerHandle, DeliveryEnd, DirectDeliveries, Message, PluginError, Timer
@@ -26,18 +25,23 @@ PAUSE: Final = 1.0
 """Seconds until a failed read or write of the disk is tried again."""
 
 
-class Counts(Protocol):
-    """The counters of a queue."""
+class Owner(Protocol):
+    """The queue of a dispatcher."""
 
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""
 
+    def bury(self, message: Message, group: str, offset: int, count: int) -> bool:
+        """Add a message that was delivered `count` times to the queue for dead letters, in the commit of this turn.
+        Return False if that queue is full.
+        """
+
+    def settled(self, offset: int) -> None:
+        """Note that a group has settled a message."""
+
 
 class Dispatcher:
-    """The consumers of one group, and what is sent to them.
-
-    `settled` is called with the offset of each message that was settled.
-    """
+    """The consumers of one group, and what is sent to them."""
 
     def __init__(
         self,
@@ -47,8 +51,7 @@ class Dispatcher:
         group: Group,
         broker: BrokerHandle,
         deliveries: DirectDeliveries,
-        counts: Counts,
-        settled: Callable[[int], None],
+        owner: Owner,
     ) -> None:
         self.name = name
         self.queue = config.name
@@ -58,8 +61,7 @@ class Dispatcher:
         self._log = log
         self._broker = broker
         self._deliveries = deliveries
-        self._counts = counts
-        self._settled = settled
+        self._owner = owner
         self._key = state_key(config.name, name)
         self._reserved = group.next
         """Messages from this offset on must not be sent before the state is stored again."""
@@ -103,7 +105,7 @@ class Dispatcher:
         now = self._broker.now()
         expired = self.group.expire(now)
         if expired:
-            self._counts.count("timed_out", len(expired))
+            self._owner.count("timed_out", len(expired))
             self._dirty = True
         sent = 0
         while sent < SLICE and self._send_one(now):
@@ -117,11 +119,12 @@ class Dispatcher:
     def _send_one(self, now: float) -> bool:
         """Send one message, or drop an expired one. Return False if nothing more can be done now."""
         group, log = self.group, self._log
-        consumer = self.consumers.choose(self._config.prefetch)
-        if consumer is None:
-            return False
         offset = group.peek(log.visible)
         if offset is None:
+            return False
+        dead = 0 < self._config.delivery_limit <= group.unsettled.get(offset, 0)
+        consumer = self.consumers.choose(self._config.prefetch)
+        if consumer is None and not dead:
             return False
         if offset == group.next:
             if len(group.unsettled) >= self._config.max_unacknowledged:
@@ -135,8 +138,12 @@ class Dispatcher:
             return False
         if self._is_expired(message):
             self._settle(offset)
-            self._counts.count("expired")
+            self._owner.count("expired")
             return True
+        if dead and self._bury(offset, message):
+            return True
+        if consumer is None:
+            return False
         token, count = group.lease(offset, consumer.key, now + self._config.visibility_timeout)
         made = outgoing(message, self._config.name, self.name, offset, count, consumer)
         if not self._deliveries.send(
@@ -147,7 +154,19 @@ class Dispatcher:
             return True
         consumer.held += 1
         self.consumers.served(consumer)
-        self._counts.count("delivered" if count == 1 else "redelivered")
+        self._owner.count("delivered" if count == 1 else "redelivered")
+        return True
+
+    def _bury(self, offset: int, message: Message) -> bool:
+        """Move a message to the queue for dead letters. Both changes are in the commit of this turn."""
+        count = self.group.unsettled[offset]
+        if not self._owner.bury(message, self.name, offset, count):
+            return False
+        self._settle(offset)
+        try:
+            self._broker.state.put(self._key, self.group.encode(self.group.next + RESERVE))
+        except PluginError as error:  # it may become a dead letter twice
+            self._not_saved(error)
         return True
 
     def _is_expired(self, message: Message) -> bool:
@@ -181,7 +200,7 @@ class Dispatcher:
             self.group.release(offset, token)
             self._dirty = True
         elif self._settle(offset):
-            self._counts.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
+            self._owner.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
 
     def drop_oldest(self) -> bool:
         """Drop the oldest message that no consumer has. Return False if there is none."""
@@ -189,14 +208,14 @@ class Dispatcher:
         if offset is None:
             return False
         self._dirty = True
-        self._settled(offset)
+        self._owner.settled(offset)
         return True
 
     def _settle(self, offset: int) -> bool:
         if not self.group.settle(offset):
             return False
         self._dirty = True
-        self._settled(offset)
+        self._owner.settled(offset)
         return True
 
     # timers ----------------------------------------------------------------------------------------------------------

@@ -60,7 +60,14 @@ class QueuesPlugin(Plugin):
         """Return a journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
         self._check_folders()
         self.queues = {
-            one.name: Queue(one, self.config.path, broker, self.config.sync, self.id)
+            one.name: Queue(
+                one,
+                self.config.path,
+                broker,
+                self.config.sync,
+                self.id,
+                lambda name: self.queues[name],
+            )
             for one in self.config.queues
         }
         return tuple(one.log for one in self.queues.values())

@@ -1,19 +1,21 @@
 """A queue: its messages, its groups, and what happens when it is full."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-from hookmq.plugin import BrokerHandle, DirectDeliveries, StoreError
+from hookmq.plugin import BrokerHandle, DirectDeliveries, Message, StoreError
 from hookmq_toolkit.segment_log.fill import Fill
 
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.group import Group
+from hookmq_queues.outgoing import dead_letter
 from hookmq_queues.storage import QueueLog
 
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
-    "timed_out", "expired",
+    "timed_out", "expired", "dead_lettered",
 )  # fmt: skip
 """What can happen to a message, for the metrics."""
 
@@ -22,7 +24,13 @@ class Queue:
     """A queue. Create it before the store is loaded, because its log is a journal, and `open` it afterwards."""
 
     def __init__(
-        self, config: QueueConfig, path: Path, broker: BrokerHandle, sync: bool, plugin: str
+        self,
+        config: QueueConfig,
+        path: Path,
+        broker: BrokerHandle,
+        sync: bool,
+        plugin: str,
+        dead_letters: Callable[[str], "Queue"],
     ) -> None:
         self.config = config
         self.log = QueueLog(config, path, broker.runtime, sync, plugin)
@@ -33,6 +41,8 @@ class Queue:
         self.dispatchers: dict[str, Dispatcher] = {}
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
         self._broker = broker
+        self._plugin = plugin
+        self._dead_letters = dead_letters
         self._fill = Fill(self._report_fill)
 
     def open(self, deliveries: DirectDeliveries) -> None:
@@ -51,10 +61,12 @@ class Queue:
                         f"its state: hookmq storage state FOLDER --delete queues"
                     ) from error
             self.dispatchers[name] = Dispatcher(
-                name, self.config, log, group, self._broker, deliveries, self, self._settled
+                name, self.config, log, group, self._broker, deliveries, self
             )
         log.settle(self.floor)
         self._enforce()
+        for one in self.dispatchers.values():
+            one.schedule()  # a message may have reached its delivery limit
 
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""
@@ -134,7 +146,33 @@ class Queue:
         else:
             self._broker.log("warning", "queues.filling", queue=name, share=round(share, 2))
 
-    def _settled(self, offset: int) -> None:
+    def bury(self, message: Message, group: str, offset: int, count: int) -> bool:
+        """Add a message to the queue for dead letters, in the commit of this turn. Return False if that queue is full."""
+        target = self._dead_letters(self.config.dead_letter)
+        if not target.accepts():
+            return False
+        reason = "delivery-limit"
+        made = dead_letter(
+            message, target.config.name, self.config.name, group, offset, count, reason, self._broker.time(), self._plugin
+        )  # fmt: skip
+        self._broker.append(target.log, made)
+        self.count("dead_lettered")
+        self._broker.emit(
+            "queues.dead_lettered", None,
+            queue=self.config.name, group=group, offset=offset, deliveries=count, reason=reason,
+        )  # fmt: skip
+        return True
+
+    def accepts(self) -> bool:
+        """Return whether a dead letter can be added. A queue that drops messages takes each one."""
+        if self.config.on_full == "drop_oldest" or not self.is_full:
+            return True
+        self.results["rejected"] += 1
+        self._fill.look(1.0)
+        return False
+
+    def settled(self, offset: int) -> None:
+        """Note that a group has settled a message. It leaves the memory if no group needs it."""
         for one in self.dispatchers.values():
             group = one.group
             if offset >= group.next or offset in group.unsettled:

@@ -41,6 +41,15 @@ class TestContract(PluginContract):
         {"queues": [{"name": "a", "groups": ["g", "g"]}]},
         {"queues": [{"name": "a", "groups": ["a/b"]}]},
         {"queues": [{"name": "a", "max_messages": 0}]},
+        {"queues": [{"name": "a", "delivery_limit": 1}]},
+        {"queues": [{"name": "a", "delivery_limit": 1, "dead_letter": "b"}]},
+        {"queues": [{"name": "a", "delivery_limit": 1, "dead_letter": "a"}]},
+        {
+            "queues": [
+                {"name": "a", "delivery_limit": 1, "dead_letter": "b"},
+                {"name": "b", "delivery_limit": 1, "dead_letter": "a"},
+            ]
+        },
         {"queues": [{"name": "a", "unknown": 1}]},
     )
 

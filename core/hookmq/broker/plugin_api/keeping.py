@@ -12,8 +12,10 @@ from hookmq.hooks.plugin_state import PluginState
 from hookmq.model.cursors import check_limit
 from hookmq.model.errors import PluginError, shown
 from hookmq.model.histogram import TRACE_ID, Exemplar
+from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
 from hookmq.model.snapshots import Page
+from hookmq.storage.protocols import Journal
 from hookmq.storage.records import MAX_STATE_KEY
 
 
@@ -97,6 +99,16 @@ class Keeping(HandleBase):
         state.runtime.call_soon(turn_ended)
         state.writes.schedule()
         return result
+
+    def append(self, journal: Journal, message: Message) -> None:
+        """Add a message to the batch in a journal. See `hookmq.hooks.broker_handle.BrokerHandle.append`."""
+        self._only_on_loop("append()")
+        self._check_types("append", ("message", message, Message))
+        state = self._state
+        if not any(one is journal for one in state.journals):
+            raise self._refusal("append", "the broker does not have this journal")
+        state.committer.journal(journal, message)
+        state.writes.schedule()
 
     def _space(self, call: str) -> PluginSpace:
         """Return the plugin's space. Raises PluginError in a thread, or before the state has been loaded."""

@@ -10,7 +10,7 @@ from hookmq.model.errors import PluginError
 from hookmq.mqtt.packets import Puback
 from hookmq.plugin import Context, Drop, Message, Plugin, hookimpl
 from hookmq.storage.records import DropState, PutMessage, PutState, Record
-from hookmq_testing import DurableStore, Harness, SlowStore
+from hookmq_testing import DurableStore, Harness, RecordingJournal, SlowStore
 from hookmq_testing.runtime import EPOCH
 
 Make = Callable[..., Harness]
@@ -487,3 +487,28 @@ def test_a_batch_is_not_cut_between_a_message_and_its_waiter(
         harness.settle()
         assert stored <= waiter.ends.keys()
     assert waiter.ends == {b"0": True, b"1": True, b"2": True}
+
+
+def test_a_journal_gets_a_message_in_the_commit_of_the_turn(broker_harness: Make) -> None:
+    """`append` and `state.put` of one turn are in one commit. No other journal and no subscription gets the message."""
+    store = SlowStore(DurableStore())
+    mine, other = RecordingJournal("mine", wants=lambda topic: False), RecordingJournal("other")
+    harness = broker_harness([Counter()], store=store, journals=[mine, other])
+    reader = harness.connect("reader")
+    reader.subscribe("#")
+    store.finish()
+    broker = harness.handle("counter")
+    broker.append(mine, Message("t", b"x", 1))
+    broker.state.put("count", b"1")
+    harness.settle()
+    number = store.last_commit().number + 1
+    assert [(commit.number, one.payload) for commit, one in mine.safe] == [(number, b"x")]
+    assert store.committing == (PutState("s/counter", "count", b"1"),)
+    assert other.safe == []
+    reader.expect_nothing()
+    with pytest.raises(PluginError, match="the broker does not have this journal"):
+        broker.append(RecordingJournal(), Message("t", b""))
+    bad: Any = "t"
+    with pytest.raises(PluginError, match="message is str, not Message"):
+        broker.append(mine, bad)
+    store.finish()
