@@ -110,9 +110,15 @@ test-spark: install .venv-spark/warm  ## test the data source and the pipelines 
 	$(MAKE) -j3 --keep-going --no-print-directory $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
 	  pipelines-on-spark source-on-spark types-on-spark
 
+# Longer than CI has time for.
+.PHONY: test-spark-long
+test-spark-long: install .venv-spark/warm  ## run the long proofs of the pipelines: drivers killed while they write to S3
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && . ./.venv-spark/warm && \
+	cd pipelines && ../.venv-spark/bin/python -m pytest -q $(AGAIN) -m long
+
 .PHONY: pipelines-on-spark source-on-spark types-on-spark
 pipelines-on-spark:
-	@cd pipelines && ../.venv-spark/bin/python -m pytest -q $(AGAIN)
+	@cd pipelines && ../.venv-spark/bin/python -m pytest -q $(AGAIN) -m "not long"
 
 source-on-spark:
 	@cd spark && ../.venv-spark/bin/python -m pytest -q $(AGAIN)
@@ -123,7 +129,7 @@ types-on-spark:
 	MYPYPATH=tests/support ../.venv-spark/bin/mypy --explicit-package-bases java.py warm.py tests
 	@cd pipelines && \
 	../.venv-spark/bin/mypy -p mqtt_pipelines && \
-	MYPYPATH=demo:notebooks:tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo notebooks tests
+	MYPYPATH=demo:examples:notebooks:tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo examples notebooks tests
 
 # Options of the demo, such as DEMO="--no-browser --devices 200".
 DEMO ?=

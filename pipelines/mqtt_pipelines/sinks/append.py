@@ -18,6 +18,7 @@ from pyspark import StorageLevel
 from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.sinks import Written, columns, ledger, parts
+from mqtt_pipelines.sinks.errors import brief
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,9 +175,8 @@ def told(
     except MqttError:
         raise
     except Exception as error:
-        why = str(error).strip().partition("\n")[0] or type(error).__name__
         raise MqttError(
-            f"{store.name} could not be written ({why}). Nothing is lost or there twice; {cure}."
+            f"{store.name} could not be written ({brief(error)}). Nothing is lost or there twice; {cure}."
         ) from error
 
 

@@ -17,6 +17,7 @@ from pyspark_mqtt.errors import MqttError
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
 from mqtt_pipelines.sinks.append import Times, append
+from mqtt_pipelines.sinks.errors import brief
 from mqtt_pipelines.sinks.ledger import Span
 from mqtt_pipelines.sinks.parts import Part, Target
 
@@ -68,7 +69,7 @@ class DeltaSink:
             return None
         except (DeltaError, OSError) as error:
             raise MqttError(
-                f"{self.name} cannot be opened ({error}): see `path` and `options` of the table."
+                f"{self.name} cannot be opened ({brief(error)}): see `path` and `options` of the table."
             ) from None
         return DeltaState(self, table)
 
@@ -92,7 +93,7 @@ class DeltaSink:
             except (DeltaError, OSError) as error:
                 if self.look() is None:  # No other writer has created it in the meantime.
                     raise MqttError(
-                        f"{self.name} cannot be made ({error}): see `path` and `options` of the table."
+                        f"{self.name} cannot be made ({brief(error)}): see `path` and `options` of the table."
                     ) from None
             state = self.look()
             assert state is not None

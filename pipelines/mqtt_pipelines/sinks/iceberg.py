@@ -19,6 +19,7 @@ from pyspark_mqtt.errors import MqttError
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
 from mqtt_pipelines.sinks.append import Times, append
+from mqtt_pipelines.sinks.errors import brief
 from mqtt_pipelines.sinks.ledger import KEY, Span, spans
 from mqtt_pipelines.sinks.parts import Part, Target, spans_of
 
@@ -81,13 +82,20 @@ class IcebergSink:
         return self._catalog
 
     def look(self) -> IcebergState | None:
-        """Load the table, or return None if it does not exist. This call blocks."""
+        """Load the table, or return None if it does not exist. This call blocks. Raises MqttError if it cannot be
+        opened.
+        """
         from pyiceberg.exceptions import NoSuchTableError
 
+        catalog = self.catalog
         try:
-            return IcebergState(self, self.catalog.load_table(self.table.path))
+            return IcebergState(self, catalog.load_table(self.table.path))
         except NoSuchTableError:
             return None
+        except Exception as error:
+            raise MqttError(
+                f"{self.name} cannot be opened ({brief(error)}): see `path` and `options` of the table."
+            ) from error
 
     def load(self, schema: pa.Schema) -> IcebergState:
         """Load the table. Create it if it is missing, and add new columns if that is allowed. This call blocks."""

@@ -9,6 +9,7 @@ This module runs on executors, so it imports only pyarrow, and only when it is n
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,11 @@ S3 = {
     "endpoint_override": ("aws_endpoint_url", "aws_endpoint", "s3.endpoint"),
 }
 """pyarrow's names for S3 options, by their names in delta-rs and pyiceberg."""
+S3_ENVIRONMENT = {
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "endpoint_override": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+}
+"""Variables that pyarrow does not read by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +141,13 @@ def filesystem(root: str, options: Mapping[str, str]) -> tuple[Any, str]:
                 for name, keys in S3.items()
                 if any(key in given for key in keys)
             }
+            for name, variables in S3_ENVIRONMENT.items():
+                if found := next(filter(None, map(os.environ.get, variables)), None):
+                    chosen.setdefault(name, found)
             return fs.S3FileSystem(**chosen), rest
         if scheme in ("file", "gs", "gcs", "hdfs", "viewfs"):
-            found: tuple[Any, str] = fs.FileSystem.from_uri(root)
-            return found
+            placed: tuple[Any, str] = fs.FileSystem.from_uri(root)
+            return placed
         import fsspec  # type: ignore[import-untyped]
 
         return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **options))), rest

@@ -37,6 +37,15 @@ def iceberg(folder: Path, **more: object) -> IcebergSink:
     return IcebergSink(Table(format="iceberg", **given), no_wait)  # type: ignore[arg-type]
 
 
+def on_s3(name: str, folder: Path, options: Mapping[str, str]) -> DeltaSink | IcebergSink:
+    """Return a sink for a table in the bucket `lake`. The catalog of Iceberg is in a file."""
+    place = f"s3://lake/{folder.name}"
+    if name == "delta":
+        return delta(folder, path=f"{place}/delta", options=options)
+    catalog = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{place}/warehouse"}
+    return iceberg(folder, options=catalog | dict(options))
+
+
 def table(name: str, folder: Path, **more: object) -> DeltaSink | IcebergSink:
     """Return a sink for a table of the given format."""
     return delta(folder, **more) if name == "delta" else iceberg(folder, **more)

@@ -1,0 +1,17 @@
+"""Errors of the formats' libraries as one line."""
+
+import re
+from typing import Final
+
+COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
+S3: Final = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*(?:<Message>(?P<message>[^<]*)</Message>)?")
+"""Matches the reason in an answer of S3, which delta-rs appends to its error as XML."""
+
+
+def brief(error: BaseException) -> str:
+    """Return the first line of an error, and the reason of S3 if the error contains it."""
+    text = COLORS.sub("", str(error)).strip()
+    parts = [text.partition("\n")[0].strip() or type(error).__name__]
+    if found := S3.search(text):
+        parts += [part.strip() for part in found.groups() if part]
+    return ": ".join(parts)

@@ -1,0 +1,41 @@
+"""A driver that dies between a sink's write to S3 and Spark's record that the batch is done. test_s3.py runs it.
+
+    killed_s3.py FOLDER
+
+The credentials come from the environment alone.
+"""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[3] / "spark" / "tests" / "support"))
+
+import landing
+import sparks
+from killed import Stopping
+from mqtt_pipelines import run
+from sinking import TABLES, on_s3
+
+ICEBERG = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
+"""What pyiceberg does not read from the environment."""
+
+
+def main(folder: Path) -> None:
+    spark = sparks.start(folder)
+    reached = threading.Semaphore(0)
+    for name in TABLES:
+        options = ICEBERG if name == "iceberg" else {}
+        sink = Stopping(on_s3(name, folder, options), reached)
+        checkpoint = folder / "checkpoints" / name
+        query = landing.query(spark, folder / "landed", sink, checkpoint, name)
+        run.start(spark, query, "killed", once=True)
+    for _ in TABLES:
+        reached.acquire()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
