@@ -44,6 +44,14 @@ class Passing(Plugin):
         return None
 
 
+class Delivering(Plugin):
+    """A plugin whose `on_deliver` changes nothing."""
+
+    @hookimpl
+    def on_deliver(self, message: object) -> None:
+        return None
+
+
 def _stream(qos: int, topic: str = "bench/a") -> bytes:
     return b"".join(
         encode(Publish(topic, PAYLOAD, qos, packet_id=number + 1 if qos else 0), 4)
@@ -104,11 +112,15 @@ def lookup() -> Callable[[], object]:
 
 
 def _through(
-    qos: int, plugins: int = 0, offline: bool = False, receivers: int = 1
+    qos: int,
+    plugins: int = 0,
+    offline: bool = False,
+    receivers: int = 1,
+    kind: type[Plugin] = Passing,
 ) -> Callable[[], object]:
     """Process one read from a publisher, and the turn that delivers its messages."""
     config = {"session": {"queue_messages": 10**9, "queue_bytes": 1 << 50}}
-    harness = Harness([Passing(None, _context(n)) for n in range(plugins)], config=config)
+    harness = Harness([kind(None, _context(n)) for n in range(plugins)], config=config)
     for number in range(receivers):
         other = harness.connect(f"other{number}", version=4, clean_start=not offline)
         other.subscribe("bench/a", qos)
@@ -225,6 +237,8 @@ CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "lookup": (lookup, 600),
     "qos 0": (lambda: _through(0), 60),
     "qos 0, 50 receivers": (lambda: _through(0, receivers=50), 8),
+    "qos 0, on_publish": (lambda: _through(0, plugins=1), 20),
+    "qos 0, on_deliver": (lambda: _through(0, plugins=1, kind=Delivering), 20),
     "chain of 3": (lambda: _through(0, plugins=3), 10),
     "enqueue": (lambda: _through(1, offline=True), 8),
     "qos 1 round": (lambda: _through(1), 10),

@@ -76,7 +76,11 @@ class ClientConnection(ConnectionState):
 
     def send(self, data: bytes) -> None:
         """Append bytes to this turn's write, regardless of the client's quota [MQTT-3.3.4-10, 4.9.0-3]."""
-        self.state.metrics.sent_types[data[0] >> 4] += 1
+        kind = data[0]
+        if (
+            kind < 0x40 or kind >= 0x80
+        ):  # counting each acknowledgement of a message would cost too much
+            self.state.metrics.sent_types[kind >> 4] += 1
         session = self.session
         if session is not None and session.connection is self:
             session.out.append(data)

@@ -37,6 +37,7 @@ from hookmq.session.inflight import (
 from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
 from hookmq.storage.records import PutReceived
 
+_OPEN: Final = Phase.OPEN  # compiled code reads a module's own constants directly
 _SECTIONS: Final = 64
 """Property sections remembered per connection, since publishers repeat them."""
 _TOPIC_ALIAS: Final = 0x23
@@ -138,14 +139,14 @@ def forward(
     message: Message | None = None
     if cached.calls:
         message = client_message(
-            state.runtime, session.client, route.topic, data[start:after], qos, properties
+            state.arrival(), session.client, route.topic, data[start:after], qos, properties
         )
         if not passed(connection, cached, session, message, number):
             return CONTINUED
     if qos == 0:
         if message is None:
             message = client_message(
-                state.runtime, session.client, route.topic, data[start:after], 0, properties
+                state.arrival(), session.client, route.topic, data[start:after], 0, properties
             )
         if cached.plain_receivers:
             forward_seen(
@@ -154,7 +155,7 @@ def forward(
         else:
             publish(state, route, message, session, None, session.client, None)
         state.writes.schedule()
-        return FORWARDED if connection.phase is Phase.OPEN else CONTINUED
+        return FORWARDED if connection.phase is _OPEN else CONTINUED
     if cached.plain_receivers and not connection.answers:
         if qos == 2:
             if taken is None:
@@ -164,17 +165,17 @@ def forward(
             connection, session, cached, data, pos, stop, start, after, qos, properties, message,
             connection.version == 5,
         )  # fmt: skip
-        return CONTINUED if route.asked and connection.phase is not Phase.OPEN else FORWARDED
+        return CONTINUED if route.asked and connection.phase is not _OPEN else FORWARDED
     if cached.single_durable and _forward_durable(
         connection, session, cached, data, pos, stop, start, after, properties, message
     ):
         return FORWARDED
     if message is None:
         message = client_message(
-            state.runtime, session.client, route.topic, data[start:after], qos, properties
+            state.arrival(), session.client, route.topic, data[start:after], qos, properties
         )
     _publish(connection, session, route, message, number)
-    return FORWARDED if connection.phase is Phase.OPEN else CONTINUED
+    return FORWARDED if connection.phase is _OPEN else CONTINUED
 
 
 def _publish(
@@ -183,9 +184,12 @@ def _publish(
     """Publish a QoS 1 or 2 message whose packet id is `number`, and acknowledge it."""
     state = connection.state
     qos = message.qos
-    acknowledgement = Acknowledgement(connection.release, b"", 1 if qos == 1 else 0)
+    publishes = 1 if qos == 1 else 0
     committer = state.committer
     added = committer.added
+    acknowledgement: Acknowledgement | None = None
+    if route.large or state.fan_outs or state.queue_limits.back_pressure:
+        acknowledgement = Acknowledgement(connection.release, b"", publishes)
     if qos == 2:
         taken = session.received
         if taken is None:
@@ -195,16 +199,22 @@ def _publish(
             committer.add(PutReceived(session.client_id, number))
     matched = publish(state, route, message, session, acknowledgement, session.client, None)
     if matched or connection.version < 5:
-        acknowledgement.data = (PUBACK if qos == 1 else PUBREC) + PACKET_IDS[number]
+        data = (PUBACK if qos == 1 else PUBREC) + PACKET_IDS[number]
     else:
         first = b"\x40\x03" if qos == 1 else b"\x50\x03"
-        acknowledgement.data = first + PACKET_IDS[number] + _NO_MATCH
-    if committer.added != added:
-        if not acknowledgement.left and _join(
-            connection, acknowledgement.data, acknowledgement.publishes
-        ):
-            state.writes.schedule()
-            return
+        data = first + PACKET_IDS[number] + _NO_MATCH
+    recorded = committer.added != added
+    if (
+        recorded
+        and (acknowledgement is None or not acknowledgement.left)
+        and _join(connection, data, publishes)
+    ):
+        state.writes.schedule()
+        return
+    if acknowledgement is None:
+        acknowledgement = Acknowledgement(connection.release, b"", publishes)
+    acknowledgement.data = data
+    if recorded:
         acknowledgement.add_condition()
         committer.after_commit(acknowledgement.met)
     connection.answer(acknowledgement)
@@ -261,7 +271,7 @@ def _forward_durable(
         return False
     if message is None:
         message = client_message(
-            state.runtime, session.client, route.topic, data[start:after], 1, properties
+            state.arrival(), session.client, route.topic, data[start:after], 1, properties
         )
     outgoing = Outgoing(message)
     delivery = Delivery(outgoing, 1, False, (), recipient.subscription)
@@ -323,7 +333,7 @@ def forward_raw(
     asked = bool(route.asked)
     if asked and message is None:
         message = client_message(
-            state.runtime, session.client, route.topic, data[start:after], qos, properties
+            state.arrival(), session.client, route.topic, data[start:after], qos, properties
         )
     state.work += len(route.recipients) >> 3
     for recipient in route.recipients:
@@ -339,7 +349,7 @@ def forward_raw(
             if outgoing is None:
                 if message is None:
                     message = client_message(
-                        state.runtime,
+                        state.arrival(),
                         session.client,
                         route.topic,
                         data[start:after],

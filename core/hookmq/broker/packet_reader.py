@@ -376,6 +376,7 @@ class PacketReader(ClientConnection):
             # Even after a malformed packet or DISCONNECT, count and write the packets before it.
             if packets:
                 self.seen = state.runtime.now()
+                state.arrived = 0.0
                 metrics.packets_received += packets
                 metrics.messages_received += messages
                 metrics.messages_delivered += delivered

@@ -41,7 +41,7 @@ def deliver_to_one(
             client = connection.client
             assert client is not None
             outgoing = Outgoing(
-                client_message(state.runtime, client, route.topic, payload, 0, properties)
+                client_message(state.arrival(), client, route.topic, payload, 0, properties)
             )
         deliver(state, receiver, outgoing, 0, False, (), recipient.subscription)
     return outgoing

@@ -246,6 +246,8 @@ class PluginConnection(PluginMailbox):
             self.fail(error)
         except Exception as error:
             self.internal_error(error)
+        finally:
+            self.state.arrived = 0.0
         return False
 
     def _read(self, depth: int) -> bool:
@@ -345,7 +347,7 @@ class PluginConnection(PluginMailbox):
             _EMPTY,
             session.client_id,
             "client",
-            state.runtime.time(),
+            state.arrival(),
             None,
         )
         committer = state.committer

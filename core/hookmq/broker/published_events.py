@@ -5,6 +5,7 @@ has seen the message yet, it is made only when observers are notified.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from hookmq.model.client import ClientInfo
 from hookmq.model.message import Message, make_message
@@ -12,22 +13,25 @@ from hookmq.model.runtime import Runtime
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.routing.route import Route
 
+# Compiled code reads a module's own constants directly, and imported ones by name.
+_EMPTY: Final = EMPTY
+_make_message: Final = make_message
+
 PublishedEvent = tuple[ClientInfo, Route, bytes, int, Properties, Message | None]
 """(publisher, route, payload, QoS, properties, message if it has already been created)."""
 
 
 def client_message(
-    runtime: Runtime,
+    now: float,
     client: ClientInfo,
     topic: str,
     payload: bytes,
     qos: int,
     properties: Properties,
 ) -> Message:
-    """Return the message for a PUBLISH without RETAIN that has just arrived from `client`."""
-    now = runtime.time()
-    interval = None if properties is EMPTY else properties.message_expiry_interval
-    return make_message(
+    """Return the message for a PUBLISH without RETAIN that arrived from `client` at `now`."""
+    interval = None if properties is _EMPTY else properties.message_expiry_interval
+    return _make_message(
         topic,
         payload,
         qos,
@@ -50,11 +54,11 @@ def arguments(
     found: list[tuple[ClientInfo | None, Message, int]] = []
     for client, route, payload, qos, properties, message in events:
         if message is None:
-            if properties is EMPTY:
-                message = make_message(
-                    route.topic, payload, qos, False, EMPTY, client.client_id, "client", now, None
+            if properties is _EMPTY:
+                message = _make_message(
+                    route.topic, payload, qos, False, _EMPTY, client.client_id, "client", now, None
                 )
             else:
-                message = client_message(runtime, client, route.topic, payload, qos, properties)
+                message = client_message(now, client, route.topic, payload, qos, properties)
         found.append((client, message, route.matched))
     return found

@@ -17,6 +17,7 @@ from hookmq.broker.plugin_state import PluginStates
 from hookmq.broker.plugin_timers import PluginTimers
 from hookmq.broker.published_events import arguments
 from hookmq.broker.publishers import Publishers
+from hookmq.broker.queue_limits import QueueLimits
 from hookmq.broker.retained_expiry import Expiries, Kept
 from hookmq.broker.timers import TimerQueue
 from hookmq.broker.write_scheduler import WriteScheduler
@@ -116,6 +117,7 @@ class BrokerState:
             settings.broker.max_filters,
             settings.broker.text == "strict",
         )
+        self.queue_limits = QueueLimits(settings)
         self.largest_packet = settings.broker.max_packet_size
         """The size in bytes of the largest packet that any connection may send. A reload lowers the limit only for new
         connections."""
@@ -216,6 +218,9 @@ class BrokerState:
         self.after_collecting: deque[Callable[[], None]] = deque()
         """Messages for many receivers, waiting until `collecting` is done."""
         self.draining = False
+        self.arrived = 0.0
+        """The result of `arrival`, or 0 if no message of the current read has needed it. Each read resets it at its end,
+        so that the clock is read once for all messages of a read."""
         self.shortcuts = True
         """If False, every packet goes through its handler. Tests use this to compare both paths."""
         self.remembered = 0
@@ -250,6 +255,7 @@ class BrokerState:
             settings.broker.max_filters,
             settings.broker.text == "strict",
         )
+        self.queue_limits = QueueLimits(settings)
         self.largest_packet = max(self.largest_packet, settings.broker.max_packet_size)
         self.writes.room = settings.broker.max_write_buffer
         self._set_up_routes()
@@ -282,6 +288,13 @@ class BrokerState:
         self.observed |= names
         self.notify = partial(_watched, call, notify)
         self._watch_again = again
+
+    def arrival(self) -> float:
+        """Return when the messages of the current read arrived, in epoch seconds. Call this only during a read."""
+        now = self.arrived
+        if now == 0.0:
+            now = self.arrived = self.runtime.time()
+        return now
 
     # --- the store -------------------------------------------------------------------------------------------------
 

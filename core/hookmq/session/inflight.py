@@ -14,6 +14,7 @@ from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY
 
+_EMPTY: Final = EMPTY  # compiled code reads a module's own constants directly
 PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(65536))
 """Every packet id, encoded in two bytes."""
 
@@ -41,7 +42,7 @@ class Outgoing:
         self.record_index = 0
         # Count everything that the sender can make large, not just the payload.
         self.size = len(message.payload) + len(message.topic)
-        if message.properties is not EMPTY:
+        if message.properties is not _EMPTY:
             self.size += message.properties.extent()
         self.forms: dict[tuple[bool, int, bool, tuple[int, ...], int], tuple[bytes, bytes]] | None
         self.forms = None

@@ -26,19 +26,18 @@ class Published(Plugin):
 
 
 def test_a_message_is_that_of_the_client() -> None:
-    runtime = VirtualRuntime()
-    message = client_message(runtime, CLIENT, "t", b"x", 1, EMPTY)
+    message = client_message(EPOCH, CLIENT, "t", b"x", 1, EMPTY)
     assert (message.topic, message.payload, message.qos, message.retain) == ("t", b"x", 1, False)
     assert (message.sender, message.origin) == ("c1", "client")
     assert (message.received_at, message.expires_at) == (EPOCH, None)
-    expiring = client_message(runtime, CLIENT, "t", b"", 0, Properties(message_expiry_interval=7))
+    expiring = client_message(EPOCH, CLIENT, "t", b"", 0, Properties(message_expiry_interval=7))
     assert expiring.expires_at == EPOCH + 7
 
 
 def test_a_message_that_exists_is_not_made_again() -> None:
     runtime = VirtualRuntime()
     route = Route("t", (), (), (), 10)
-    message = client_message(runtime, CLIENT, "t", b"1", 0, EMPTY)
+    message = client_message(EPOCH, CLIENT, "t", b"1", 0, EMPTY)
     first, second = arguments(
         runtime,
         [(CLIENT, route, b"1", 0, EMPTY, message), (CLIENT, route, b"2", 1, EMPTY, None)],

@@ -1,4 +1,4 @@
-"""Test the broker's counters of dropped messages."""
+"""Test the broker's counters of dropped messages, and the time of arrival of messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,3 +45,18 @@ def test_a_refused_delivery_is_counted(broker_harness: Make) -> None:
         sub.ack(message, 0x97)
     assert harness.metrics.dropped == {(DropReason.REFUSED, Direction.OUT): 4}
     assert harness.broker.sessions["sub"].inflight == {}
+
+
+def test_messages_of_one_read_share_the_time_of_arrival(broker_harness: Make) -> None:
+    recorder = HookRecorder("on_publish")
+    harness = broker_harness(plugins=[recorder])
+    publisher = harness.connect("publisher", version=4, auto_ack=False)
+    packets = b"\x30\x04\0\x01tx\x32\x06\0\x01t\0\x01x"
+    times = []
+    for _ in range(3):
+        harness.clock.advance(1.0)
+        times.append(harness.clock.time())
+        publisher.raw(packets * 2)
+    arrived = [call.message.received_at for call in recorder.calls("on_publish")]
+    assert arrived == [now for now in times for _ in range(4)]
+    assert harness.broker.state.arrived == 0.0

@@ -46,8 +46,8 @@ def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
     size = delivery.weight
     if recorded and (
         session.stored
-        or len(queue) >= state.settings.session.queue_page
-        or state.loaded_bytes + size > state.settings.broker.queue_memory
+        or len(queue) >= state.queue_limits.queue_page
+        or state.loaded_bytes + size > state.queue_limits.queue_memory
     ):
         # Only the head of a long queue is in memory. This entry is read from the store when it is needed.
         session.stored += 1
@@ -65,14 +65,14 @@ def _admit(
     room, apply the drop policy. If `qos0` is true, the message waits among a slow client's QoS 0
     messages, otherwise in the queue.
     """
-    limits = state.settings.session
+    limits = state.queue_limits
     size = delivery.weight
     while True:
         if waiting >= session.queue_messages:
             reason = DropReason.QUEUE_FULL
         elif (
             session.queued_bytes + size > limits.queue_bytes
-            or state.queued_bytes + size > state.settings.broker.max_queue_bytes
+            or state.queued_bytes + size > limits.max_queue_bytes
         ):
             reason = DropReason.QUEUE_BYTES
         else:

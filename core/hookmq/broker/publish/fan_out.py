@@ -43,10 +43,10 @@ def publish(
     """Deliver `message` along `route`, the current route of its topic. Return how many recipients match.
 
     Every message passes through here once it is authorized and transformed. `acknowledgement` waits for the last
-    slice, unless fan-out is asynchronous. With back-pressure, it also waits until all deliveries have started. The
-    caller waits for the commit. `client` is the publisher, or None if it is not a client. Its permission is valid for
-    `allowed` seconds; None means without limit. Journals in `without` have no room and do not get the message. A
-    `volatile` message is retained without a record.
+    slice, unless fan-out is asynchronous. With back-pressure, it also waits until all deliveries have started. It may be
+    None if neither can apply. The caller waits for the commit. `client` is the publisher, or None if it is not a client.
+    Its permission is valid for `allowed` seconds; None means without limit. Journals in `without` have no room and do
+    not get the message. A `volatile` message is retained without a record.
     """
     outgoing = Outgoing(message)
     collecting = state.collecting
@@ -60,7 +60,7 @@ def publish(
         if journal not in without:
             state.committer.journal(journal, message)
     waiter = None
-    if state.settings.session.inflight_overflow == "backpressure" and acknowledgement is not None:
+    if acknowledgement is not None and state.queue_limits.back_pressure:
         waiter = _back_pressure(state, acknowledgement)
     topic = message.topic
     waiting = state.fan_outs.get(topic)
