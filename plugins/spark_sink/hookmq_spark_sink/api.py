@@ -5,6 +5,7 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,6 +148,13 @@ class Api:
     async def _refreshed(self, stream: Served) -> Any:
         async with stream.lock:
             return await self._run(stream.reader.refresh)
+
+    async def let_go(self) -> None:
+        """Close deleted files of all streams. Call it every now and then: without requests, they would stay open."""
+        for stream in self._streams.values():
+            with suppress(StoreError, OSError, Unavailable):  # the next request reports it
+                async with stream.lock:
+                    await self._run(stream.reader.let_go)
 
     # requests ---------------------------------------------------------------------------------------------------------
 

@@ -158,6 +158,8 @@ def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 def _folders(folder: Path) -> list[Path]:
     found = [one for one in sorted(folder.iterdir()) if (one / files.STREAM).exists()]
     if not found:
+        if (folder / files.STREAM).exists():
+            raise StoreError(f"{folder} is a stream; name the folder that contains it")
         raise StoreError(f"{folder} contains no streams")
     return found
 

@@ -86,6 +86,7 @@ async def serve(given: dict[str, Any]) -> int:
         with suppress(TimeoutError):
             async with asyncio.timeout(TELL_EVERY):
                 await ended.wait()
+        await api.let_go()
         counted = dict(vars(api.counts))
         if counted != before:
             before = counted

@@ -88,6 +88,15 @@ class StreamReader:
         self.state = state
         return state
 
+    def let_go(self) -> None:
+        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed. Raises
+        what `refresh` raises."""
+        if self.state is None:
+            return
+        state = files.read_state(self.folder)
+        if state is not None and state.generation != self.state.generation:
+            self.refresh()
+
     @property
     def log_id(self) -> str:
         """Return the id of the log."""

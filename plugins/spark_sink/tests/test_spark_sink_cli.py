@@ -155,8 +155,11 @@ def test_missing_streams_and_folders_are_reported(
 ) -> None:
     with pytest.raises(StoreError, match="contains no stream nope, only: all"):
         run("read", kept.path, "nope")
-    with pytest.raises(StoreError, match="contains no streams"):
+    with pytest.raises(StoreError, match="all is a stream; name the folder that contains it"):
         run("status", kept.stream.folder)
+    (kept.path / "other").mkdir()
+    with pytest.raises(StoreError, match="other contains no streams"):
+        run("status", kept.path / "other")
     with pytest.raises(StoreError, match="No such file"):
         run("status", kept.path / "gone")
     with pytest.raises(StoreError, match="has 2 partitions"):

@@ -1,5 +1,6 @@
 """Test `max_bytes` in bytes on disk: the newest file, blocks being written and copies for merging all count."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 from hookmq.plugin import EMPTY, Message, Properties
 from hookmq.storage_api import CommitId
+from hookmq_spark_sink import files
+from hookmq_spark_sink.reading import StreamReader
 from hookmq_spark_sink.retention import merge_one
 
 Keep = Callable[..., Any]
@@ -206,3 +209,29 @@ def test_a_segment_that_retention_deletes_during_the_merge(keep: Keep) -> None:
     assert not [one for one in kept.runtime.logged if one[1] == "spark_sink.upkeep_failed"]
     assert kept.stream.earliest[0] > 0
     assert kept.rows()[0]["offset"] == kept.stream.earliest[0]
+
+
+def test_a_reader_lets_go_of_deleted_files(keep: Keep) -> None:
+    kept = keep(consumers=("a",), **SMALL | {"retention_bytes": 8000})
+    reader = StreamReader(kept.stream.folder, None)
+    reader.let_go()  # nothing is open yet
+    for number in range(40):
+        kept.publish(b"%04d" % number * 100)
+    reader.refresh()
+    known = {"a": files.Consumer({0: 40}, 1.0)}
+    files.write_consumers(kept.stream.folder, kept.stream.log.id, known)
+    kept.look()
+    kept.publish(b"x")
+
+    def deleted() -> list[str]:
+        folder = str(kept.stream.folder)
+        links = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+        return [one for one in links if one.startswith(folder) and one.endswith(" (deleted)")]
+
+    assert deleted()
+    reader.let_go()
+    assert deleted() == []
+    before = reader.state
+    reader.let_go()
+    assert reader.state is before
+    reader.index.close()
