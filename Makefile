@@ -32,7 +32,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -133,6 +133,21 @@ types-on-spark:
 
 # Options of the demo, such as DEMO="--no-browser --devices 200".
 DEMO ?=
+# These have targets of their own, because they start Java again and install other versions of Spark.
+spark-versions: install .venv-spark/warm .venv-spark-3.5/.installed .venv-spark-4.0/.installed  ## read landed files with Spark 3.5 and 4.0
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	cd spark && ../.venv-spark/bin/python -m pytest -q -rs tests/apart/test_versions.py
+
+.venv-spark-%/.installed: $(UV)
+	@$(UV) venv --quiet --clear --python .venv/bin/python .venv-spark-$*
+	@$(UV) pip install --quiet --python .venv-spark-$*/bin/python "pyspark~=$*.0" setuptools
+	@touch $@
+
+spark-hosts: install .venv-spark/warm  ## run Spark and the broker in two network namespaces whose link fails (root)
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	. ./.venv-spark/warm && \
+	cd spark && ../.venv-spark/bin/python -m pytest -q -rs tests/apart/test_hosts.py
+
 demo-spark: demo-tells install .venv-spark/warm  ## show a broker, 1,000 devices, Spark filling tables, and a page with live charts
 	@. ./.venv-spark/warm && \
 	JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
@@ -225,4 +240,4 @@ wheels: install  ## build the wheels and sdists of all published distributions i
 	@.venv/bin/python tools/release.py build dist
 
 clean:           ## remove all build results
-	rm -rf .venv .venv-spark .venv-docs .venv-pythons dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark .venv-spark-* .venv-docs .venv-pythons dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis

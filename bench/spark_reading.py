@@ -88,7 +88,7 @@ def spark(what: str, given: dict[str, Any]) -> Iterator[Iterator[Any]]:
             if process.wait(1200):
                 said.seek(0)
                 raise durable_load.Void(
-                    f"Spark failed: {said.read()[-2000:].decode(errors='replace')}"
+                    f"Spark failed: {said.read()[-20000:].decode(errors='replace')}"
                 )
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -233,6 +233,23 @@ def test_available_now_reads_all_in_limited_batches(
     assert set(last.lag.values()) == {0}
 
 
+@pytest.mark.parametrize(
+    ("trigger", "said"),
+    [
+        ({"continuous": "1 second"}, "mqtt does not support continuous processing"),
+        ({"realTime": "5 minutes"}, "STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED"),
+    ],
+)
+def test_triggers_that_spark_refuses(
+    spark: SparkSession, log: FakeLog, tmp_path: Path, trigger: dict[str, str], said: str
+) -> None:
+    writer = stream(spark, log).writeStream.format("console").outputMode("update")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException) as raised:
+        writer.trigger(**trigger).start().awaitTermination(120)
+    assert said in str(raised.value)
+
+
 def test_a_query_goes_on_where_it_was(spark: SparkSession, log: FakeLog, tmp_path: Path) -> None:
     log.partitions[0], later = log.partitions[0][:100], log.partitions[0][100:]
     available_now(stream(spark, log, consumerGroup="etl"), tmp_path)
