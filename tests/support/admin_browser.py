@@ -30,10 +30,6 @@ plugins:
     config: {{path: {folder}/data}}
   - use: ratelimit
     config: {{limits: []}}
-  - use: spark_sink
-    config:
-      path: {folder}/streams
-      streams: [{{name: meters, topics: ["meter/#"], partitions: 2, consumers: [plant.bronze]}}]
 {accounts}  - use: admin
     config:
       first_token_file: {folder}/admin.token
@@ -43,8 +39,12 @@ plugins:
       failures: 1000
 """
 ACCOUNTS = """\
+  - use: spark_sink
+    config:
+      path: {folder}/streams
+      streams: [{{name: meters, topics: ["meter/#"], partitions: 2, consumers: [plant.bronze]}}]
   - use: accounts
-    config: {unknown: ignore, anonymous: ignore, argon2: {memory: 1MiB, passes: 1, lanes: 1}}
+    config: {{unknown: ignore, anonymous: ignore, argon2: {{memory: 1MiB, passes: 1, lanes: 1}}}}
 """
 PORTS = {"tcp": 0, "ws": 0, "http": 0}
 
@@ -148,11 +148,12 @@ class Operated:
 def operated(
     folder: Path, ports: Mapping[str, int] = PORTS, accounts: bool = False
 ) -> Iterator[Operated]:
-    """Run a broker until the block ends, optionally with the plugin `accounts`. By default, the kernel chooses
+    """Run a broker until the block ends, optionally with `accounts` and a stream. By default, the kernel chooses
     its ports.
     """
     file = folder / "hookmq.yaml"
-    file.write_text(CONFIG.format(folder=folder, accounts=ACCOUNTS if accounts else "", **ports))
+    more = ACCOUNTS.format(folder=folder) if accounts else ""
+    file.write_text(CONFIG.format(folder=folder, accounts=more, **ports))
     with serving("-c", str(file)) as served:
         site = Operated(served, folder)
         try:
