@@ -316,6 +316,34 @@ def test_merging_is_a_process_of_its_own(keep: Keep) -> None:
     assert kept.payloads() == [b"x"] * kept.stream.latest[0]
 
 
+def test_a_kill_during_the_merge_loses_and_doubles_nothing(keep: Keep) -> None:
+    kept = keep(partitions=2, **SMALL | {"compression": "zstd"})
+    merging, kept.stream.merge = kept.stream.merge, not_now
+    for number in range(60):
+        kept.publish(b"%03d" % number * 20, topic=f"t/{number % 7}")
+    before = [kept.rows(place) for place in range(2)]
+    segment = kept.stream.log.segments[0].path
+    target = segment.with_name(f"{segment.stem}.1.segment.new")
+    merging(segment, target, "zstd")
+    whole = target.read_bytes()
+    for size in [*range(0, len(whole), len(whole) // 7), len(whole)]:
+        kept.close()
+        target.write_bytes(whole[:size])  # the copy, not renamed yet
+        stream = kept.open()
+        stream.merge = not_now
+        assert not target.exists()
+        assert [kept.rows(place) for place in range(2)] == before
+    kept.close()
+    target.write_bytes(whole)
+    target.rename(segment)  # renamed, and the broker does not know it
+    kept.open()
+    assert [kept.rows(place) for place in range(2)] == before
+    kept.publish(b"next")
+    kept.look()
+    found = [row["payload"] for place in range(2) for row in kept.rows(place)]
+    assert sorted(found) == sorted([*(b"%03d" % n * 20 for n in range(60)), b"next"])
+
+
 def test_a_tail_of_many_small_blocks_is_sealed(keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hookmq_spark_sink.stream.TAIL_BLOCKS", 50)
     kept = keep()

@@ -47,7 +47,7 @@ def test_a_power_cut_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.cuts == 1], ids=lambda bug: bug.name)
 def test_a_test_of_the_plugin_finds_what_is_planted(bug: Bug, tmp_path: Path) -> None:
     plant(bug, tmp_path)
-    names = "log_replaced or damaged_stream or uncommitted"
+    names = "log_replaced or damaged_stream or uncommitted or packed or only_clients or are_merged"
     done = run_program(tmp_path, "-m", "pytest", "-q", "-x", str(TESTS), "-k", names)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed" in done.stdout, done.stdout
