@@ -75,7 +75,12 @@ class Queue:
     @property
     def depth(self) -> int:
         """The number of messages that the slowest group has not settled."""
-        return max((one.backlog for one in self.dispatchers.values()), default=0)
+        most = 0
+        for one in self.dispatchers.values():  # no generator: this runs for each message
+            backlog = one.backlog
+            if backlog > most:
+                most = backlog
+        return most
 
     @property
     def floor(self) -> int:

@@ -63,7 +63,8 @@ class QueueLog:
         self._filters = [compile_filter(one) for one in config.bindings]
         self._own = PREFIX + config.name
         self._batches: list[tuple[CommitId, list[Message]]] = []
-        self._cache: dict[int, Message] = {}
+        self._cache: dict[int, tuple[Message, int]] = {}
+        """The messages in memory by offset, with their sizes."""
         self._cached = 0
         self._sizes: deque[tuple[int, int]] = deque()
         """(end, bytes): the sizes of consecutive messages, each up to the offset `end`."""
@@ -104,14 +105,14 @@ class QueueLog:
         self.end = offset + 1
         size = size_of(message)
         self.bytes += size
+        if self._cached < self.config.memory:
+            self._cache[offset] = (message, size)
+            self._cached += size
         sizes = self._sizes
         if self._steps % _STEP and sizes:
             size += sizes.pop()[1]
         sizes.append((self.end, size))
         self._steps += 1
-        if self._cached < self.config.memory:
-            self._cache[offset] = message
-            self._cached += size_of(message)
         self.on_appended()
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
@@ -168,7 +169,8 @@ class QueueLog:
 
     def get(self, offset: int) -> Message | None:
         """Return a message if it is in memory."""
-        return self._cache.get(offset)
+        found = self._cache.get(offset)
+        return None if found is None else found[0]
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
         """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a time:
@@ -188,8 +190,9 @@ class QueueLog:
             for at, message in result:
                 if at >= offset and at not in self._cache:
                     self._make_room(offset)
-                    self._cache[at] = message
-                    self._cached += size_of(message)
+                    size = size_of(message)
+                    self._cache[at] = (message, size)
+                    self._cached += size
             done("" if offset in self._cache else f"the message {offset} is missing")
 
         self._runtime.run_blocking(partial(self._read, offset), loaded)
@@ -209,13 +212,13 @@ class QueueLog:
             if first == wanted:
                 cache[first] = cache.pop(first)
                 continue
-            self._cached -= size_of(cache.pop(first))
+            self._cached -= cache.pop(first)[1]
 
     def forget(self, offset: int) -> None:
         """Take a message out of memory, because it is not needed soon."""
-        message = self._cache.pop(offset, None)
-        if message is not None:
-            self._cached -= size_of(message)
+        found = self._cache.pop(offset, None)
+        if found is not None:
+            self._cached -= found[1]
 
     def settle(self, floor: int) -> None:
         """Note that all messages below `floor` are settled. Delete the segments without any other message."""
