@@ -471,6 +471,34 @@ def test_a_crash_repeats_only_marked_messages(make: Any) -> None:
     ]  # fmt: skip
 
 
+def test_counts_of_lost_deliveries_survive_a_crash(make: Any) -> None:
+    harness = make()
+    harness.connect("p").publish(JOBS, b"1", 1)
+    for count in ("1", "2"):
+        consumer = harness.connect("c", auto_ack=False)
+        subscribe(consumer)
+        assert properties_of(consumer.expect_message())["delivery-count"] == count
+        consumer.drop()
+        harness.settle()
+    make.crash(harness)
+    harness = make()
+    consumer = harness.connect("c")
+    subscribe(consumer)
+    assert properties_of(consumer.expect_message())["delivery-count"] == "3"
+
+
+def test_settled_messages_do_not_fill_a_queue_after_a_restart(make: Make) -> None:
+    queues = [{"name": "jobs", "max_bytes": "64KiB"}]
+    harness = make(queues=queues)
+    consumer, publisher = harness.connect("c"), harness.connect("p")
+    subscribe(consumer)
+    publisher.publish(JOBS, bytes(65536), 1)
+    consumer.expect_message()
+    harness.close()
+    harness = make(queues=queues)
+    harness.connect("p").publish(JOBS, b"", 1, expect=0)
+
+
 def test_nothing_is_sent_beyond_the_stored_reserve(make: Any) -> None:
     """Whatever a consumer got before a crash, it gets again with a higher count, even if no commit ended since."""
     harness = make()
