@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 WAIT: Final = 60_000
 """Milliseconds to wait for a condition."""
 MAX_BYTES: Final = 150_000
-LIVE: Final = """() => ['Live', 'Stopping'].includes(document.getElementById('phase').textContent)
-  && document.querySelectorAll('#windows tr').length > 1
+LIVE: Final = """count => ['Live', 'Stopping'].includes(document.getElementById('phase').textContent)
+  && document.querySelectorAll('#windows tr').length >= count
   && document.querySelector('#alerts .device') && document.querySelector('#samples code')"""
 DESKTOP: Final = {"width": 1280, "height": 1000}
 PHONE: Final = {"width": 390, "height": 844}
@@ -38,7 +38,9 @@ def picture(page: Page, file: Path) -> None:
     file.write_bytes(data)
 
 
-def show(browser: Browser, url: str, folder: Path, look: tuple[str, dict[str, int], str]) -> None:
+def show(
+    browser: Browser, url: str, folder: Path, windows: int, look: tuple[str, dict[str, int], str]
+) -> None:
     """Open the page, wait until it is live, check it, and take a picture."""
     name, size, scheme = look
     problems: list[str] = []
@@ -59,7 +61,7 @@ def show(browser: Browser, url: str, folder: Path, look: tuple[str, dict[str, in
         lambda request: None if request.url.startswith((url, "data:")) else problems.append(request.url),
     )  # fmt: skip
     page.goto(url)
-    page.wait_for_function(LIVE, timeout=WAIT)
+    page.wait_for_function(LIVE, arg=windows, timeout=WAIT + 20_000 * windows)
     page.wait_for_function("() => Number(document.documentElement.dataset.updated) > 0")
     width = page.evaluate("() => document.documentElement.scrollWidth")
     assert width <= size["width"], f"{name}: the page is {width} pixels wide"
@@ -73,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("url")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--windows", type=int, default=2, help="number of windows to wait for")
     chosen = parser.parse_args()
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -80,7 +83,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for look in PICTURES:
-            show(browser, chosen.url, chosen.folder, look)
+            show(browser, chosen.url, chosen.folder, chosen.windows, look)
         browser.close()
 
 

@@ -71,6 +71,8 @@ def look(url: str, pictures: Path) -> "subprocess.CompletedProcess[str] | None":
     names = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     command = [str(PYTHON), str(DEMO / "pictures.py"), url, str(pictures)]
+    if PICTURES:  # with charts that show some minutes
+        command += ["--windows", "10"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
