@@ -58,6 +58,7 @@ class GroupCommit:
         "_began",
         "_bytes",
         "_clock",
+        "_commit_id",
         "_failed",
         "_go_on",
         "_gone",
@@ -111,6 +112,8 @@ class GroupCommit:
         self._identity = store.identity
         self.number = store.last_commit().number + 1
         """The number of the commit that is collecting records."""
+        self._commit_id = CommitId(self._identity, self.number)
+        """The id that the newest journaled message got."""
         self.commits = 0
         self.added = 0
         """Records and journaled messages so far. Compare two values to see whether an effect added any."""
@@ -212,8 +215,11 @@ class GroupCommit:
         self._journaled = True
         self.added += 1
         self.collecting = True
+        commit = self._commit_id
+        if commit.number != self.number:
+            commit = self._commit_id = CommitId(self._identity, self.number)
         try:
-            journal.append(CommitId(self._identity, self.number), message)
+            journal.append(commit, message)
         except Exception as error:
             self._fail(f"journal {journal.name}: {error!r}")
 
