@@ -5,7 +5,7 @@ const EVERY = 1000, PATIENCE = 5;
 const at = (id) => document.getElementById(id);
 const count = (value) => Math.round(value).toLocaleString("en");
 const seconds = (value) => (value === null || value === undefined ? "–" : value === 0 ? "0 s" : value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(value < 10 ? 1 : 0)} s`);
-const degrees = (value) => `${value.toFixed(1)} °C`;
+const degrees = (value) => `${value.toFixed(1)}\u00a0°C`;
 const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB");
 
 function node(kind, className, ...content) {
@@ -84,7 +84,7 @@ function tables(state) {
   const found = incidents(state.alerts);
   at("alerts").replaceChildren(...(found.length ? found.map(({ first, worst, readings }) => node("li", "",
     node("span", "soft", clock(first.at)),
-    node("span", "", node("span", "device", first.device), " reached ", node("span", "hot", degrees(worst)), `, usual are ${degrees(first.expected)}`),
+    node("span", "", node("span", "device", first.device), " reached ", node("span", "hot", degrees(worst)), `, usually ${degrees(first.expected)}`),
     node("span", "delay", `${readings} ${readings === 1 ? "alert" : "alerts"}, the first after ${seconds(first.received - first.at)}`)))
     : [node("li", "empty", "No alert yet. Spark first has to learn the usual temperature of each truck.")]));
   const reasons = Object.entries(state.reasons), most = Math.max(1, ...reasons.map(([, figure]) => figure));
