@@ -97,23 +97,37 @@ def ticks(pid: int) -> tuple[int, int, int]:
     return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[1])
 
 
-def cpu(reader: int) -> dict[str, float]:
-    """Return the CPU seconds of Java, of Spark's Python processes, and of the log's reader process."""
+def cpu(reader: int) -> dict[tuple[str, int], float]:
+    """Return the CPU seconds of Java, Spark's Python processes and the log's reader process, by kind and process.
+
+    The time of processes that have ended belongs to Python: Java waits only for these.
+    """
     known: dict[int, tuple[int, int, int]] = {}
     for one in Path("/proc").iterdir():
         if one.name.isdigit():
             with suppress(OSError):  # It has just ended.
                 known[int(one.name)] = ticks(int(one.name))
-    found = {"java": 0.0, "python": 0.0, "reader": known[reader][0] / HERTZ}
+    found = {("reader", reader): known[reader][0] / HERTZ}
     for pid, (own, ended, parent) in known.items():
         while parent in known and parent != os.getpid():
             parent = known[parent][2]
-        if parent != os.getpid():
-            continue
-        with suppress(OSError):
-            java = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
-            found["java" if java else "python"] += own / HERTZ
-            found["python"] += ended / HERTZ
+        if parent == os.getpid():
+            with suppress(OSError):
+                java = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+                found["java" if java else "python", pid] = own / HERTZ
+                found["python", -pid] = ended / HERTZ
+    return found
+
+
+def used(
+    before: dict[tuple[str, int], float], after: dict[tuple[str, int], float]
+) -> dict[str, float]:
+    """Return the CPU seconds between two calls of `cpu`, by kind. A process that ended without a waiting parent is
+    left out.
+    """
+    found = {"java": 0.0, "python": 0.0, "reader": 0.0}
+    for key, seconds in after.items():
+        found[key[0]] += seconds - before.get(key, 0.0)
     return found
 
 
@@ -145,9 +159,10 @@ def comparison(given: dict[str, Any]) -> dict[str, Any]:
             shutil.rmtree(target)
             shutil.rmtree(f"{target}-checkpoint")
             if number >= given["warm"]:
-                used = {one: after[one] - before[one] for one in after}
                 batches = sum(one.durationMs["triggerExecution"] for one in query.recentProgress)
-                found[name].append({"seconds": took, "batches": batches / 1000, **used})
+                found[name].append(
+                    {"seconds": took, "batches": batches / 1000, **used(before, after)}
+                )
     spark.stop()
     return {"rows": rows, "runs": found}
 
