@@ -32,7 +32,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -169,6 +169,11 @@ crash-spark: install .venv-spark/warm  ## kill broker, Spark and jobs KILLS time
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
 	. ./.venv-spark/warm && \
 	.venv/bin/python tests/crash/devices --kills $(KILLS)
+
+fuzz-spark: install .venv-spark/warm  ## send hostile messages through each job of the pipelines and each table format
+	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
+	. ./.venv-spark/warm && \
+	cd pipelines && HOSTILE_FORMATS="files delta iceberg" ../.venv-spark/bin/python -m pytest -q tests/test_hostile.py
 
 powercut: install  ## simulate CUTS power cuts while a broker writes, and check the same
 	.venv/bin/python tests/crash/powercut --cuts $(CUTS)

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf", names: Sequence[str]) -> list[Query]:
-    """Return the queries of some jobs, each query once. Connects to the source. Raises KeyError for an unknown job."""
+    """Return the queries of some jobs, each query once. Connects to the source. Raises KeyError for an unknown job.
+
+    Silver also writes the dead letters, so beside it the job `dead_letter` has nothing to do.
+    """
     found: dict[str, Query] = {}
     for name in names:
+        if name == "dead_letter" and "silver" in names:
+            continue
         module = import_module(f"{jobs.__name__}.{jobs.JOBS[name].module}")
         for query in module.build(spark, conf):
             found.setdefault(query.name, query)

@@ -182,6 +182,8 @@ def compact(arguments: argparse.Namespace) -> int:
 def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position":
     """Return the position of a table's query. Raises MqttError if the query has not started."""
     done = checkpoints.committed(f"{conf.checkpoints}/{query}")
+    if done is None and query == "dead_letter":  # The query silver writes both tables.
+        done = checkpoints.committed(f"{conf.checkpoints}/silver")
     if done is None:
         raise MqttError(
             f"{query} has not finished a batch ({conf.checkpoints}/{query}): run it first; what lies before the place "

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import Sink, Written
+from mqtt_pipelines.sinks.fork import Fork
 from mqtt_pipelines.worker_python import use_this_python
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def start(
 ) -> StreamingQuery:
     """Start a query of the pipeline `app`. With `once`, the query ends after reading the messages that exist now."""
     sink = query.sink
+    if isinstance(sink, Fork):
+        sink.check(spark, query.checkpoint)
     writer = (
         query.frame.writeStream
         if isinstance(sink, Sink)

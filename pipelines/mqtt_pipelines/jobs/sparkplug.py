@@ -6,8 +6,9 @@ from pyspark.sql import SparkSession
 
 from mqtt_pipelines.query import Query
 from mqtt_pipelines.sinks import open_sink
+from mqtt_pipelines.sinks.fork import Fork, branch
 from mqtt_pipelines.sources import open_stream
-from mqtt_pipelines.transforms.sparkplug import dead_letters, metrics
+from mqtt_pipelines.transforms.sparkplug import both, dead_letters_of, metrics, metrics_of
 from mqtt_pipelines.transforms.stateful import prepare
 
 if TYPE_CHECKING:
@@ -15,17 +16,20 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """Return the query ``metrics``, and ``sparkplug_dead_letter`` if it has a table."""
+    """Return the query ``metrics``. It also writes the dead letters, if they have a table."""
     by, tables = conf.sparkplug, conf.tables
     assert by is not None
     assert tables.metrics is not None
     prepare(spark)
-    frame = metrics(open_stream(spark, conf.source, "metrics"), by)
-    sink = open_sink(tables.metrics)
-    queries = [Query("metrics", frame, sink, f"{conf.checkpoints}/metrics", conf.trigger)]
-    if tables.dead_letter is not None:
-        name = "sparkplug_dead_letter"
-        frame = dead_letters(open_stream(spark, conf.source, name), by)
-        sink = open_sink(tables.dead_letter)
-        queries.append(Query(name, frame, sink, f"{conf.checkpoints}/{name}", conf.trigger))
-    return queries
+    raw, sink = open_stream(spark, conf.source, "metrics"), open_sink(tables.metrics)
+    checkpoint = f"{conf.checkpoints}/metrics"
+    if tables.dead_letter is None:
+        return [Query("metrics", metrics(raw, by), sink, checkpoint, conf.trigger)]
+    letters = open_sink(tables.dead_letter)
+    fork = Fork(
+        [
+            branch("metrics", sink, metrics_of),
+            branch("sparkplug_dead_letter", letters, dead_letters_of),
+        ]
+    )
+    return [Query("metrics", both(raw, by), fork, checkpoint, conf.trigger)]

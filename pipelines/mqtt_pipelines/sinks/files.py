@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.settings import Table
-from mqtt_pipelines.sinks import columns
+from mqtt_pipelines.sinks import Written, columns
 from mqtt_pipelines.sinks.folders import placed
 
 if TYPE_CHECKING:
@@ -60,6 +60,46 @@ class FilesSink:
                 "would leave out batches that it takes for written. Restore the checkpoint; or give both new folders; or "
                 "use format delta or iceberg, which go on by themselves."
             )
+
+
+class FileBatches:
+    """A folder of Parquet files that receives batches, for a query that writes several tables.
+
+    Spark's file sink writes them, so the folder is the same as that of a `FilesSink`, and records the batches.
+    """
+
+    def __init__(self, files: FilesSink) -> None:
+        self.files = files
+
+    @property
+    def name(self) -> str:
+        """Return a name for messages."""
+        return self.files.name
+
+    def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
+        """Write a batch unless the folder has it. This call blocks."""
+        from pyspark.sql import functions as f
+
+        table, spark = self.files.table, batch.sparkSession
+        if latest(spark, f"{table.path}/{LOG}") >= batch_id:
+            return Written(0, True, str(batch_id))
+        columns.partitions((), table.partition_by, batch.columns, self.name)
+        frame, names = placed(batch, table.partition_by)
+        counted: Any = frame.observe("written", f.count(f.lit(1)).alias("rows"))
+        jvm: Any = spark.sparkContext._jvm
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        parquet = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
+        sink = jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
+            spark._jsparkSession,
+            table.path,
+            parquet,
+            python.toSeq(names),
+            python.toScalaMap(dict(table.options)),
+        )
+        sink.addBatch(batch_id, counted._jdf)
+        seen = counted._jdf.queryExecution().observedMetrics().get("written")
+        rows = seen.get().getLong(0) if seen.isDefined() else 0
+        return Written(int(rows), False, str(batch_id))
 
 
 def latest(spark: SparkSession, folder: str) -> int:

@@ -79,7 +79,24 @@ def metrics(raw: DataFrame, by: Sparkplug) -> DataFrame:
 
     If any metric in a message cannot be parsed, the message has no rows and is one of `dead_letters`.
     """
-    made = fold(_addressed(raw, by), ["group_id", "edge_node"], Node(), _MADE)
+    return metrics_of(fold(_addressed(raw, by), ["group_id", "edge_node"], Node(), _MADE))
+
+
+def dead_letters(raw: DataFrame, by: Sparkplug) -> DataFrame:
+    """Turn the rows of `schemas.RAW` that `metrics` could not parse into rows of `schemas.DEAD_LETTER`."""
+    return dead_letters_of(both(raw, by))
+
+
+def both(raw: DataFrame, by: Sparkplug) -> DataFrame:
+    """Parse the rows of `schemas.RAW` once, for `metrics_of` and `dead_letters_of`."""
+    whole = StructType(
+        [*_MADE.fields, *(schemas.RAW[name] for name in _WHOLE if name != "timestamp")]
+    )
+    return fold(_addressed(raw, by, whole=True), ["group_id", "edge_node"], Node(_WHOLE), whole)
+
+
+def metrics_of(made: DataFrame) -> DataFrame:
+    """Return the rows of `schemas.METRICS` among those that `both` returns."""
     return (
         made.where("reason is null")
         .withColumns(_levels())
@@ -93,12 +110,8 @@ def metrics(raw: DataFrame, by: Sparkplug) -> DataFrame:
     )
 
 
-def dead_letters(raw: DataFrame, by: Sparkplug) -> DataFrame:
-    """Turn the rows of `schemas.RAW` that `metrics` could not parse into rows of `schemas.DEAD_LETTER`."""
-    whole = StructType(
-        [*_MADE.fields, *(schemas.RAW[name] for name in _WHOLE if name != "timestamp")]
-    )
-    made = fold(_addressed(raw, by, whole=True), ["group_id", "edge_node"], Node(_WHOLE), whole)
+def dead_letters_of(made: DataFrame) -> DataFrame:
+    """Return the rows of `schemas.DEAD_LETTER` among those that `both` returns."""
     return (
         made.where("reason is not null")
         .withColumn("timestamp", f.timestamp_micros("at"))

@@ -23,7 +23,8 @@ from devices.judging import Row, Verdict, judge
 from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches, written
 
 VICTIMS: Final = ("executor", "reader", "broker", "driver")
-QUERIES: Final = ("bronze", "silver", "dead_letter")
+TABLES: Final = {"bronze": "bronze", "silver": "silver", "dead_letter": "silver"}
+"""The query that writes each table. One query writes silver and the dead letters."""
 SUPPORT: Final = ROOT / "pipelines" / "tests" / "support"
 STUCK: Final = 240.0
 """Seconds without a batch after which the run has failed."""
@@ -110,7 +111,7 @@ class Run:
     @property
     def done(self) -> list[int]:
         """Return the number of batches that each query has finished."""
-        return [batches(self.tables / "checkpoints" / name) for name in QUERIES]
+        return [batches(self.tables / "checkpoints" / name) for name in sorted({*TABLES.values()})]
 
     def command(self, what: str) -> list[str | Path]:
         """Return the command line of the driver. `what` is `run`, `drain` or `tell`."""
@@ -236,7 +237,7 @@ class Run:
         await asyncio.sleep(self.draw.uniform(0, 1.5))
         if victim == "driver":
             # The first in the one moment that transactions are for; others there, or at any.
-            moments = (*QUERIES, "") if self.summary.kills[victim] else ("silver",)
+            moments = (*TABLES, "") if self.summary.kills[victim] else ("silver",)
             await self._kill_driver(self.draw.choice(moments))
             self.spark.start(self.command("run"))
         elif victim == "broker":
@@ -264,10 +265,11 @@ class Run:
                 if time.monotonic() > until:
                     raise Broken(f"stuck at batch {now} of {table}: {self.spark.end_of_log()}")
                 await asyncio.sleep(0.001)
-            noted = batches(self.tables / "checkpoints" / table)
+            checkpoint = self.tables / "checkpoints" / TABLES[table]
+            noted = batches(checkpoint)
         await asyncio.to_thread(self.spark.kill)
         if table:
-            self.summary.between += noted == batches(self.tables / "checkpoints" / table)
+            self.summary.between += noted == batches(checkpoint)
 
     async def _to_the_end(self, what: str) -> None:
         while True:
@@ -286,7 +288,7 @@ class Run:
         summary.refused = fleet.ledger.counts.refused
         summary.restarts = self.broker.early
         topics = list(fleet.topics)
-        bronze, silver, dead = (rows_of(self.tables / f"{name}.json") for name in QUERIES)
+        bronze, silver, dead = (rows_of(self.tables / f"{name}.json") for name in TABLES)
         summary.verdicts = [
             judge("bronze (Parquet)", bronze, topics, PARTITIONS, ends=ends),
             judge("silver (Delta)", silver, topics, PARTITIONS, once=True, belongs=Topic.good),
