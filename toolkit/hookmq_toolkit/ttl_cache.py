@@ -41,8 +41,9 @@ class TtlCache(Generic[K, V]):
         return None
 
     def put(self, key: K, value: V, seconds: float, now: float) -> None:
-        """Store `value` for `seconds` from `now`. With 0 or less, store nothing."""
+        """Store `value` for `seconds` from `now`, in place of an older one. With 0 or less, only drop the older one."""
         if seconds <= 0 or self._size <= 0:
+            self._entries.pop(key, None)
             return
         self._entries[key] = (now + seconds, value)
         self._entries.move_to_end(key)

@@ -21,6 +21,9 @@ def test_a_new_value_replaces_the_old_one() -> None:
     cache.put("a", 2, 1, now=0)
     assert cache.get("a", 0.5) == 2
     assert cache.get("a", 2) is None
+    cache.put("a", 3, 5, now=2)
+    cache.put("a", 4, 0, now=2)
+    assert cache.get("a", 2) is None
 
 
 def test_the_least_recently_used_value_is_dropped() -> None:
