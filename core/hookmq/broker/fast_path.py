@@ -138,10 +138,8 @@ def forward(
             state.metrics.received_qos2 += 1
     message: Message | None = None
     if cached.calls:
-        message = client_message(
-            state.arrival(), session.client, route.topic, data[start:after], qos, properties
-        )
-        if not passed(connection, cached, session, message, number):
+        message = passed(connection, cached, session, data[start:after], qos, properties, number)
+        if message is None:
             return CONTINUED
     if qos == 0:
         if message is None:

@@ -155,9 +155,9 @@ class PacketReader(ClientConnection):
         freed = False
         continued = False
         # A run is a series of messages with equal topic and properties. `known` holds the shared bytes and `reach`
-        # their length, 0 if there is no run.
+        # their length, 0 if there is no run. `named` is the length of the topic with its own length bytes.
         known = b""
-        reach = 0
+        reach = named = 0
         prior: CachedPublish | None = None
         properties: Properties | None = _EMPTY
         behind: Outgoing | None = None
@@ -284,10 +284,19 @@ class PacketReader(ClientConnection):
                                     messages += 1
                                     pos = after
                                     continue
+                                if reach:
+                                    stop = body + named
                                 way = forward(
                                     self, cached, data, pos, stop, start, after, properties
                                 )
                                 if way == FORWARDED:
+                                    if header == 0x30 and not reach:
+                                        if cached is prior:
+                                            reach = start - body
+                                            known = data[body:start]
+                                            named = stop - body
+                                        else:
+                                            prior = cached
                                     levels += header & 6
                                     messages += 1
                                     pos = after

@@ -3,6 +3,8 @@
 Receivers for which a plugin implements `on_deliver` share the bytes too, if the plugin abstains.
 """
 
+from typing import Final
+
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.delivery.deliver import deliver
 from hookmq.broker.delivery.transmit import transmit_answered
@@ -15,6 +17,8 @@ from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.routing.route import CachedPublish, Route
 from hookmq.session.inflight import Outgoing
 from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
+
+_run_deliver: Final = run_deliver  # compiled code reads a module's own constants directly
 
 
 def deliver_to_one(
@@ -116,7 +120,7 @@ def forward_seen(
             outgoing or Outgoing(message),
         )
     if cached.route.asked:
-        _forward_asked(connection, cached.route, packet, message, outgoing or Outgoing(message))
+        _forward_asked(connection, cached.route, packet, message, outgoing)
     if cached.told:
         state.writes.later.append(
             (session.client, cached.route, message.payload, 0, properties, message)
@@ -166,9 +170,14 @@ def _for_other_version(connection: ClientConnection, route: Route, payload: byte
 
 
 def _forward_asked(
-    connection: ClientConnection, route: Route, packet: bytes, message: Message, outgoing: Outgoing
+    connection: ClientConnection,
+    route: Route,
+    packet: bytes,
+    message: Message,
+    outgoing: Outgoing | None,
 ) -> None:
-    """Call `on_deliver` for each receiver. Forward `packet` to the receivers for which the hook changes nothing."""
+    """Call `on_deliver` for each receiver. Forward `packet` to the receivers for which the hook changes nothing.
+    `outgoing` is the message for other receivers, if it was made already."""
     state = connection.state
     same = 5 if connection.version == 5 else 3
     other = b""
@@ -177,11 +186,15 @@ def _forward_asked(
         receiver = recipient.session
         subscription = recipient.subscription
         if receiver.state == QUEUEING:
+            if outgoing is None:
+                outgoing = Outgoing(message)
             deliver(state, receiver, outgoing, 0, False, (), subscription)
             continue
-        answer = run_deliver(recipient.calls, receiver.client, message, subscription)
+        answer = _run_deliver(recipient.calls, receiver.client, message, subscription)
         state.work += 1
         if answer is not message:
+            if outgoing is None:
+                outgoing = Outgoing(message)
             transmit_answered(state, receiver, outgoing, 0, subscription, answer)
             continue
         if receiver.encoding_version == same:

@@ -384,7 +384,11 @@ def run_deliver(
         stats.calls = count + 1
         began = -1.0 if count & stats.mask else stats.clock()
         try:
-            answer = call.function(client, message, subscription)
+            direct = call.direct
+            if direct is None:
+                answer = call.function(client, message, subscription)
+            else:
+                answer = direct(message)
         except Exception as error:
             answer = failure(call, error)
         if began >= 0.0:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from hookmq.hooks.stats import HookStats
 from hookmq.model.events import Action
+from hookmq.model.message import Message
 from hookmq.mqtt.topics import compile_filter, contains, parse_share
 
 Narrowing = Callable[[str], bool]
@@ -29,6 +30,9 @@ class HookImplementation:
     """Takes all arguments of the hook except `broker`, in the order of the specification."""
     _: KW_ONLY
     stats: HookStats
+    direct: Callable[[Message], Any] | None = None
+    """The plugin's own method if it takes only the message, so that `function` would just drop the other arguments.
+    None otherwise."""
     is_async: bool = False
     blocking: bool = False
     timeout: float = 30.0

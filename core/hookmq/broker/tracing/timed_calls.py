@@ -22,7 +22,7 @@ def timed_chains(runtime: Runtime, chains: Chains, record: Record) -> Chains:
 
     def timed(calls: Calls) -> Calls:
         return tuple(
-            replace(call, function=_TimedFunction(runtime, call, record))
+            replace(call, function=_TimedFunction(runtime, call, record), direct=None)
             if call.plugin_id
             else call
             for call in calls
