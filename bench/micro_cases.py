@@ -190,21 +190,35 @@ def _coded(qos: int) -> Callable[[], object]:
     return step
 
 
-def _plugin(qos: int) -> Callable[[], object]:
-    """Process messages between two plugin clients."""
+def _plugin(qos: int, many: bool = False, socket: bool = False) -> Callable[[], object]:
+    """Process messages between two plugin clients, one by one or in batches of one turn. With `socket`, the subscriber
+    has a socket.
+    """
     from hookmq.plugin import ClientRequest
 
     harness = Harness([Plugin(None, _context(0))])
     broker, run = harness.handle("p0"), harness.clock.run
-    other = run(broker.connect(ClientRequest("other")))
-    run(other.subscribe("bench/a", qos))
-    other.on_message = lambda delivery: delivery.acknowledge()
+    if socket:
+        subscriber = harness.connect("other")
+        subscriber.subscribe("bench/a", qos)
+        subscriber.wire.write = lambda data: None  # type: ignore[method-assign]
+    else:
+        other = run(broker.connect(ClientRequest("other")))
+        run(other.subscribe("bench/a", qos))
+        if many:
+            other.on_messages = lambda deliveries: [one.acknowledge() for one in deliveries]
+        else:
+            other.on_message = lambda delivery: delivery.acknowledge()
     client = run(broker.connect(ClientRequest("client")))
     publish, turn = client.publish_later, harness.clock.run_until_idle
+    publish_many = client.publish_many
 
     def step() -> None:
-        for _ in range(BATCH):
-            publish("bench/a", PAYLOAD, qos)
+        if many:
+            publish_many([("bench/a", PAYLOAD, qos) for _ in range(BATCH)])
+        else:
+            for _ in range(BATCH):
+                publish("bench/a", PAYLOAD, qos)
         turn()
 
     return step
@@ -244,8 +258,12 @@ CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "qos 1 round": (lambda: _through(1), 10),
     "qos 0, with codec": (lambda: _coded(0), 10),
     "qos 0, plugin client": (lambda: _plugin(0), 10),
+    "qos 0, plugin client in batches": (lambda: _plugin(0, many=True), 10),
+    "qos 0, plugin client to socket": (lambda: _plugin(0, socket=True), 20),
+    "qos 0, plugin client to socket in batches": (lambda: _plugin(0, many=True, socket=True), 40),
     "qos 1, with codec": (lambda: _coded(1), 5),
     "qos 1, plugin client": (lambda: _plugin(1), 8),
+    "qos 1, plugin client in batches": (lambda: _plugin(1, many=True), 8),
     "connect": (connect, 1),
 }
 """Maps each case to a function and a number of steps.

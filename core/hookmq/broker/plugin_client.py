@@ -5,11 +5,13 @@ from inspect import CO_COROUTINE, iscoroutinefunction
 from typing import Any, Final
 
 from hookmq.broker.connection_state import Phase
+from hookmq.broker.plugin_batch import Batch
 from hookmq.broker.plugin_connection import PluginConnection
 from hookmq.broker.plugin_delivery import EACH, PluginDelivery
 from hookmq.broker.plugin_mailbox import Done, Waiting
 from hookmq.hooks.recursion import DEPTH
 from hookmq.model.client import ClientInfo
+from hookmq.model.errors import PluginError
 from hookmq.model.events import Direction, DisconnectReason, DropReason
 from hookmq.mqtt.encoder import publish_size
 from hookmq.mqtt.errors import ProtocolError
@@ -22,6 +24,7 @@ from hookmq.mqtt.topics import validate_topic
 
 _EMPTY: Final = EMPTY
 _SUCCESS: Final = ReasonCode.SUCCESS
+_ONE_CALLBACK: Final = "on_message and on_messages exclude each other"
 _HEADER: Final = 16
 """An upper bound on the size in bytes of a PUBLISH without properties, topic and payload."""
 
@@ -102,7 +105,27 @@ class PluginClient:
             raise connection.error("on_message must not be `async def`: use messages() instead")
         if call is not None and not callable(call):
             raise connection.error(_not_callable("on_message", call))
+        if call is not None and connection.on_messages is not None:
+            raise connection.error(_ONE_CALLBACK)
         connection.on_message = call
+        connection.schedule()
+
+    @property
+    def on_messages(self) -> Callable[[list[Any]], None] | None:
+        """The function that is called with all messages of a turn."""
+        return self._connection.on_messages
+
+    @on_messages.setter
+    def on_messages(self, call: Any) -> None:
+        connection = self._connection
+        connection.only_on_loop("on_messages")
+        if iscoroutinefunction(call):
+            raise connection.error("on_messages must not be `async def`: use messages() instead")
+        if call is not None and not callable(call):
+            raise connection.error(_not_callable("on_messages", call))
+        if call is not None and connection.on_message is not None:
+            raise connection.error(_ONE_CALLBACK)
+        connection.on_messages = call
         connection.schedule()
 
     @property
@@ -183,15 +206,71 @@ class PluginClient:
             )
         depth = DEPTH.get() + 1
         if depth > connection.state.settings.broker.publish_depth:
-            # This limit ends loops of plugins that respond to each other's messages.
-            connection.state.dropped(
-                None, connection.client, DropReason.DEPTH, Direction.IN, connection.plugin
-            )
-            raise connection.error("plugins publish in response to each other in a loop")
+            raise self._too_deep()
         connection.pending_bytes += size
         connection.pending.append((topic, payload, qos, retain, properties, done, depth))
         if not connection.scheduled:
             connection.schedule()
+
+    def publish_many(self, messages: Any) -> Awaitable[list[ReasonCode]]:
+        """Publish messages in order and return an awaitable for their reason codes."""
+        connection = self._open("publish_many()")
+        batch = Batch(connection.state.runtime.promise(), self._depth())
+        topics, payloads, levels = batch.topics, batch.payloads, batch.levels
+        most_qos: int = connection.offered.max_qos
+        known: object = None
+        room = 0
+        size = 0
+        try:
+            iterator = iter(messages)
+        except TypeError:
+            raise connection.error(
+                f"cannot publish: the messages are {type(messages).__name__}, not iterable"
+            ) from None
+        for item in iterator:
+            if type(item) is not tuple or not 2 <= len(item) <= 5:
+                raise self._wrong(len(topics), "expected a tuple of 2 to 5 items")
+            fields: tuple[Any, ...] = item
+            topic, payload = fields[0], fields[1]
+            given = len(fields)
+            qos = fields[2] if given > 2 else 0
+            if (
+                topic is not known
+                or type(payload) is not bytes
+                or len(payload) > room
+                or type(qos) is not int
+                or not 0 <= qos <= most_qos
+                or given > 3
+            ):
+                retain = fields[3] if given > 3 else False
+                properties = fields[4] if given > 4 else _EMPTY
+                try:
+                    properties = self._check(topic, payload, qos, retain, properties)
+                except PluginError as error:
+                    raise self._wrong(len(topics), error.message) from None
+                if retain or properties is not _EMPTY:
+                    batch.special[len(topics)] = (retain, properties)
+                known = topic
+                room = connection.limits.max_packet_size - 4 * len(topic) - _HEADER
+            size += len(payload) + len(topic) + EACH
+            topics.append(topic)
+            payloads.append(payload)
+            levels.append(qos)
+        if (
+            (connection.pending or len(topics) > 1)
+            and connection.pending_bytes + size
+            > connection.state.settings.broker.max_held_inbound_bytes
+        ):
+            raise connection.error(
+                f"{connection.pending_bytes + size} bytes would wait to be published, more than "
+                "broker.max_held_inbound_bytes: publish fewer at once, or await earlier ones"
+            )
+        self._open("publish_many()")  # the iterable may have ended the client
+        batch.close()
+        connection.pending_bytes += size
+        connection.pending.append(batch)
+        connection.schedule()
+        return batch.promise
 
     def subscribe(
         self,
@@ -254,8 +333,8 @@ class PluginClient:
         """Return an iterator over the messages."""
         connection = self._connection
         connection.only_on_loop("messages()")
-        if connection.on_message is not None:
-            raise connection.error("messages() and on_message exclude each other")
+        if connection.on_message is not None or connection.on_messages is not None:
+            raise connection.error("messages() and on_message or on_messages exclude each other")
         return Messages(connection)
 
     def pause(self) -> None:
@@ -302,6 +381,25 @@ class PluginClient:
         if connection.phase is not Phase.OPEN or connection.leaving:
             raise connection.ended()
         return connection
+
+    def _depth(self) -> int:
+        """Return the depth of recursion of a message that is published now. Raise PluginError if it is too deep."""
+        depth = DEPTH.get() + 1
+        if depth > self._connection.state.settings.broker.publish_depth:
+            raise self._too_deep()
+        return depth
+
+    def _too_deep(self) -> PluginError:
+        # This limit ends loops of plugins that respond to each other's messages.
+        connection = self._connection
+        connection.state.dropped(
+            None, connection.client, DropReason.DEPTH, Direction.IN, connection.plugin
+        )
+        return connection.error("plugins publish in response to each other in a loop")
+
+    def _wrong(self, index: int, text: str) -> PluginError:
+        """Return the error for an invalid message of a batch."""
+        return self._connection.error(f"messages[{index}]: {text}; no message was published")
 
     def _check_type(self, what: str, name: str, given: object, kind: type) -> None:
         if not isinstance(given, kind):

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from hookmq.broker.batch_forwarding import forward_run
 from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.fast_path import forward_raw
 from hookmq.broker.plain_receivers import forward_payload
+from hookmq.broker.plugin_batch import Batch, BatchPart
 from hookmq.broker.plugin_delivery import EACH
 from hookmq.broker.plugin_mailbox import Done, PluginMailbox
 from hookmq.broker.publish.fan_out import publish
@@ -50,6 +52,8 @@ _EMPTY: Final = EMPTY
 _READ_WORK: Final = 256
 """Maximum number of steps (`BrokerState.work`) that the client's packets may cause in one turn."""
 _PUBACK: Final = PacketType.PUBACK
+_SUCCESS: Final = ReasonCode.SUCCESS
+_NO_MATCH: Final = ReasonCode.NO_MATCHING_SUBSCRIBERS
 
 
 Publishing = tuple[str, bytes, int, bool, Properties, Done | None, int]
@@ -80,7 +84,7 @@ class PluginConnection(PluginMailbox):
         """The verdict with which the plugin itself accepts the client; None if `on_connect` decides."""
         self.present = False
         """The Session Present flag of CONNACK."""
-        self.pending: deque[Publishing | Subscribe | Unsubscribe | Disconnect] = deque()
+        self.pending: deque[Publishing | Batch | Subscribe | Unsubscribe | Disconnect] = deque()
         """The client's packets that are waiting for the next turn, for a decision, or for Receive Maximum."""
         self.pending_bytes = 0
         self.owed: dict[int, Done | None] = {}
@@ -206,8 +210,11 @@ class PluginConnection(PluginMailbox):
         self.over = DisconnectReason(reason.code, reason.by, will, reason.error)
         self.lost = [done for done in self.owed.values() if done is not None]
         for one in self.pending:
-            if isinstance(one, tuple) and one[5] is not None:
-                self.lost.append(one[5])
+            if isinstance(one, tuple):
+                if one[5] is not None:
+                    self.lost.append(one[5])
+            elif isinstance(one, Batch):
+                one.abandon()
         self.pending.clear()
         self.owed.clear()
         if reason.by is EndedBy.CLIENT:
@@ -220,7 +227,11 @@ class PluginConnection(PluginMailbox):
         self.scheduled = False
         while self.pending and self._may_read():
             first = self.pending[0]
-            depth = first[6] if isinstance(first, tuple) else 1
+            depth = 1
+            if isinstance(first, tuple):
+                depth = first[6]
+            elif isinstance(first, Batch):
+                depth = first.depth
             if not at_depth(depth, self._guarded_read, depth):
                 break
         if self.results or self.lost:
@@ -263,6 +274,14 @@ class PluginConnection(PluginMailbox):
                 self.schedule()
                 return False
             one = pending[0]
+            if isinstance(one, Batch):
+                if one.depth != depth:
+                    return True
+                if not self._take_batch(one, enough):
+                    return False
+                if pending and pending[0] is one:  # a hook may have ended the client
+                    pending.popleft()
+                continue
             state.work += 1
             if not isinstance(one, tuple):
                 pending.popleft()
@@ -274,15 +293,63 @@ class PluginConnection(PluginMailbox):
             if one[2] and self._window_is_full():
                 return False  # `release` continues
             pending.popleft()
-            self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
-            try:
-                forwarded = self._forward(one)
-            except Exception:
-                self.number(one[5])  # so that the end of the connection reaches the plugin
-                raise
-            if not forwarded:
-                self._take_publish(one)
+            self._publish_one(one)
         return False
+
+    def _publish_one(self, one: Publishing) -> None:
+        self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
+        try:
+            forwarded = self._forward(one)
+        except Exception:
+            self.number(one[5])  # so that the end of the connection reaches the plugin
+            raise
+        if not forwarded:
+            self._take_publish(one)
+
+    def _take_batch(self, batch: Batch, enough: int) -> bool:
+        """Publish the messages of `batch`, until `BrokerState.work` exceeds `enough` or a message must wait. Return
+        whether all have been handed on.
+        """
+        state = self.state
+        topics, payloads = batch.topics, batch.payloads
+        count = len(topics)
+        while batch.at < count:
+            if not self._may_read():
+                return False
+            if state.work > enough:
+                self.schedule()
+                return False
+            at = batch.at
+            topic, qos = topics[at], batch.levels[at]
+            cached = self.memo.get(topic)
+            if (
+                cached is not None
+                and cached.raw_forwardable
+                and cached.header == 0x30 | qos << 1
+                and not cached.told
+                and cached.publish_limit is None
+                and cached.route.valid
+                and not cached.route.bounded
+                and not (qos and self.answers)
+                and at not in batch.special
+                and self.shortcuts
+            ):
+                matched = cached.route.matched
+                end = forward_run(self, cached, batch, enough)
+                for index in range(at, end):
+                    self.pending_bytes -= len(topics[index]) + len(payloads[index]) + EACH
+                batch.at = end
+                batch.settle(at, end, _SUCCESS if matched else _NO_MATCH)
+                continue
+            if qos and self._window_is_full():
+                return False  # `release` continues
+            batch.at = at + 1
+            state.work += 1
+            retain, properties = batch.special_of(at)
+            part = BatchPart(batch, at)
+            self._publish_one((topic, payloads[at], qos, retain, properties, part, batch.depth))
+        batch.finish()
+        return True
 
     def _window_is_full(self) -> bool:
         received = self.session.received if self.session is not None else None

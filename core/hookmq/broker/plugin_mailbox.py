@@ -12,6 +12,7 @@ from typing import Any, Final
 from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged
+from hookmq.broker.plugin_batch import BatchPart
 from hookmq.broker.plugin_delivery import EACH, PluginDelivery
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import KeptState
@@ -59,7 +60,7 @@ class Waiting:
         self.promise = promise
 
 
-Done = Callable[[ReasonCode], None] | Waiting
+Done = Callable[[ReasonCode], None] | Waiting | BatchPart
 
 
 class PluginMailbox(ClientConnection):
@@ -68,8 +69,8 @@ class PluginMailbox(ClientConnection):
     """
 
     __slots__ = (
-        "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_over", "over", "owner", "plugin", "reader",
-        "results", "scheduled", "stopped",
+        "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_messages", "on_over", "over", "owner",
+        "plugin", "reader", "results", "scheduled", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +95,7 @@ class PluginMailbox(ClientConnection):
         self.lost: list[Done] = []
         """The callbacks that were still awaiting a reason code when the connection ended."""
         self.on_message: Callable[[Any], None] | None = None
+        self.on_messages: Callable[[list[Any]], None] | None = None
         self.on_over: Callable[[DisconnectReason], None] | None = None
         self.over: DisconnectReason | None = None
         """How the connection ended."""
@@ -178,13 +180,17 @@ class PluginMailbox(ClientConnection):
         """Pass the reason codes to the functions waiting for them."""
         results, self.results = self.results, []
         for done, code in results:
-            if not isinstance(done, Waiting):
+            if isinstance(done, BatchPart):
+                done.settle(code)
+            elif not isinstance(done, Waiting):
                 self._call("done", partial(done, code))
             elif not done.promise.done():  # else the caller has stopped waiting
                 done.promise.set_result(code)
         lost, self.lost = self.lost, []
         for done in lost:
-            if not isinstance(done, Waiting):
+            if isinstance(done, BatchPart):
+                done.settle(ReasonCode.UNSPECIFIED_ERROR)
+            elif not isinstance(done, Waiting):
                 self._call("done", partial(done, ReasonCode.UNSPECIFIED_ERROR))
             elif not done.promise.done():
                 done.promise.set_exception(self.ended())
@@ -199,6 +205,13 @@ class PluginMailbox(ClientConnection):
     def hand_out(self) -> None:
         """Pass messages to the plugin, within the limit for one turn."""
         inbox = self.inbox
+        many = self.on_messages
+        if many is not None and inbox and not self.stopped:
+            taken = [self.next() for _ in range(min(len(inbox), _HANDED_OUT))]
+            try:
+                many(taken)
+            except Exception as error:
+                self._blame("on_messages", error)
         left = _HANDED_OUT
         while inbox and not self.stopped:
             call = self.on_message
@@ -212,7 +225,7 @@ class PluginMailbox(ClientConnection):
                 self._blame("on_message", error)
         if self.reader is not None and inbox and not self.stopped:
             self._wake()
-        elif inbox and self.on_message is not None and not self.stopped:
+        elif inbox and not self.stopped and (self.on_message or self.on_messages) is not None:
             self.schedule()
 
     def next(self) -> PluginDelivery:

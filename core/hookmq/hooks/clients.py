@@ -1,6 +1,6 @@
 """Plugin clients: clients that a plugin opens in the broker's process, for devices that do not speak MQTT."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,6 +94,11 @@ class ClientHandle(Protocol):
     acknowledged.
     """
 
+    on_messages: Callable[[list[Delivery]], None] | None
+    """Called like `on_message`, but once for all messages of a turn, at most 256. This costs less. Acknowledge each of
+    them. If it raises an exception, the failure is logged. Set `on_message` or `on_messages`, not both.
+    """
+
     on_end: Callable[[DisconnectReason], None] | None
     """Called once when the client has ended. If the client has already ended when this is set, it is called at once."""
 
@@ -141,6 +146,26 @@ class ClientHandle(Protocol):
     ) -> None:
         """Publish like `publish`, but without an awaitable, which costs less. `done` is called with the reason code in
         a later turn, or with UNSPECIFIED_ERROR if the client ends first. Raises PluginError like `publish`.
+        """
+
+    def publish_many(
+        self,
+        messages: Iterable[
+            tuple[str, bytes]
+            | tuple[str, bytes, int]
+            | tuple[str, bytes, int, bool]
+            | tuple[str, bytes, int, bool, Properties]
+        ],
+    ) -> Awaitable[list[ReasonCode]]:
+        """Publish many messages in order, which costs less than a call for each. Each is a tuple of the arguments of
+        `publish`: topic, payload, and optionally QoS, retain and properties.
+
+        The result has a reason code for each message, in order, once all codes are available. Each means the same as
+        the result of `publish`. If the client ends first, messages without an acknowledgement have UNSPECIFIED_ERROR:
+        they may or may not have been published. Awaiting does not raise an error.
+
+        All messages are checked before the first is published. PluginError names the index of an invalid message; in
+        this case, and if ``broker.max_held_inbound_bytes`` would be exceeded, no message was published.
         """
 
     def subscribe(

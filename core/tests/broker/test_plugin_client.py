@@ -21,7 +21,7 @@ from hookmq.plugin import (
     ReasonCode,
 )
 from hookmq.server.asyncio_runtime import AsyncioRuntime
-from hookmq_testing import Harness, HookRecorder
+from hookmq_testing import DurableStore, Harness, HookRecorder, SlowStore
 
 Make = Callable[..., Harness]
 
@@ -488,3 +488,130 @@ def test_a_coroutine_function_cannot_receive_messages(harness: Harness) -> None:
 
     with pytest.raises(PluginError, match="on_message must not be"):
         client.on_message = receive  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("fields", "text"), WRONG)
+def test_a_batch_with_an_invalid_message_publishes_nothing(
+    harness: Harness, fields: dict[str, Any], text: str
+) -> None:
+    client = connect(harness)
+    watcher = harness.connect("watcher")
+    watcher.subscribe("#", 2)
+    good: dict[str, Any] = {
+        "topic": "a", "payload": b"x", "qos": 0, "retain": False, "properties": Properties(),
+    }  # fmt: skip
+    with pytest.raises(PluginError, match=text) as error:
+        client.publish_many([("a", b"1"), ("a", b"2"), tuple((good | fields).values())])
+    assert error.value.message.startswith("messages[2]: cannot publish: ")
+    assert error.value.message.endswith("; no message was published")
+    harness.settle()
+    assert watcher.messages == []
+    assert harness.clock.run(client.publish_many([("a", b"next")])) == [ReasonCode.SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (5, "cannot publish: the messages are int, not iterable"),
+        (["a"], "messages\\[0\\]: expected a tuple of 2 to 5 items"),
+        ([("a", b""), ("a",)], "messages\\[1\\]: expected a tuple"),
+        ([("a", b"", 0, False, Properties(), 1)], "messages\\[0\\]: expected a tuple"),
+    ],
+)
+def test_a_batch_is_an_iterable_of_tuples(harness: Harness, messages: Any, text: str) -> None:
+    with pytest.raises(PluginError, match=text):
+        connect(harness).publish_many(messages)
+
+
+def test_an_empty_batch(harness: Harness) -> None:
+    assert harness.clock.run(connect(harness).publish_many([])) == []
+
+
+def test_a_batch_counts_against_the_bytes_that_may_wait(
+    broker_harness: Make, recorder: HookRecorder
+) -> None:
+    harness = broker_harness([recorder], config={"broker": {"max_held_inbound_bytes": 2000}})
+    client = connect(harness)
+    with pytest.raises(PluginError, match="max_held_inbound_bytes: publish fewer"):
+        client.publish_many([("a", bytes(100))] * 20)
+    for _ in range(20):
+        assert harness.clock.run(client.publish_many([("a", bytes(100))] * 10)) == [16] * 10
+
+
+def test_a_batch_of_a_client_that_ends(broker_harness: Make, recorder: HookRecorder) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness([recorder], store=store)
+    sleeper = harness.connect("sleeper", session_expiry_interval=60)
+    sleeper.subscribe("a", 1)
+    sleeper.drop()
+    client = connect(harness, receive_maximum=65535)
+    ends: list[Any] = []
+    store.slow = True
+    harness.clock.spawn(
+        client.publish_many([("b", b""), ("a", b"", 1), ("a", b"", 1)]),
+        lambda *end: ends.append(end),
+    )
+    harness.settle()
+    assert ends == []
+    harness.handle("gw").disconnect("c")
+    harness.settle()
+    lost = ReasonCode.UNSPECIFIED_ERROR
+    assert ends == [([ReasonCode.NO_MATCHING_SUBSCRIBERS, lost, lost], None)]
+    with pytest.raises(PluginError, match="has ended"):
+        client.publish_many([("a", b"")])
+    store.finish()
+    store.slow = False
+
+
+def test_an_iterable_may_end_the_client(harness: Harness) -> None:
+    client = connect(harness)
+
+    def messages() -> Any:
+        yield "a", b""
+        client.disconnect()
+
+    with pytest.raises(PluginError, match="has ended"):
+        client.publish_many(messages())
+
+
+def test_all_messages_of_a_turn_are_one_call(harness: Harness) -> None:
+    client, other = connect(harness), connect(harness, "other")
+    harness.clock.run(other.subscribe("a", 1))
+    calls: list[list[bytes]] = []
+
+    def take(deliveries: list[Delivery]) -> None:
+        calls.append([one.message.payload for one in deliveries])
+        for one in deliveries:
+            one.acknowledge()
+        if len(calls) == 1:
+            raise ValueError("broken")  # logged; the next messages arrive
+
+    other.on_messages = take
+    assert other.on_messages is take
+    for _ in range(2):
+        harness.clock.run(client.publish_many([("a", b"%d" % n, n % 2) for n in range(9)]))
+        harness.settle()
+    assert calls == [[b"%d" % n for n in range(9)]] * 2
+    other.on_messages = None
+    harness.clock.run(client.publish_many([("a", b"later")] * 300))
+    harness.settle()
+    other.on_messages = take
+    harness.settle()
+    assert [len(one) for one in calls[2:]] == [256, 44]
+
+
+def test_there_is_one_callback_for_messages(harness: Harness) -> None:
+    client = connect(harness)
+    with pytest.raises(PluginError, match="on_messages is int, not a function"):
+        client.on_messages = 5  # type: ignore[assignment]
+    with pytest.raises(PluginError, match="on_messages must not be `async def`"):
+        client.on_messages = _never  # type: ignore[assignment]
+    client.on_messages = print
+    with pytest.raises(PluginError, match="exclude each other"):
+        client.on_message = print
+    with pytest.raises(PluginError, match="exclude each other"):
+        client.messages()
+    client.on_messages = None
+    client.on_message = print
+    with pytest.raises(PluginError, match="exclude each other"):
+        client.on_messages = print

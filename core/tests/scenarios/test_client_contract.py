@@ -1,7 +1,7 @@
-"""Test the guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers both kinds of
-client, and pairs of clients of different kinds.
+"""Test the guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers all kinds of
+client, and pairs of clients of different kinds. A plugin's client sends and receives messages one by one or in batches.
 
-`SocketSide` and `PluginSide` have the same methods. A test names the kinds of client that it runs
+`SocketSide`, `PluginSide` and `BatchSide` have the same methods. A test names the kinds of client that it runs
 with.
 """
 
@@ -35,8 +35,8 @@ from hookmq.session.session import ConnectionView
 from hookmq_testing import DurableStore, Harness, HookRecorder, MemoryClient, SlowStore
 from hookmq_testing import will as will_fields
 
-KINDS = ("socket", "plugin")
-PAIRS = list(product(KINDS, KINDS))
+KINDS = ("socket", "plugin", "batch")
+PAIRS = [*product(("socket", "plugin"), repeat=2), ("batch", "socket"), ("batch", "batch")]
 Make = Callable[..., Harness]
 
 
@@ -156,8 +156,11 @@ class PluginSide:
         self._got: list[Got] = []
         self._waiting: list[Delivery] = []
         self._ended: list[int] = []
-        handle.on_message = self._take
+        self._receive()
         handle.on_end = lambda reason: self._ended.append(reason.code)
+
+    def _receive(self) -> None:
+        self.handle.on_message = self._take
 
     def _take(self, one: Delivery) -> None:
         message = one.message
@@ -220,6 +223,32 @@ class PluginSide:
         self.harness.settle()
 
 
+class BatchSide(PluginSide):
+    """A plugin's client that sends and receives batches."""
+
+    def _receive(self) -> None:
+        self.handle.on_messages = self._take_all
+
+    def _take_all(self, deliveries: list[Delivery]) -> None:
+        for one in deliveries:
+            self._take(one)
+
+    def publish(
+        self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False, **more: Any
+    ) -> None:
+        message = (topic, payload, qos, retain, Properties(**more))
+        short = (topic, payload) if not qos else (topic, payload, qos)
+        codes = self.handle.publish_many([message if retain or more else short])
+
+        def done(result: Any, error: BaseException | None) -> None:
+            assert error is None
+            if qos:
+                self._codes.extend(result)
+
+        self.harness.clock.spawn(codes, done)
+        self.harness.settle()
+
+
 def connection_of(harness: Harness, client_id: str) -> ConnectionView:
     connection = harness.broker.sessions[client_id].connection
     assert connection is not None
@@ -268,7 +297,8 @@ def connect(
         handle = harness.clock.run(harness.handle("gateway").connect(request))
     except ConnectRefused as error:
         raise Refused(error.code) from error
-    return PluginSide(harness, handle, auto_ack)
+    side = BatchSide if kind == "batch" else PluginSide
+    return side(harness, handle, auto_ack)
 
 
 @pytest.fixture

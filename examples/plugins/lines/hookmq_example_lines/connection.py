@@ -185,7 +185,7 @@ class LineConnection(asyncio.Protocol):
         except ConnectRefused as refused:
             self._answer(f"ERR 0x{refused.code:02X} {refused.reason or refused.code.text}")
             return
-        client.on_message = self._message
+        client.on_messages = self._messages
         client.on_end = self._ended
         self._client = client
         if not self._writable:
@@ -204,18 +204,23 @@ class LineConnection(asyncio.Protocol):
         if self._lines and self._unanswered < MAX_UNANSWERED // 2:
             self._work()
 
-    def _message(self, delivery: Delivery) -> None:
-        message = delivery.message
-        if b"\n" not in message.payload:
-            self._write(b"MSG %b %b\n" % (message.topic.encode(), message.payload))
-            if self._writable:
+    def _messages(self, deliveries: list[Delivery]) -> None:
+        lines: list[bytes] = []
+        written: list[Delivery] = []
+        for delivery in deliveries:
+            message = delivery.message
+            if b"\n" in message.payload:  # this protocol cannot express it
+                delivery.acknowledge(ReasonCode.PAYLOAD_FORMAT_INVALID)
+                continue
+            lines.append(b"MSG %b %b\n" % (message.topic.encode(), message.payload))
+            written.append(delivery)
+        if lines:
+            self._write(b"".join(lines))
+        if self._writable:
+            for delivery in written:
                 delivery.acknowledge()
-            else:  # the system did not take the whole line: `resume_writing` acknowledges it
-                self._unread.append(delivery)
-        else:
-            delivery.acknowledge(
-                ReasonCode.PAYLOAD_FORMAT_INVALID
-            )  # this protocol cannot express it
+        else:  # the system did not take all lines: `resume_writing` acknowledges them
+            self._unread += written
 
     def _ended(self, reason: DisconnectReason) -> None:
         self._answer(f"ERR 0x{reason.code:02X} {reason.error or reason.code.text}")

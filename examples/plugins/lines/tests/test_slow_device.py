@@ -59,7 +59,7 @@ class Client:
 
     connected = True
     paused = False
-    on_message: Callable[[Delivery], None]
+    on_messages: Callable[[list[Delivery]], None]
     on_end: Callable[[DisconnectReason], None]
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Client:
             self.acknowledged.append(payload)
 
         delivery = SimpleNamespace(message=Message("m", payload, 1), acknowledge=acknowledge)
-        self.on_message(cast(Delivery, delivery))
+        self.on_messages([cast(Delivery, delivery)])
 
 
 Slow = tuple[Client, Wire, LineConnection]
