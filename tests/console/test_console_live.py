@@ -137,6 +137,15 @@ def test_a_long_client_id_does_not_widen_the_page(tab: Open, site: Operated) -> 
     assert not view.page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
 
 
+def test_a_broker_that_is_starting_is_asked_again(tab: Open) -> None:
+    view = tab(LOST).sign_in("viewer")
+    view.sees(view.page.locator(".tile").first)
+    view.page.route("**/api/v1/**", lambda route: route.fulfill(status=503, body="starting\n"))
+    view.says("The broker is starting. Trying again…")
+    view.page.unroute("**/api/v1/**")
+    view.says("The broker answers again.")
+
+
 def test_the_page_outlives_a_restart_of_the_broker(tab: Open, tmp_path: Path) -> None:
     with operated(tmp_path) as first:
         ports = dict(first.served.ports)

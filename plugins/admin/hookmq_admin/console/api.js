@@ -7,9 +7,10 @@ const MEANING = { 413: "this is larger than http.max_body of the listener" }; //
 let me = null;
 
 export class Refused extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, starting = false) {
     super(detail);
     this.status = status;
+    this.starting = starting; // the listener answered because the API cannot yet
   }
 }
 
@@ -52,7 +53,7 @@ export async function open(method, path, { query = {}, body, headers = {}, signa
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
   const name = problem.field ? `${problem.field}: ` : "";
-  throw new Refused(response.status, name + (problem.detail ?? MEANING[response.status] ?? `status ${response.status}`));
+  throw new Refused(response.status, name + (problem.detail ?? MEANING[response.status] ?? `status ${response.status}`), response.status === 503 && !problem.detail);
 }
 
 export async function ask(method, path, options) {

@@ -61,8 +61,11 @@ function context(signal, part, query) {
       } catch (error) {
         if (error.name === "AbortError" || signal.aborted) return false;
         if (error.status === 401) login("The token is wrong, expired or revoked.");
-        else if (error instanceof Refused) say(error.message, true);
-        else {
+        else if (error instanceof Refused && !error.starting) say(error.message, true);
+        else if (error.starting) {
+          say("The broker is starting. Trying again…", true);
+          unreachable = true;
+        } else {
           say(error instanceof TypeError && /fetch|network/i.test(error.message) ? "The broker does not answer. Trying again…" : cut(error.message, 300), true);
           unreachable = true;
         }
