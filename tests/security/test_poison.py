@@ -187,7 +187,7 @@ STEP = st.tuples(
 @given(st.lists(STEP, max_size=25))
 def test_two_senders(steps: list[Any]) -> None:
     """Two clients may send arbitrary packets at once, and reconnect after being disconnected,
-    without harm to subscribers.
+    without affecting subscribers.
     """
     with Harness() as harness:
         room = Room(harness)

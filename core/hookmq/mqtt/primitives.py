@@ -117,7 +117,7 @@ class Reader:
 
 
 def encode_varint(n: int) -> bytes:
-    """Encode `n` in as few bytes as possible [MQTT-1.5.5-1]. Raises ValueError if it is not in 0 to 268,435,455."""
+    """Encode `n` in as few bytes as possible [MQTT-1.5.5-1]. Raises ValueError if it is outside 0 to 268,435,455."""
     if 0 <= n < 128:
         return _ONE_BYTE[n]
     if n < 0 or n > MAX_VARINT:

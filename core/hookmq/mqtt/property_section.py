@@ -101,7 +101,7 @@ def read_properties(reader: Reader, where: In, max_user_properties: int) -> Prop
 
 def decode_section(data: bytes, where: In) -> Properties:
     """Decode a whole section that `encode_section` returned, including its length. Raises
-    ProtocolError like `read_properties`, and for bytes that follow the section.
+    ProtocolError in the same cases as `read_properties`, and if bytes follow the section.
     """
     reader = Reader(data)
     found = read_properties(reader, where, len(data))

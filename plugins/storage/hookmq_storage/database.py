@@ -268,7 +268,7 @@ def copy(
     progress: Callable[[int, int], None] | None = None,
     pages: int = -1,
 ) -> None:
-    """Copy a snapshot of the database to the file `target`. Other processes may write to the database meanwhile.
+    """Copy a snapshot of the database to the file `target`. Other processes may write to the database during the copy.
 
     `progress` is called with the number of copied pages and the total. The copy has a temporary name until it is
     complete and synced, so that no broker opens it too early. The copy gets a new identity when it is first opened.

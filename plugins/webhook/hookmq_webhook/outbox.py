@@ -145,7 +145,7 @@ class Outbox:
     def fill(self) -> float:
         """The fill level. The outbox is full at 1.0 and above.
 
-        Events that arrived remain on disk until their segment is removed. They do not count if no event is waiting.
+        Delivered events stay on disk until their segment is removed. They are not counted when no event is waiting.
         """
         waiting, bounds = self.waiting, self.bounds
         share = (self._added - self._written_to) / bounds.max_unwritten

@@ -32,8 +32,8 @@ class Checker:
         """Call `verify` in a thread and return its result. If a call with the same `key` is running, wait for that call
         instead.
 
-        A call that has not started is cancelled once nothing waits for it. Raises Busy, and the errors of
-        `verify`.
+        A call that has not started is cancelled once nothing is waiting for it. Raises Busy, and whatever
+        `verify` raises.
         """
         flight = self._flights.get(key)
         if flight is None:
