@@ -135,7 +135,7 @@ def test_it_reports_each_step_and_ends_every_process(shown: Shown) -> None:
     assert lines[0].startswith("The page of this demo: http://127.0.0.1:")
     assert lines[1] == "  ▸ The broker starts. This usually takes 2 s."
     assert lines.index("The fleet has stopped.") < lines.index("The pipeline has stopped.")
-    assert "The broker has stopped." in lines
+    assert "The broker has stopped." in lines, shown.said
     assert f"The tables are in {shown.folder}" in lines
 
 

@@ -161,7 +161,7 @@ def test_retention_follows_the_query_whose_name_the_manual_gives(
     with running(tmp_path, stream=stream) as broker:
 
         def first_offset() -> int:
-            command = [str(HOOKMQ), "spark", "streams", str(tmp_path / "streams"), "--json"]
+            command = [str(HOOKMQ), "spark", "status", str(tmp_path / "streams"), "--json"]
             told = subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
             return int(json.loads(told.stdout)["partitions"]["0"]["earliest"])
 

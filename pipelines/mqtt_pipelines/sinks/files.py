@@ -91,7 +91,7 @@ class FileBatches:
         parquet = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
         sink = jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
             spark._jsparkSession,
-            table.path,
+            absolute(spark, table.path),
             parquet,
             python.toSeq(names),
             python.toScalaMap(dict(table.options)),
@@ -100,6 +100,14 @@ class FileBatches:
         seen = counted._jdf.queryExecution().observedMetrics().get("written")
         rows = seen.get().getLong(0) if seen.isDefined() else 0
         return Written(int(rows), False, str(batch_id))
+
+
+def absolute(spark: SparkSession, folder: str) -> str:
+    """Return the folder's URI, as Spark derives it from a relative path."""
+    jvm: Any = spark.sparkContext._jvm
+    java: Any = spark.sparkContext._jsc
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    return str(path.getFileSystem(java.hadoopConfiguration()).makeQualified(path).toString())
 
 
 def latest(spark: SparkSession, folder: str) -> int:

@@ -134,7 +134,7 @@ def test_a_failed_handshake_is_in_the_file(attacked: dict[str, Any]) -> None:
 
 
 def test_the_stream_for_spark_has_the_events(attacked: dict[str, Any]) -> None:
-    words = [*HOOKMQ, "spark", "streams", "spark", "--json"]
+    words = [*HOOKMQ, "spark", "status", "spark", "--json"]
     done = subprocess.run(
         words, cwd=attacked["folder"], capture_output=True, text=True, timeout=WAIT, check=False
     )
