@@ -15,7 +15,6 @@ from hookmq.routing.route import Route
 
 # Compiled code reads a module's own constants directly, and imported ones by name.
 _EMPTY: Final = EMPTY
-_make_message: Final = make_message
 
 PublishedEvent = tuple[ClientInfo, Route, bytes, int, Properties, Message | None]
 """(publisher, route, payload, QoS, properties, message if it has already been created)."""
@@ -31,7 +30,7 @@ def client_message(
 ) -> Message:
     """Return the message for a PUBLISH without RETAIN that arrived from `client` at `now`."""
     interval = None if properties is _EMPTY else properties.message_expiry_interval
-    return _make_message(
+    return make_message(
         topic,
         payload,
         qos,
@@ -55,7 +54,7 @@ def arguments(
     for client, route, payload, qos, properties, message in events:
         if message is None:
             if properties is _EMPTY:
-                message = _make_message(
+                message = make_message(
                     route.topic, payload, qos, False, _EMPTY, client.client_id, "client", now, None
                 )
             else:

@@ -75,11 +75,12 @@ def test_numbers_of_one_decade_take_turns(
 def test_few_topics_fill_most_partitions(
     pattern: str, hundreds: int, first: int, count: int, step: int, partitions: int
 ) -> None:
-    """Numbers of the same hundred, in steps, are spread almost evenly."""
+    """Numbers of the same hundred, in steps, are spread almost evenly. At most, a partition has 2.5 topics too many: even
+    numbers of one decade are in the same one of two partitions."""
     numbers = range(first, min(100, first + count * step), step)
     topics = [pattern.format(hundreds * 100 + number) for number in numbers]
     found = spread(topics, partitions)
-    assert max(found) <= len(topics) / partitions + 2
+    assert max(found) <= len(topics) / partitions + 2.5
 
 
 def test_the_four_devices_that_filled_two_partitions() -> None:

@@ -44,6 +44,8 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("subscribe()", lambda broker: broker.subscribe("c", "t")),
     ("unsubscribe()", lambda broker: broker.unsubscribe("c", "answer")),
     ("purge_queue()", lambda broker: broker.purge_queue("c")),
+    ("deliveries()", lambda broker: broker.deliveries(lambda ended: None)),
+    ("append()", lambda broker: broker.append(None, Message("t", b""))),  # type: ignore[arg-type]
     ("observe()", lambda broker: broker.observe("on_dropped", True)),
     ("reload()", lambda broker: broker.reload()),
     ("clear_retained()", lambda broker: broker.clear_retained("#")),
