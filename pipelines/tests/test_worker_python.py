@@ -1,6 +1,7 @@
 """Test the choice of the workers' Python: one line with the remedy, before Spark starts."""
 
 import os
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -11,6 +12,15 @@ from mqtt_pipelines.settings import PipelineError
 from mqtt_pipelines.worker_python import VARIABLE, use_this_python
 
 
+def program(path: Path, script: str) -> Path:
+    """Make a program. Another process writes it: a child that another thread forks meanwhile would inherit our file,
+    and Linux does not run a file that is open for writing."""
+    source = path.with_suffix(".txt")
+    source.write_text(script)
+    subprocess.run(["install", "-m", "700", str(source), str(path)], check=True)
+    return path
+
+
 def test_without_the_variable_it_is_this_python() -> None:
     for environ in ({}, {VARIABLE: ""}):
         given: dict[str, str] = dict(environ)
@@ -19,9 +29,7 @@ def test_without_the_variable_it_is_this_python() -> None:
 
 
 def test_another_python_with_the_packages_may_be_used(tmp_path: Path) -> None:
-    link = tmp_path / "python"
-    link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    link.chmod(0o700)
+    link = program(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     given = {**os.environ, VARIABLE: str(link)}
     use_this_python(given)
     assert given[VARIABLE] == str(link)
@@ -30,10 +38,7 @@ def test_another_python_with_the_packages_may_be_used(tmp_path: Path) -> None:
 def bare(tmp_path: Path) -> Path:
     """Return a Python without the packages."""
     base = Path(sysconfig.get_config_var("BINDIR")) / f"python{sys.version_info[0]}"
-    made = tmp_path / "bare"
-    made.write_text(f'#!/bin/sh\nexec {base} -I -S "$@"\n')
-    made.chmod(0o700)
-    return made
+    return program(tmp_path / "bare", f'#!/bin/sh\nexec {base} -I -S "$@"\n')
 
 
 def test_a_python_without_the_packages_is_refused_in_one_line(
@@ -63,8 +68,7 @@ def test_a_python_without_the_packages_is_refused_in_one_line(
 def test_a_python_that_cannot_be_used(tmp_path: Path, script: str | None, reason: str) -> None:
     named = tmp_path / "python"
     if script is not None:
-        named.write_text(script)
-        named.chmod(0o700)
+        program(named, script)
     with pytest.raises(PipelineError) as refused:
         use_this_python({VARIABLE: str(named)})
     assert reason in str(refused.value)
