@@ -162,7 +162,7 @@ class Demo:
         raise Ended("The broker did not start." if not self.interrupts.count else "Interrupted.")
 
     def step(self) -> None:
-        """Read what is new, and report it. Raises Ended if a part has ended."""
+        """Report what the parts have printed and written since the last call. Raises Ended if a part has ended."""
         for part in self.parts:
             part.check()
         self.figures.told(self.fleet.lines())

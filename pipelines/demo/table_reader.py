@@ -101,7 +101,7 @@ class Tables:
         return self._tables[name].rows
 
     def read(self) -> None:
-        """Read what is new."""
+        """Read the rows that were added since the last call."""
         for name in ("bronze", "silver"):
             for written, table in self._tables[name].new("timestamp"):
                 micros = pc.cast(pc.cast(table["timestamp"], pa.timestamp("us", "UTC")), pa.int64())

@@ -155,7 +155,7 @@ class PacketReader(ClientConnection):
         freed = False
         continued = False
         # A run is a series of messages with equal topic and properties. `known` holds the shared bytes and `reach`
-        # their length, 0 if there is no run. `named` is the length of the topic with its own length bytes.
+        # their length, 0 if there is no run. `named` is the length of the topic plus its length field.
         known = b""
         reach = named = 0
         prior: CachedPublish | None = None
