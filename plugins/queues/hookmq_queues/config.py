@@ -10,6 +10,7 @@ from hookmq.plugin import ConfigError, Seconds, Size, setting
 
 from hookmq_queues.topics import PREFIX
 
+QueueType = Literal["classic"]
 OnFull = Literal["reject", "drop_oldest", "drop_newest"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of queues and groups. A queue's folder has the queue's name."""
@@ -27,6 +28,9 @@ class QueueConfig:
     groups: tuple[str, ...] = setting(
         (DEFAULT_GROUP,),
         "groups of consumers; each group gets every message. A subscription to $queue/NAME is one to the first group",
+    )
+    type: QueueType = setting(
+        "classic", "classic: each message is deleted when every group has settled it"
     )
     max_messages: int = setting(
         100_000, "number of unsettled messages at which the queue is full", minimum=1

@@ -13,7 +13,7 @@ from hookmq_queues.config import QueueConfig
 from hookmq_queues.consumers import Consumer, Consumers
 from hookmq_queues.group import Group
 from hookmq_queues.outgoing import outgoing
-from hookmq_queues.storage import QueueLog
+from hookmq_queues.storage import MessageLog
 
 RESERVE: Final = 1000
 """How many messages may be sent before the state is stored again."""
@@ -41,17 +41,18 @@ class Owner(Protocol):
 
 
 class Dispatcher:
-    """The consumers of one group, and what is sent to them."""
+    """The consumers of one group, and what is sent to them. Unless the state is `stored`, it ends with the process."""
 
     def __init__(
         self,
         name: str,
         config: QueueConfig,
-        log: QueueLog,
+        log: MessageLog,
         group: Group,
         broker: BrokerHandle,
         deliveries: DirectDeliveries,
         owner: Owner,
+        stored: bool = True,
     ) -> None:
         self.name = name
         self.queue = config.name
@@ -62,6 +63,7 @@ class Dispatcher:
         self._broker = broker
         self._deliveries = deliveries
         self._owner = owner
+        self._stored = stored
         self._key = state_key(config.name, name)
         self._reserved = group.next
         """Messages from this offset on must not be sent before the state is stored again."""
@@ -129,7 +131,7 @@ class Dispatcher:
         if offset == group.next:
             if len(group.unsettled) >= self._config.max_unacknowledged:
                 return False
-            if offset >= self._reserved:
+            if offset >= self._reserved and self._stored:
                 self._dirty = True
                 return False
         message = log.get(offset)
@@ -163,6 +165,8 @@ class Dispatcher:
         if not self._owner.bury(message, self.name, offset, count):
             return False
         self._settle(offset)
+        if not self._stored:
+            return True
         try:
             self._broker.state.put(self._key, self.group.encode(self.group.next + RESERVE))
         except PluginError as error:  # it may become a dead letter twice
@@ -246,6 +250,8 @@ class Dispatcher:
         if self._saving or self._closed:
             return
         self._dirty = False
+        if not self._stored:
+            return
         self._saving = True
         reserved = self.group.next + RESERVE
         try:

@@ -26,6 +26,7 @@ from hookmq_queues.consumers import Consumer
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.metrics import register
 from hookmq_queues.queue import Queue
+from hookmq_queues.queue_types import make_queue
 from hookmq_queues.topics import PREFIX, queue_of, rest_of
 
 
@@ -60,7 +61,7 @@ class QueuesPlugin(Plugin):
         """Return a journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
         self._check_folders()
         self.queues = {
-            one.name: Queue(
+            one.name: make_queue(
                 one,
                 self.config.path,
                 broker,
@@ -93,6 +94,7 @@ class QueuesPlugin(Plugin):
         known = {
             state_key(one.config.name, group)
             for one in self.queues.values()
+            if one.stored
             for group in one.config.groups
         }
         cursor, more = "", True
@@ -111,6 +113,8 @@ class QueuesPlugin(Plugin):
             one.log.quiet()
             for dispatcher in one.dispatchers.values():
                 state = dispatcher.close()
+                if not one.stored:
+                    continue
                 try:
                     await broker.state.put(state_key(one.config.name, dispatcher.name), state)
                 except PluginError as error:

@@ -11,7 +11,7 @@ from hookmq_queues.config import QueueConfig
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.group import Group
 from hookmq_queues.outgoing import dead_letter
-from hookmq_queues.storage import QueueLog
+from hookmq_queues.storage import MessageLog, QueueLog
 
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
@@ -20,8 +20,19 @@ RESULTS = (
 """What can happen to a message, for the metrics."""
 
 
+class SeekError(Exception):
+    """A group cannot be moved to a position. The text tells users why."""
+
+
 class Queue:
-    """A queue. Create it before the store is loaded, because its log is a journal, and `open` it afterwards."""
+    """A queue of the type `classic`. The other types are subclasses, and `hookmq_queues.queue_types.make_queue` chooses
+    among them.
+
+    Create it before the store is loaded, because its log is a journal, and `open` it afterwards.
+    """
+
+    stored = True
+    """Whether the state of the groups is stored."""
 
     def __init__(
         self,
@@ -33,7 +44,7 @@ class Queue:
         dead_letters: Callable[[str], "Queue"],
     ) -> None:
         self.config = config
-        self.log = QueueLog(config, path, broker.runtime, sync, plugin)
+        self.log = self._make_log(path, broker, sync, plugin)
         self.log.is_full = self._is_refused
         self.log.is_dropped = self._is_dropped
         self.log.on_appended = self._appended
@@ -45,11 +56,17 @@ class Queue:
         self._dead_letters = dead_letters
         self._fill = Fill(self._report_fill)
 
+    def _make_log(
+        self, path: Path, broker: BrokerHandle, sync: bool, plugin: str
+    ) -> MessageLog:  # fmt: skip
+        return QueueLog(self.config, path, broker.runtime, sync, plugin)
+
     def open(self, deliveries: DirectDeliveries) -> None:
         """Load the groups. Raises StoreError if the state of one is damaged."""
         log = self.log
         for name in self.config.groups:
-            stored = self._broker.state.get(state_key(self.config.name, name))
+            key = state_key(self.config.name, name)
+            stored = self._broker.state.get(key) if self.stored else None
             if stored is None:
                 group = Group(log.earliest)
             else:
@@ -61,12 +78,23 @@ class Queue:
                         f"its state: hookmq storage state FOLDER --delete queues"
                     ) from error
             self.dispatchers[name] = Dispatcher(
-                name, self.config, log, group, self._broker, deliveries, self
+                name, self.config, log, group, self._broker, deliveries, self, self.stored
             )
         log.settle(self.floor)
         self._enforce()
         for one in self.dispatchers.values():
             one.schedule()  # a message may have reached its delivery limit
+
+    async def seek(self, group: str, position: str) -> int:
+        """Move a group to `position`, so that it gets the messages from there on, and return the offset. The new state
+        is stored when this returns.
+
+        `position` is ``first``, ``last``, ``next``, an offset, a time as ISO 8601 with a UTC offset, or ``@`` and epoch
+        seconds. Raises SeekError if the queue has no such group or position, or is not a stream.
+        """
+        raise SeekError(
+            f"the queue {self.config.name} is not a stream: settled messages are deleted"
+        )
 
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""

@@ -1,4 +1,4 @@
-"""The messages of one queue: a journal that stores them in a segmented log, and reads them by offset.
+"""The messages of one queue: a journal that stores them, and returns them by offset.
 
 The broker appends each message that the queue wants to the batch of its turn. The publisher is acknowledged once the
 log and the store have committed that batch. Messages get their offsets in this order, and consumers see them only then.
@@ -30,25 +30,17 @@ _STEP: Final = 256
 """Maximum number of messages whose size is remembered as one sum."""
 
 
-class QueueLog:
-    """The messages of a queue; implements `Journal`, `Bounded`, `Readable` and `Diverting` of `hookmq.storage_api`.
+class MessageLog:
+    """The messages of a queue in memory; implements `Journal`, `Bounded`, `Readable` and `Diverting` of
+    `hookmq.storage_api`. Each type of queue has a subclass, which decides where messages are kept.
 
     `on_appended` is called for each message that was stored, `on_committed` when messages become visible. `is_full`
     returns whether a message must be refused, and `is_dropped` whether it is dropped instead.
     """
 
-    def __init__(
-        self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
-    ) -> None:  # fmt: skip
+    def __init__(self, config: QueueConfig, runtime: Runtime, plugin: str = "queues") -> None:
         self.config = config
         self.name = f"{plugin}: queue {config.name}"
-        self.log = SegmentLog(
-            path / config.name,
-            runtime.run_blocking,
-            segment_size=max(1 << 16, min(64 << 20, config.max_bytes // 8)),
-            sync=sync,
-            verify=False,
-        )
         self.is_full: Callable[[], bool] = lambda: False
         self.is_dropped: Callable[[], bool] = lambda: False
         self.on_appended: Callable[[], None] = lambda: None
@@ -62,16 +54,12 @@ class QueueLog:
         self._runtime = runtime
         self._filters = [compile_filter(one) for one in config.bindings]
         self._own = PREFIX + config.name
-        self._batches: list[tuple[CommitId, list[Message]]] = []
         self._cache: dict[int, tuple[Message, int]] = {}
         """The messages in memory by offset, with their sizes."""
         self._cached = 0
         self._sizes: deque[tuple[int, int]] = deque()
         """(end, bytes): the sizes of consecutive messages, each up to the offset `end`."""
         self._steps = 0
-        self._committed: deque[tuple[int, int]] = deque()
-        self._reading = False
-        self._trimming = False
         self._closed = False
 
     # Journal ---------------------------------------------------------------------------------------------------------
@@ -95,6 +83,90 @@ class QueueLog:
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message to the batch of `commit`, unless a full queue drops new messages."""
+        raise NotImplementedError
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Make the messages of the batch as durable as this log can."""
+        raise NotImplementedError
+
+    def committed(self, commit: CommitId) -> None:
+        """Make the messages of `commit` visible to consumers."""
+        raise NotImplementedError
+
+    def recover(self, last: CommitId) -> None:
+        """Prepare for the first message. This call may block. Raises StoreError."""
+        raise NotImplementedError
+
+    def _add_size(self, size: int) -> None:
+        """Count the message before `end`."""
+        self.bytes += size
+        sizes = self._sizes
+        if self._steps % _STEP and sizes:
+            size += sizes.pop()[1]
+        sizes.append((self.end, size))
+        self._steps += 1
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def earliest(self) -> int:
+        """The offset of the first message that is left."""
+        raise NotImplementedError
+
+    def get(self, offset: int) -> Message | None:
+        """Return a message if it is in memory."""
+        found = self._cache.get(offset)
+        return None if found is None else found[0]
+
+    def load(self, offset: int, done: Callable[[str], None]) -> None:
+        """Read messages from `offset` on into memory, and call `done` with an error or ''."""
+        raise NotImplementedError
+
+    def forget(self, offset: int) -> None:
+        """Take a message out of memory, because it is not needed soon."""
+        found = self._cache.pop(offset, None)
+        if found is not None:
+            self._cached -= found[1]
+
+    def settle(self, floor: int) -> None:
+        """Note that all messages below `floor` are settled."""
+        sizes = self._sizes
+        while sizes and sizes[0][0] <= floor:
+            self.bytes -= sizes.popleft()[1]
+
+    def quiet(self) -> None:
+        """Begin to close: want no more messages."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Release all resources."""
+        self._closed = True
+
+
+class QueueLog(MessageLog):
+    """The messages of a queue on disk. A message that every group has settled is deleted with its segment."""
+
+    def __init__(
+        self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
+    ) -> None:  # fmt: skip
+        super().__init__(config, runtime, plugin)
+        self.log = SegmentLog(
+            path / config.name,
+            runtime.run_blocking,
+            segment_size=max(1 << 16, min(64 << 20, config.max_bytes // 8)),
+            sync=sync,
+            verify=False,
+        )
+        self._batches: list[tuple[CommitId, list[Message]]] = []
+        self._committed: deque[tuple[int, int]] = deque()
+        self._waiting: list[Callable[[str], None]] = []
+        self._reading = False
+        self._trimming = False
+
+    # Journal ---------------------------------------------------------------------------------------------------------
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Add a message to the batch of `commit`, unless a full queue drops new messages."""
         if self.is_dropped():
             return
         batches = self._batches
@@ -104,15 +176,10 @@ class QueueLog:
         offset = self.end
         self.end = offset + 1
         size = size_of(message)
-        self.bytes += size
         if self._cached < self.config.memory:
             self._cache[offset] = (message, size)
             self._cached += size
-        sizes = self._sizes
-        if self._steps % _STEP and sizes:
-            size += sizes.pop()[1]
-        sizes.append((self.end, size))
-        self._steps += 1
+        self._add_size(size)
         self.on_appended()
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
@@ -167,33 +234,34 @@ class QueueLog:
         """The offset of the first message that is left."""
         return self.log.earliest
 
-    def get(self, offset: int) -> Message | None:
-        """Return a message if it is in memory."""
-        found = self._cache.get(offset)
-        return None if found is None else found[0]
-
     def load(self, offset: int, done: Callable[[str], None]) -> None:
-        """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a time:
-        further calls do nothing until it has ended.
+        """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a time.
+        For a further call, `done` is called with '' once that read has ended, whatever it found.
         """
-        if self._reading or self._closed:
+        if self._closed:
+            return
+        if self._reading:
+            self._waiting.append(done)
             return
         self._reading = True
 
         def loaded(result: Any, error: BaseException | None) -> None:
             self._reading = False
+            waiting, self._waiting = self._waiting, []
             if self._closed:
                 return
-            if error is not None:
-                done(str(error))
-                return
-            for at, message in result:
+            for at, message in result if error is None else ():
                 if at >= offset and at not in self._cache:
                     self._make_room(offset)
                     size = size_of(message)
                     self._cache[at] = (message, size)
                     self._cached += size
-            done("" if offset in self._cache else f"the message {offset} is missing")
+            if error is not None:
+                done(str(error))
+            else:
+                done("" if offset in self._cache else f"the message {offset} is missing")
+            for one in waiting:
+                one("")
 
         self._runtime.run_blocking(partial(self._read, offset), loaded)
 
@@ -214,17 +282,9 @@ class QueueLog:
                 continue
             self._cached -= cache.pop(first)[1]
 
-    def forget(self, offset: int) -> None:
-        """Take a message out of memory, because it is not needed soon."""
-        found = self._cache.pop(offset, None)
-        if found is not None:
-            self._cached -= found[1]
-
     def settle(self, floor: int) -> None:
         """Note that all messages below `floor` are settled. Delete the segments without any other message."""
-        sizes = self._sizes
-        while sizes and sizes[0][0] <= floor:
-            self.bytes -= sizes.popleft()[1]
+        super().settle(floor)
         segments = self.log.segments
         if self._trimming or self._closed or len(segments) < 2 or segments[1].base > floor:
             return
@@ -238,10 +298,6 @@ class QueueLog:
                 )
 
         self._runtime.run_blocking(partial(self.log.trim, floor), trimmed)
-
-    def quiet(self) -> None:
-        """Begin to close: want no more messages."""
-        self._closed = True
 
     def close(self) -> None:
         """Release the folder."""

@@ -98,6 +98,12 @@ def test_messages_beyond_the_memory_are_read_from_disk(tmp_path: Path) -> None:
     log.load(200, told.append)
     runtime.run_until_idle()
     assert "200 is missing" in told[1]
+    log.load(100, told.append)
+    log.load(50, told.append)  # while the other read runs: to be tried again
+    runtime.run_until_idle()
+    assert told[2:] == ["", ""]
+    assert log.get(100) is not None
+    assert log.get(50) is None
     log.close()
 
 

@@ -1,0 +1,25 @@
+"""The types of queues."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from hookmq.plugin import BrokerHandle
+
+from hookmq_queues.config import QueueConfig, QueueType
+from hookmq_queues.queue import Queue
+
+TYPES: Final[dict[QueueType, type[Queue]]] = {"classic": Queue}
+"""The class of each type."""
+
+
+def make_queue(
+    config: QueueConfig,
+    path: Path,
+    broker: BrokerHandle,
+    sync: bool,
+    plugin: str,
+    dead_letters: Callable[[str], Queue],
+) -> Queue:
+    """Return a queue of the type that the configuration names. `dead_letters` returns another queue by its name."""
+    return TYPES[config.type](config, path, broker, sync, plugin, dead_letters)
