@@ -431,6 +431,11 @@ class BrokerState:
 
     # --- routes ----------------------------------------------------------------------------------------------------
 
+    def set_journals(self, journals: tuple[Journal, ...]) -> None:
+        """Route messages to `journals` from now on. The committer has journals of its own."""
+        self.journals = self.routes.journals = journals
+        self.router.clear_cache()
+
     def _set_up_routes(self) -> None:
         self.routes.slice_size = self.settings.broker.fan_out_batch
         self.routes.decides = self._decides if self.hooks.delivers else None

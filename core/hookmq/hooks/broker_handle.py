@@ -428,6 +428,27 @@ class BrokerHandle(Protocol):
         it is full. Raises PluginError if the broker does not have the journal, or in a thread.
         """
 
+    def add_journal(self, journal: Journal) -> Awaitable[None]:
+        """Add a journal while the broker runs, for example for a queue that an operator creates.
+
+        The journal must be empty. Journals with messages from an earlier process belong in `provide_journal`, which
+        drops messages that were never committed. Its `recover` is called in a thread, with the last commit. When the
+        awaitable completes, the journal receives the messages that it wants. They must not be lost, so if a crash can
+        follow, record first that the journal exists.
+
+        Awaiting raises PluginError with the reason if `recover` fails. The call raises PluginError if the broker has
+        the journal, or in a thread.
+        """
+
+    def remove_journal(self, journal: Journal) -> Awaitable[None]:
+        """Remove a journal while the broker runs. From this call on, it gets no messages, and publishes that waited for
+        room in it no longer wait for it. The awaitable completes once everything that it received before is committed.
+        The broker does not call it from then on, and the plugin may close and delete it.
+
+        Set `full` to False first, if the journal has it: publishers that wait for room are then acknowledged. Raises
+        PluginError if the broker does not have the journal, or in a thread.
+        """
+
     def reload(self) -> Awaitable[ReloadReport]:
         """Reread the configuration file and apply it, like SIGHUP. The result lists the changes, and the changes that
         need a restart.

@@ -66,6 +66,7 @@ class GroupCommit:
         "_held",
         "_identity",
         "_journaled",
+        "_members",
         "_pending",
         "_put",
         "_records",
@@ -97,10 +98,12 @@ class GroupCommit:
         durations: Histogram | None = None,
     ) -> None:
         self.store = store
-        self.journals = tuple(journals)
-        self._told: tuple[Callable[[CommitId], None], ...] = tuple(
-            journal.committed for journal in journals if isinstance(journal, Readable)
-        )
+        self.journals: tuple[Journal, ...] = ()
+        """The journals to flush at each commit."""
+        self._members: set[int] | None = None
+        """The identities of the journals that take messages, or None as long as none has been removed."""
+        self._told: tuple[Callable[[CommitId], None], ...] = ()
+        self._set_journals(tuple(journals))
         self._failed: Callable[[str], None] | None = failed
         self._guarded = guarded
         self._go_on = go_on or self.flush
@@ -210,8 +213,35 @@ class GroupCommit:
         """Return the index of the next record in the batch."""
         return len(self._records)
 
+    @property
+    def finished(self) -> CommitId:
+        """The id of the last commit that has finished."""
+        return CommitId(self._identity, self.number - (2 if self._running else 1))
+
+    def _set_journals(self, journals: tuple[Journal, ...]) -> None:
+        self.journals = journals
+        self._told = tuple(one.committed for one in journals if isinstance(one, Readable))
+
+    def add_journal(self, journal: Journal) -> None:
+        """Add a recovered journal. The commit that is running does not include it."""
+        self._set_journals((*self.journals, journal))
+        if self._members is not None:
+            self._members.add(id(journal))
+
+    def close_journal(self, journal: Journal) -> None:
+        """Add no more messages to `journal`: later calls to `journal` ignore it. Its messages are still flushed."""
+        if self._members is None:
+            self._members = {id(one) for one in self.journals}
+        self._members.discard(id(journal))
+
+    def remove_journal(self, journal: Journal) -> None:
+        """Flush `journal` no more. Call this after `close_journal`, once everything recorded before that is committed."""
+        self._set_journals(tuple(one for one in self.journals if one is not journal))
+
     def journal(self, journal: Journal, message: Message) -> None:
-        """Add `message` to the batch in `journal`."""
+        """Add `message` to the batch in `journal`, unless that is being removed."""
+        if self._members is not None and id(journal) not in self._members:
+            return
         self._journaled = True
         self.added += 1
         self.collecting = True
@@ -319,10 +349,12 @@ class GroupCommit:
         commit = CommitId(self._identity, self.number)
         self.number += 1
         if not self._journaled:
-            self._commit(commit, ready, False)
+            self._commit(commit, ready, ())
             return
         self._journaled = False
-        self._pending = len(self.journals)
+        # A journal that is added while this commit runs has no part in it.
+        journals, told = self.journals, self._told
+        self._pending = len(journals)
 
         def flushed(result: StoreFailed | None) -> None:
             if result is not None:
@@ -330,11 +362,11 @@ class GroupCommit:
                 return
             self._pending -= 1
             if self._pending == 0 and self._failed is not None:
-                self._commit(commit, ready, True)
+                self._commit(commit, ready, told)
                 # An in-memory store has finished by now, so start the next batch here.
                 self.flush()
 
-        for journal in self.journals:
+        for journal in journals:
             try:
                 journal.flush(commit, flushed)
             except Exception as error:
@@ -346,7 +378,12 @@ class GroupCommit:
         self._sizes = []
         self._gone = self._bytes = self.fresh = 0
 
-    def _commit(self, commit: CommitId, ready: list[Callable[[], None]], journaled: bool) -> None:
+    def _commit(
+        self,
+        commit: CommitId,
+        ready: list[Callable[[], None]],
+        told: tuple[Callable[[CommitId], None], ...],
+    ) -> None:
         synchronous = True
 
         def done(result: CommitId | StoreFailed) -> None:
@@ -360,9 +397,8 @@ class GroupCommit:
                 durations = self.durations
                 durations.counts[bisect_left(durations.bounds, seconds)] += 1
                 durations.sum += seconds
-            if journaled:
-                for tell in self._told:
-                    self._guarded(partial(tell, commit))
+            for tell in told:
+                self._guarded(partial(tell, commit))
             for call in ready:
                 self._guarded(call)
             self._running = False

@@ -105,10 +105,56 @@ class Keeping(HandleBase):
         self._only_on_loop("append()")
         self._check_types("append", ("message", message, Message))
         state = self._state
-        if not any(one is journal for one in state.journals):
+        if not self._has(journal):
             raise self._refusal("append", "the broker does not have this journal")
         state.committer.journal(journal, message)
         state.writes.schedule()
+
+    def add_journal(self, journal: Journal) -> Awaitable[None]:
+        """Add an empty journal. See `hookmq.hooks.broker_handle.BrokerHandle.add_journal`."""
+        self._only_on_loop("add_journal()")
+        state = self._state
+        known = "the broker has it already"
+        if any(one is journal for one in state.committer.journals):  # perhaps it is being removed
+            raise self._refusal("add a journal", known)
+        result = self._promise()
+        last = state.committer.finished
+
+        def recovered(_: object, error: BaseException | None) -> None:
+            if result.done():
+                return  # the broker has failed or ended
+            if error is not None:
+                self._fail(result, self._refusal("add a journal", str(error)))
+            elif self._has(journal):
+                self._fail(result, self._refusal("add a journal", known))
+            else:
+                state.committer.add_journal(journal)
+                state.set_journals((*state.journals, journal))
+                self._give(result, None)
+
+        state.runtime.run_blocking(partial(journal.recover, last), recovered)
+        return result
+
+    def remove_journal(self, journal: Journal) -> Awaitable[None]:
+        """Remove a journal. See `hookmq.hooks.broker_handle.BrokerHandle.remove_journal`."""
+        self._only_on_loop("remove_journal()")
+        state = self._state
+        if not self._has(journal):
+            raise self._refusal("remove a journal", "the broker does not have this journal")
+        state.set_journals(tuple(one for one in state.journals if one is not journal))
+        state.committer.close_journal(journal)
+        result = self._promise()
+
+        def committed() -> None:
+            state.committer.remove_journal(journal)
+            self._give(result, None)
+
+        state.committer.after_commit(committed)
+        state.writes.schedule()
+        return result
+
+    def _has(self, journal: Journal) -> bool:
+        return any(one is journal for one in self._state.journals)
 
     def _space(self, call: str) -> PluginSpace:
         """Return the plugin's space. Raises PluginError in a thread, or before the state has been loaded."""

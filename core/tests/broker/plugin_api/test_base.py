@@ -46,6 +46,8 @@ REFUSED: list[tuple[str, Callable[[BrokerHandle], Any]]] = [
     ("purge_queue()", lambda broker: broker.purge_queue("c")),
     ("deliveries()", lambda broker: broker.deliveries(lambda ended: None)),
     ("append()", lambda broker: broker.append(None, Message("t", b""))),  # type: ignore[arg-type]
+    ("add_journal()", lambda broker: broker.add_journal(None)),  # type: ignore[arg-type]
+    ("remove_journal()", lambda broker: broker.remove_journal(None)),  # type: ignore[arg-type]
     ("observe()", lambda broker: broker.observe("on_dropped", True)),
     ("reload()", lambda broker: broker.reload()),
     ("clear_retained()", lambda broker: broker.clear_retained("#")),

@@ -1,15 +1,15 @@
 """A plugin's state is visible at once, committed with its turn, and available again after a restart."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from hookmq.hooks.broker_handle import BrokerHandle
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, StoreError
 from hookmq.mqtt.packets import Puback
 from hookmq.plugin import Context, Drop, Message, Plugin, hookimpl
-from hookmq.storage.records import DropState, PutMessage, PutState, Record
+from hookmq.storage.records import CommitId, DropState, PutMessage, PutState, Record
 from hookmq_testing import DurableStore, Harness, RecordingJournal, SlowStore
 from hookmq_testing.runtime import EPOCH
 
@@ -512,3 +512,112 @@ def test_a_journal_gets_a_message_in_the_commit_of_the_turn(broker_harness: Make
     with pytest.raises(PluginError, match="message is str, not Message"):
         broker.append(mine, bad)
     store.finish()
+
+
+def await_(harness: Harness, call: Callable[[], Awaitable[Any]]) -> list[Any]:
+    """Await a call in the background. Return a list that gets its result, or the text of its error."""
+    ended: list[Any] = []
+
+    async def run() -> None:
+        try:
+            ended.append(await call())
+        except PluginError as error:
+            ended.append(error.message)
+
+    harness.clock.spawn(run(), lambda result, error: None)
+    return ended
+
+
+def test_a_journal_is_added_and_removed_while_messages_are_published(broker_harness: Make) -> None:
+    """Each acknowledged message that the journal wanted is safe in it, in a commit of its own number. The commit that ran
+    while it was added does not concern it."""
+    store = SlowStore(DurableStore())
+    old, new = RecordingJournal("old"), RecordingJournal("new")
+    harness = broker_harness([Counter()], store=store, journals=[old])
+    broker, client = harness.handle("counter"), harness.connect("p")
+
+    def publish(payload: bytes) -> None:
+        client.publish("t", payload, 1)
+        harness.settle()
+
+    publish(b"1")
+    running = old.appended[-1][0]
+    assert store.committing is not None
+    ended = await_(harness, lambda: broker.add_journal(new))
+    harness.settle()
+    assert ended == [None]
+    assert new.recovered == [running._replace(number=running.number - 1)]
+    publish(b"2")
+    store.finish(all=False)
+    harness.settle()
+    assert new.made == []
+    store.finish()
+    harness.settle()
+    assert [(commit.number, one.payload) for commit, one in new.safe] == [
+        (running.number + 1, b"2")
+    ]
+    assert new.made == [running._replace(number=running.number + 1)]
+
+    publish(b"3")
+    ended = await_(harness, lambda: broker.remove_journal(new))
+    harness.settle()
+    assert ended == []
+    publish(b"4")
+    with pytest.raises(PluginError, match="the broker has it already"):
+        broker.add_journal(new)
+    store.finish(all=False)
+    harness.settle()
+    assert [one.payload for _, one in new.safe] == [b"2", b"3"]
+    store.finish()
+    harness.settle()
+    assert ended == [None]
+    assert [one.payload for _, one in new.appended] == [b"2", b"3"]
+    assert [one.payload for _, one in old.safe] == [b"1", b"2", b"3", b"4"]
+    flushes = len(new.flushes)
+    publish(b"5")
+    store.finish()
+    assert len(new.flushes) == flushes
+    assert [one.payload for _, one in old.safe][-1] == b"5"
+    with pytest.raises(PluginError, match="the broker does not have this journal"):
+        broker.remove_journal(new)
+
+    ended = await_(harness, lambda: broker.add_journal(new))
+    harness.settle()
+    assert ended == [None]
+    publish(b"6")
+    store.finish()
+    assert [one.payload for _, one in new.safe] == [b"2", b"3", b"6"]
+
+
+def test_a_journal_that_cannot_recover_is_not_added(broker_harness: Make) -> None:
+    class Broken(RecordingJournal):
+        def recover(self, last: CommitId) -> None:
+            raise StoreError("the folder is in use")
+
+    harness = broker_harness([Counter()], journals=[])
+    broken = Broken()
+    ended = await_(harness, lambda: harness.handle("counter").add_journal(broken))
+    harness.settle()
+    assert ended == ["cannot add a journal: the folder is in use"]
+    client = harness.connect("p")
+    client.publish("t", b"1", 1, expect=0x10)
+    assert broken.appended == []
+
+
+class Filling(RecordingJournal):
+    full = True
+
+
+def test_publishers_do_not_wait_for_a_journal_that_was_removed(broker_harness: Make) -> None:
+    journal = Filling()
+    harness = broker_harness([Counter()], journals=[journal])
+    client = harness.connect("p", 4)
+    client.publish("t", b"1", 1)
+    harness.settle()
+    assert not client.unread
+    journal.full = False
+    ended = await_(harness, lambda: harness.handle("counter").remove_journal(journal))
+    harness.advance(1)
+    assert ended == [None]
+    client.expect(Puback)
+    assert journal.appended == []
