@@ -5,6 +5,7 @@ sent is therefore known, and is sent again with a delivery count above 1. The st
 what changes while a commit runs is in the next one.
 """
 
+from math import inf
 from typing import Any, Final, Protocol
 
 from hookmq.plugin import BrokerHandle, DeliveryEnd, DirectDeliveries, Message, PluginError, Timer
@@ -21,6 +22,8 @@ SLICE: Final = 256
 """Maximum number of messages that one group sends in one turn."""
 RETRY: Final = 0.1
 """Seconds until a consumer is tried again that had no room, although it has no message of this queue."""
+LONGEST: Final = 3600.0
+"""Seconds after which due times are compared again with the clock, which may have been changed."""
 PAUSE: Final = 1.0
 """Seconds until a failed read or write of the disk is tried again."""
 
@@ -109,6 +112,8 @@ class Dispatcher:
         if expired:
             self._owner.count("timed_out", len(expired))
             self._dirty = True
+        if self.group.due:
+            self.group.wake(self._broker.time())
         sent = 0
         while sent < SLICE and self._send_one(now):
             sent += 1
@@ -124,7 +129,7 @@ class Dispatcher:
         offset = group.peek(log.visible)
         if offset is None:
             return False
-        dead = 0 < self._config.delivery_limit <= group.unsettled.get(offset, 0)
+        dead = 0 < self._config.delivery_limit <= group.attempts(offset)
         consumer = self.consumers.choose(self._config.prefetch)
         if consumer is None and not dead:
             return False
@@ -161,7 +166,7 @@ class Dispatcher:
 
     def _bury(self, offset: int, message: Message) -> bool:
         """Move a message to the queue for dead letters. Both changes are in the commit of this turn."""
-        count = self.group.unsettled[offset]
+        count = self.group.attempts(offset)
         if not self._owner.bury(message, self.name, offset, count):
             return False
         self._settle(offset)
@@ -228,9 +233,12 @@ class Dispatcher:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        deadline = self.group.deadline
-        if deadline is not None:
-            self._expiry = self._broker.runtime.call_later(max(0.0, deadline - now), self.schedule)
+        deadline, due = self.group.deadline, self.group.next_due
+        if deadline is not None or due is not None:
+            wait = inf if deadline is None else deadline - now
+            if due is not None:
+                wait = min(wait, due - self._broker.time(), LONGEST)
+            self._expiry = self._broker.runtime.call_later(max(0.0, wait), self.schedule)
         if self._retry is None and any(
             one.blocked and not one.held for one in self.consumers.by_key.values()
         ):

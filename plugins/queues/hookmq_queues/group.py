@@ -1,27 +1,34 @@
 """The state of one group of consumers of a queue: which message is where. Pure: no clock, no I/O, no messages.
 
     not leased yet --lease--> leased --settle--> settled
-                                |  ^
-                      release,  |  | lease
-                       expire   v  |
-                               ready
+        |    |                  |  ^
+        |    |        release,  |  | lease
+        |    |         expire   v  |
+        |    +-----admit------> ready <---------+
+        |                       |  defer        | wake
+        +---------defer-------> deferred -------+
 
-A message is known by its offset in the queue. `next` is the first offset that was never leased. All offsets below it
-are settled, except those in `unsettled`. The state is therefore as large as the number of unsettled messages, however
-many wait behind `next`.
+A message is known by its offset in the queue. `next` is the first offset that was never leased, admitted or deferred.
+All offsets below it are settled, except those in `unsettled`. The state is therefore as large as the number of
+unsettled messages, however many wait behind `next`.
 
-A new lease replaces none: an offset is leased to one consumer at a time. Messages that were delivered before come
-first, lowest offset first.
+A new lease replaces none: an offset is leased to one consumer at a time. Messages that are ready come first, lowest
+offset first.
 """
 
 import struct
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-_HEAD: Final = struct.Struct("<BQQII")
-"""Version, reserved, next, number of unsettled offsets, number of those that were leased more than once."""
-_VERSION: Final = 1
+from hookmq_queues.pages import SHIFT, Pages, decode
+
+_HEAD: Final = struct.Struct("<BQQ")
+"""Version, reserved, next."""
+_VERSION: Final = 2
+_MAX_COUNT: Final = (1 << 32) - 1
+MAX_DUE: Final = float(1 << 40)
+"""The latest due time, in seconds since the epoch."""
 
 
 class Lease(NamedTuple):
@@ -33,17 +40,29 @@ class Lease(NamedTuple):
 
 
 class Group:
-    """The state of a group; see the module docstring. `first` is the offset of the first message that it gets."""
+    """The state of a group; see the module docstring. `first` is the offset of the first message that it gets.
+
+    Deadlines of leases are times of any clock, in seconds. Due times are stored, so they are seconds since the epoch.
+    """
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
         self.unsettled: dict[int, int] = {}
         """How often each message below `next` was leased, in the order of the offsets."""
         self.leases: dict[int, Lease] = {}
+        self.due: dict[int, int] = {}
+        """When each deferred message becomes ready, in milliseconds since the epoch."""
+        self._odd: set[int] = set()
+        """The unsettled messages that were not leased exactly once."""
+        self._unsure: set[int] = set()
+        """The messages whose first delivery may not have happened: see `decode`."""
         self._ready: list[int] = []
-        """A heap of offsets to lease again. Settled offsets leave it later."""
+        """A heap of offsets to lease again. Others in it leave it later."""
         self._deadlines: list[tuple[float, int, int]] = []
         """A heap of (deadline, offset, token). Ended leases leave it later."""
+        self._dues: list[tuple[int, int]] = []
+        """A heap of (due, offset). Those no longer deferred leave it later."""
+        self._pages = Pages()
         self._token = 0
 
     @property
@@ -52,27 +71,51 @@ class Group:
         return next(iter(self.unsettled), self.next)
 
     def backlog(self, end: int) -> int:
-        """Return the number of unsettled messages, with those that are leased, if the queue ends at offset `end`."""
+        """Return the number of unsettled messages, with those that are leased or deferred, if the queue ends at `end`."""
         return max(0, end - self.next) + len(self.unsettled)
+
+    def attempts(self, offset: int) -> int:
+        """Return how often an unsettled message was certainly delivered. This is what counts against a limit."""
+        return self.unsettled.get(offset, 0) - (offset in self._unsure)
+
+    def is_ready(self, offset: int) -> bool:
+        """Return whether `lease` can take this offset. For the first offset that was never leased, use `next`."""
+        return offset in self.unsettled and offset not in self.leases and offset not in self.due
+
+    # choosing --------------------------------------------------------------------------------------------------------
 
     def peek(self, end: int) -> int | None:
         """Return the offset to lease next, or None. Offsets from `end` on do not exist."""
         ready = self._ready
         while ready:
-            offset = ready[0]
-            if offset in self.unsettled and offset not in self.leases:
-                return offset
+            if self.is_ready(ready[0]):
+                return ready[0]
             heappop(ready)
         return self.next if self.next < end else None
 
+    def ready(self, limit: int) -> list[int]:
+        """Return up to `limit` offsets that are ready, lowest first. This does not include `next`. O(n log n)."""
+        found = sorted({one for one in self._ready if self.is_ready(one)})
+        self._ready = found.copy()  # sorted, and therefore a heap
+        return found[:limit]
+
+    def admit(self) -> int:
+        """Make `next` ready without leasing it, so that a later message can be leased before it. Return its offset."""
+        offset = self._advance(0)
+        heappush(self._ready, offset)
+        return offset
+
+    # leases ----------------------------------------------------------------------------------------------------------
+
     def lease(self, offset: int, consumer: Hashable, deadline: float) -> tuple[int, int]:
-        """Lease the offset that `peek` returned. Return the token of the lease, and how often it was leased by now."""
+        """Lease `next` or an offset that is ready. Return the token of the lease, and how often it was leased by now."""
         if offset == self.next:
-            self.next += 1
-            count = self.unsettled[offset] = 1
+            self._advance(1)
+            count = 1
         else:
-            heappop(self._ready)
-            count = self.unsettled[offset] = self.unsettled[offset] + 1
+            if self._ready and self._ready[0] == offset:
+                heappop(self._ready)
+            count = self._count(offset, 1)
         self._token += 1
         self.leases[offset] = Lease(self._token, consumer, deadline)
         heappush(self._deadlines, (deadline, offset, self._token))
@@ -89,21 +132,27 @@ class Group:
         if offset == self.next:
             self.next += 1
             return True
+        if self.unsettled.pop(offset, None) is None:
+            return False
         self.leases.pop(offset, None)
-        return self.unsettled.pop(offset, None) is not None
+        self.due.pop(offset, None)
+        self._odd.discard(offset)
+        self._unsure.discard(offset)
+        self._pages.touch(offset >> SHIFT)
+        return True
 
     def release(self, offset: int, token: int) -> bool:
         """End a lease without settling the message. Return False if this lease has ended before."""
         if not self._is_current(offset, token):
             return False
         del self.leases[offset]
-        heappush(self._ready, offset)
+        self._make_ready(offset)
         return True
 
     def withdraw(self, offset: int, token: int) -> None:
         """Undo a lease whose message could not be sent."""
         if self.release(offset, token):
-            self.unsettled[offset] -= 1
+            self._count(offset, -1)
 
     def expire(self, now: float) -> list[tuple[int, Lease]]:
         """End the leases whose deadline has passed, and return them."""
@@ -124,12 +173,85 @@ class Group:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
+    # deferred messages -----------------------------------------------------------------------------------------------
+
+    def defer(self, offset: int, due: float) -> bool:
+        """Keep a message from being leased until `wake` is called with a time of at least `due`.
+
+        `offset` is `next`, or below it and unsettled. If it is leased, the lease ends. A message that is deferred
+        already gets the new due time. Return False if the message was settled before.
+        """
+        if offset == self.next:
+            self._advance(0)
+        elif offset not in self.unsettled:
+            return False
+        self.leases.pop(offset, None)
+        late = self.due[offset] = round(1000 * min(max(due, 0.0), MAX_DUE))
+        heappush(self._dues, (late, offset))
+        if len(self._dues) > 64 + 2 * len(self.due):
+            self._dues = [(late, offset) for offset, late in self.due.items()]
+            heapify(self._dues)
+        self._pages.touch(offset >> SHIFT)
+        return True
+
+    def wake(self, time: float) -> int:
+        """Make the deferred messages ready whose due time has come. Return their number."""
+        found = 0
+        due = self.next_due
+        while due is not None and due <= time:
+            offset = heappop(self._dues)[1]
+            del self.due[offset]
+            self._make_ready(offset)
+            self._pages.touch(offset >> SHIFT)
+            found += 1
+            due = self.next_due
+        return found
+
+    @property
+    def next_due(self) -> float | None:
+        """Return when `wake` has something to do, or None."""
+        dues = self._dues
+        while dues and self.due.get(dues[0][1]) != dues[0][0]:
+            heappop(dues)
+        return dues[0][0] / 1000 if dues else None
+
     def drop_oldest(self, end: int) -> int | None:
         """Settle the first message that nobody has, and return its offset. Return None if there is none."""
         offset = self.peek(end)
+        if self.due:
+            known = (one for one in self.unsettled if one not in self.leases)
+            offset = next(known, offset)
         if offset is not None:
             self.settle(offset)
         return offset
+
+    # helpers ---------------------------------------------------------------------------------------------------------
+
+    def _advance(self, count: int) -> int:
+        """Add `next` to the unsettled messages. Return its offset."""
+        offset = self.next
+        self.next = offset + 1
+        self.unsettled[offset] = count
+        if count != 1:
+            self._odd.add(offset)
+        self._pages.touch(offset >> SHIFT)
+        return offset
+
+    def _count(self, offset: int, change: int) -> int:
+        """Change how often a message was leased. Return the new number."""
+        count = self.unsettled[offset] = min(_MAX_COUNT, self.unsettled[offset] + change)
+        if count == 1:
+            self._odd.discard(offset)
+        else:
+            self._odd.add(offset)
+        self._pages.touch(offset >> SHIFT)
+        return count
+
+    def _make_ready(self, offset: int) -> None:
+        ready = self._ready
+        heappush(ready, offset)
+        if len(ready) > 64 + 2 * len(self.unsettled):
+            self._ready = sorted({one for one in ready if self.is_ready(one)})
 
     def _is_current(self, offset: int, token: int) -> bool:
         lease = self.leases.get(offset)
@@ -139,45 +261,47 @@ class Group:
 
     def encode(self, reserved: int) -> bytes:
         """Return the state as bytes. Offsets below `reserved` may be leased before the next call is stored."""
-        again = {offset: count for offset, count in self.unsettled.items() if count > 1}
-        head = _HEAD.pack(
-            _VERSION, max(reserved, self.next), self.next, len(self.unsettled), len(again)
-        )
-        return b"".join(
-            (head, _little("Q", self.unsettled), _little("Q", again), _little("I", again.values()))
+        return _HEAD.pack(_VERSION, max(reserved, self.next), self.next) + self._pages.encode(
+            self.unsettled, self._odd, self._unsure, self.due
         )
 
     @classmethod
-    def decode(cls, data: bytes, earliest: int, end: int) -> "Group":
+    def decode(cls, data: bytes, earliest: int, end: int, time: float = MAX_DUE) -> "Group":
         """Return the group that `encode` wrote, with nothing leased. The queue has the offsets from `earliest` to `end`.
 
-        Offsets that were reserved may have been delivered, so they count as delivered once. So do unsettled messages
-        whose lease was withdrawn, because they may have been sent after `encode`. Raises ValueError if the
-        bytes are damaged.
+        Messages may have been delivered after `encode`: those with a reserved offset, and those that were ready and
+        never delivered. They count as delivered once, so that the next delivery is marked as a repeated one. `attempts`
+        does not count this delivery. `time` tells which deferred messages were not ready yet.
+
+        Raises ValueError if the bytes are damaged.
         """
         try:
-            version, reserved, following, count, counted = _HEAD.unpack_from(data)
-            if version != _VERSION or len(data) != _HEAD.size + 8 * count + 12 * counted:
+            version, reserved, following = _HEAD.unpack_from(data)
+            if version != _VERSION or reserved < following:
                 raise ValueError(f"version {version}, {len(data)} bytes")
+            entries = list(decode(data[_HEAD.size :]))
+            if entries and entries[-1].offset >= following:
+                raise ValueError(f"it contains a message from {following} on")
         except (struct.error, ValueError) as error:
             raise ValueError(f"not the state of a group: {error}") from None
-        at = _HEAD.size
-        offsets = _numbers("Q", data[at : at + 8 * count])
-        at += 8 * count
-        again = _numbers("Q", data[at : at + 8 * counted])
-        counts = _numbers("I", data[at + 8 * counted :])
-        times = dict(zip(again, counts, strict=True))
         group = cls(max(earliest, min(reserved, end)))
-        for offset in (*offsets, *range(following, group.next)):
+        for offset, count, unsure, due in entries:
             if earliest <= offset < group.next:
-                group.unsettled[offset] = times.get(offset, 1)
-        group._ready = list(group.unsettled)
+                if due >= 0:
+                    group.due[offset] = due
+                maybe = not count and due <= 1000 * time
+                group._restore(offset, 1 if maybe else count, unsure or maybe)
+        for offset in range(max(earliest, following), group.next):
+            group._restore(offset, 1, True)
+        group._ready = [one for one in group.unsettled if one not in group.due]
+        group._dues = [(due, offset) for offset, due in group.due.items()]
+        heapify(group._dues)
         return group
 
-
-def _little(kind: str, numbers: Collection[int]) -> bytes:
-    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
-
-
-def _numbers(kind: str, data: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(data) // struct.calcsize('<' + kind)}{kind}", data)
+    def _restore(self, offset: int, count: int, unsure: bool) -> None:
+        self.unsettled[offset] = count
+        if count != 1:
+            self._odd.add(offset)
+        if unsure:
+            self._unsure.add(offset)
+        self._pages.touch(offset >> SHIFT)

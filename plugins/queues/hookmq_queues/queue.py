@@ -71,7 +71,7 @@ class Queue:
                 group = Group(log.earliest)
             else:
                 try:
-                    group = Group.decode(stored, log.earliest, log.end)
+                    group = Group.decode(stored, log.earliest, log.end, self._broker.time())
                 except ValueError as error:
                     raise StoreError(
                         f"queue {self.config.name}, group {name}: {error}; to deliver all stored messages again, delete "

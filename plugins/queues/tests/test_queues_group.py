@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-NEW, READY, LEASED, SETTLED = "new", "ready", "leased", "settled"
+NEW, READY, LEASED, DEFERRED, SETTLED = "new", "ready", "leased", "deferred", "settled"
 TIMEOUT = 10.0
 
 
@@ -18,6 +18,8 @@ class Model:
     def __init__(self) -> None:
         self.state: list[str] = []
         self.count: list[int] = []
+        self.unsure: set[int] = set()
+        self.due: dict[int, float] = {}
         self.lease: dict[int, tuple[int, Hashable, float]] = {}
 
     def publish(self) -> None:
@@ -39,7 +41,23 @@ class Model:
         known = self.state[offset] != SETTLED
         self.state[offset] = SETTLED
         self.lease.pop(offset, None)
+        self.due.pop(offset, None)
         return known
+
+    def defer(self, offset: int, due: float) -> bool:
+        if self.state[offset] == SETTLED:
+            return False
+        self.state[offset] = DEFERRED
+        self.due[offset] = due
+        self.lease.pop(offset, None)
+        return True
+
+    def wake(self, time: float) -> int:
+        found = [offset for offset, due in self.due.items() if due <= time]
+        for offset in found:
+            self.state[offset] = READY
+            del self.due[offset]
+        return len(found)
 
     def release(self, offset: int, token: int) -> bool:
         if self.state[offset] != LEASED or self.lease[offset][0] != token:
@@ -55,14 +73,18 @@ class Model:
         return sorted(late)
 
     def open(self) -> list[int]:
-        return [offset for offset, state in enumerate(self.state) if state in (READY, LEASED)]
+        return [offset for offset, state in enumerate(self.state) if state not in (NEW, SETTLED)]
 
-    def crash(self, end_of_delivered: int) -> None:
-        """Lose everything but what is settled. Messages that were reserved count as delivered."""
+    def crash(self, end_of_delivered: int, time: float) -> None:
+        """Lose everything but what is settled. Messages that may have been delivered count as delivered."""
         for offset, state in enumerate(self.state):
-            if state != SETTLED and (state != NEW or offset < end_of_delivered):
+            if state == SETTLED or (state == NEW and offset >= end_of_delivered):
+                continue
+            if state != DEFERRED:
                 self.state[offset] = READY
-                self.count[offset] = max(1, self.count[offset])
+            if not self.count[offset] and self.due.get(offset, 0) <= time:
+                self.count[offset] = 1
+                self.unsure.add(offset)
         self.lease.clear()
 
 
@@ -87,21 +109,52 @@ class GroupMachine(RuleBasedStateMachine):
         assert offset == self.model.next()
         if offset is None:
             return
+        token = self._lease(offset, consumer)
+        if not sent:
+            self.group.withdraw(offset, token)
+            self.model.release(offset, token)
+            self.model.count[offset] -= 1
+
+    def _lease(self, offset: int, consumer: str) -> int:
         deadline = self.now + TIMEOUT
         token, count = self.group.lease(offset, consumer, deadline)
         assert count == self.model.count[offset] + 1
         self.model.start(offset, token, consumer, deadline)
         self.tokens.append((offset, token))
-        if not sent:
-            self.group.withdraw(offset, token)
-            self.model.release(offset, token)
-            self.model.count[offset] -= 1
+        return token
 
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         if self.tokens:
             offset, _ = data.draw(st.sampled_from(self.tokens))
             assert self.group.settle(offset) is self.model.settle(offset)
+
+    @rule(data=st.data(), seconds=st.integers(-5, 30))
+    def defer(self, data: st.DataObject, seconds: int) -> None:
+        group, model = self.group, self.model
+        known = range(min(group.next + 1, len(model.state)))
+        if known:
+            offset = data.draw(st.sampled_from(known))
+            due = max(0.0, self.now + seconds)
+            assert group.defer(offset, due) is model.defer(offset, due)
+
+    @rule()
+    def wake(self) -> None:
+        due = self.model.due.values()
+        assert self.group.next_due == (min(due) if due else None)
+        assert self.group.wake(self.now) == self.model.wake(self.now)
+
+    @rule()
+    def admit(self) -> None:
+        if self.group.next < len(self.model.state):
+            self.model.state[self.group.admit()] = READY
+
+    @rule(data=st.data())
+    def lease_any(self, data: st.DataObject) -> None:
+        ready = [offset for offset, state in enumerate(self.model.state) if state == READY]
+        assert self.group.ready(3) == ready[:3]
+        if ready:
+            self._lease(data.draw(st.sampled_from(ready)), "c")
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -120,6 +173,8 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def drop_oldest(self) -> None:
         wanted = self.model.next()
+        if self.model.due:
+            wanted = min(one for one in (wanted, *self.model.due) if one is not None)
         assert self.group.drop_oldest(len(self.model.state)) == wanted
         if wanted is not None:
             self.model.settle(wanted)
@@ -128,8 +183,8 @@ class GroupMachine(RuleBasedStateMachine):
     def restart(self, reserve: int) -> None:
         end = len(self.model.state)
         reserved = self.group.next + reserve
-        self.group = Group.decode(self.group.encode(reserved), 0, end)
-        self.model.crash(min(reserved, end))
+        self.group = Group.decode(self.group.encode(reserved), 0, end, self.now)
+        self.model.crash(min(reserved, end), self.now)
         self.tokens.clear()
 
     @invariant()
@@ -143,6 +198,9 @@ class GroupMachine(RuleBasedStateMachine):
         assert {o: (one.token, one.consumer, one.deadline) for o, one in group.leases.items()} == (
             model.lease
         )
+        for offset in model.open():
+            assert group.attempts(offset) == model.count[offset] - (offset in model.unsure)
+            assert group.is_ready(offset) is (model.state[offset] == READY)
         assert group.backlog(end) == end - model.state.count(SETTLED)
         unsettled = [offset for offset, state in enumerate(model.state) if state != SETTLED]
         assert group.floor == (unsettled[0] if unsettled else end)
@@ -175,8 +233,39 @@ def test_a_log_that_lost_its_beginning_or_its_end() -> None:
     assert (list(found.unsettled), found.next) == ([], 20)
 
 
+def test_the_heaps_do_not_grow() -> None:
+    group = Group()
+    for _ in range(5):
+        group.admit()
+    for count in range(1000):
+        token, _ = group.lease(4, "a", 5.0)
+        group.release(4, token)
+        group.defer(3, count)
+    assert len(group._ready) <= 75
+    assert len(group._dues) <= 67
+    assert group.ready(9) == [0, 1, 2, 4]
+
+
+def test_reserved_messages_do_not_count_as_attempts() -> None:
+    group = Group()
+    group.lease(0, "a", 5.0)
+    for crashes in range(3):
+        group = Group.decode(group.encode(4), 0, 9)
+        assert [group.unsettled[offset] for offset in range(4)] == [1, 1, 1, 1], crashes
+        assert [group.attempts(offset) for offset in range(4)] == [1, 0, 0, 0], crashes
+    assert group.lease(0, "a", 5.0)[1] == 2
+    assert group.lease(1, "a", 5.0)[1] == 2
+    assert (group.attempts(0), group.attempts(1)) == (2, 1)
+
+
 def test_damaged_state_is_refused() -> None:
     stored = Group(3).encode(3)
-    for damaged in (b"", stored[:-1], stored + b"x", b"\2" + stored[1:]):
+    for damaged in (
+        b"",
+        stored[:-1],
+        stored + b"x",
+        b"\1" + stored[1:],
+        b"\2" + bytes(8) + stored[9:],
+    ):
         with pytest.raises(ValueError, match="not the state of a group"):
             Group.decode(damaged, 0, 3)
