@@ -194,7 +194,7 @@ class Dispatcher:
         if offset is not None and offset != self._unread:
             self._unread = offset
             self._broker.log(
-                "error", "queues.unreadable",
+                "error", "queue.unreadable",
                 queue=self._config.name, group=self.name, offset=offset, error=error,
             )  # fmt: skip
         self._broker.runtime.call_later(PAUSE, self.schedule)
@@ -282,7 +282,7 @@ class Dispatcher:
         if self._closed:
             return
         self._broker.log(
-            "error", "queues.state_not_stored",
+            "error", "queue.state_not_stored",
             queue=self._config.name, group=self.name, error=str(error),
         )  # fmt: skip
 

@@ -104,7 +104,7 @@ class QueuesPlugin(Plugin):
             for key, _ in page.items:
                 if key not in known:
                     broker.state.delete(key)
-                    broker.log("warning", "queues.group_removed", key=key)
+                    broker.log("warning", "queue.group_removed", key=key)
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:
@@ -119,7 +119,7 @@ class QueuesPlugin(Plugin):
                     await broker.state.put(state_key(one.config.name, dispatcher.name), state)
                 except PluginError as error:
                     broker.log(
-                        "error", "queues.state_not_stored",
+                        "error", "queue.state_not_stored",
                         queue=one.config.name, group=dispatcher.name, error=str(error),
                     )  # fmt: skip
         # Plugins that end later may still publish, which must not reach a closed file.

@@ -171,13 +171,13 @@ class Queue:
                 "bytes": self.log.bytes,
                 "on_full": self.config.on_full,
             }
-            self._broker.log("warning", "queues.full", queue=name, **fields)
-            self._broker.emit("queues.full", None, queue=name, **fields)
+            self._broker.log("warning", "queue.full", queue=name, **fields)
+            self._broker.emit("queue.full", None, queue=name, **fields)
         elif word == "has_room":
-            self._broker.log("info", "queues.has_room", queue=name)
-            self._broker.emit("queues.has_room", None, queue=name)
+            self._broker.log("info", "queue.has_room", queue=name)
+            self._broker.emit("queue.has_room", None, queue=name)
         else:
-            self._broker.log("warning", "queues.filling", queue=name, share=round(share, 2))
+            self._broker.log("warning", "queue.filling", queue=name, share=round(share, 2))
 
     def bury(self, message: Message, group: str, offset: int, count: int) -> bool:
         """Add a message to the queue for dead letters, in the commit of this turn. Return False if that queue is full."""
@@ -191,7 +191,7 @@ class Queue:
         self._broker.append(target.log, made)
         self.count("dead_lettered")
         self._broker.emit(
-            "queues.dead_lettered", None,
+            "queue.dead_lettered", None,
             queue=self.config.name, group=group, offset=offset, deliveries=count, reason=reason,
         )  # fmt: skip
         return True

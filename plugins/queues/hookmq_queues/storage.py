@@ -294,7 +294,7 @@ class QueueLog(MessageLog):
             self._trimming = False
             if error is not None and not self._closed:
                 self._runtime.log(
-                    "error", "queues.trim_failed", queue=self.config.name, error=str(error)
+                    "error", "queue.trim_failed", queue=self.config.name, error=str(error)
                 )
 
         self._runtime.run_blocking(partial(self.log.trim, floor), trimmed)

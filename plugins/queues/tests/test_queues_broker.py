@@ -354,7 +354,7 @@ def test_a_full_queue_refuses(make: Make) -> None:
     harness.advance(1)
     assert payloads(consumer) == [b"kept", b"kept", b"waits"]
     assert results(harness)["rejected"] >= 2
-    assert len(harness.logged("queues.full")) == len(harness.logged("queues.has_room")) == 1
+    assert len(harness.logged("queue.full")) == len(harness.logged("queue.has_room")) == 1
     publisher.publish(JOBS, b"", 1, expect=0)
 
 
@@ -529,7 +529,7 @@ def test_a_group_that_is_no_longer_configured(make: Make) -> None:
     consumer.expect_message()
     harness.close()
     harness = make(queues=[{"name": "jobs", "groups": ["a"]}])
-    assert [one["key"] for one in harness.logged("queues.group_removed")] == ["group/jobs/b"]
+    assert [one["key"] for one in harness.logged("queue.group_removed")] == ["group/jobs/b"]
     harness.close()
     harness = make(queues=[both])
     consumer = harness.connect("c")

@@ -68,7 +68,7 @@ def test_a_message_reaches_its_limit(make: Make) -> None:
     assert message.properties.message_expiry_interval is None
     assert [(one.event, dict(one.fields)) for one in recorder.calls("on_event")] == [
         (
-            "queues.dead_lettered",
+            "queue.dead_lettered",
             {"queue": "jobs", "group": "default", "offset": 0, "deliveries": 2, "reason": "delivery-limit"},
         )
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_full_queue_takes_no_dead_letters(make: Make) -> None:
     for number in range(2):
         publisher.publish("$queue/jobs", b"%d" % number, 1)
     lose(harness, 3)
-    assert len(harness.logged("queues.full")) == 1
+    assert len(harness.logged("queue.full")) == 1
     undertaker = dead(harness)
     undertaker.expect_message(None, b"0")
     lose(harness, 1)
