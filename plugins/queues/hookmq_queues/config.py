@@ -1,13 +1,16 @@
 """The plugin's settings: the queues, their groups and limits."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal
 
 from hookmq.mqtt_api import contains, parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
 
+from hookmq_queues.consumers import MAX_WEIGHT, Mode
 from hookmq_queues.topics import PREFIX
 
 QueueType = Literal["classic"]
@@ -65,9 +68,28 @@ class QueueConfig:
     max_unacknowledged: int = setting(
         10_000, "unacknowledged messages of one group", minimum=1, maximum=1_000_000
     )
+    consumers: Mode = setting(
+        "shared",
+        "which consumers of a group get messages: shared means all, single_active the one that came first, and "
+        "exclusive also refuses a second one",
+    )
+    weights: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata={
+            "help": f"weights of consumers, from 1 to {MAX_WEIGHT}, by a pattern of the client id such as fast-*; the "
+            "first one that matches counts, and other clients have the weight 1"
+        },
+    )
     memory: Size = setting(
         16 << 20, "size of the waiting messages in memory; the others are read from disk", minimum=0
     )
+
+    def weight_of(self, client_id: str) -> int:
+        """Return the weight of a client's consumers."""
+        for pattern, weight in self.weights.items():
+            if fnmatchcase(client_id, pattern):
+                return weight
+        return 1
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -86,6 +108,11 @@ class QueueConfig:
                 )
         if bool(self.dead_letter) != bool(self.delivery_limit):
             raise ConfigError(f"dead_letter: {self.name} needs both dead_letter and delivery_limit")
+        for pattern, weight in self.weights.items():
+            if not 1 <= weight <= MAX_WEIGHT:
+                raise ConfigError(
+                    f"weights: expected a number from 1 to {MAX_WEIGHT} for {pattern!r}, found {weight}"
+                )
         if not self.groups:
             raise ConfigError(f"groups: the queue {self.name} has no group")
         for group in self.groups:

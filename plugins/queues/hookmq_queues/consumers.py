@@ -1,6 +1,19 @@
-"""The consumers of a group, and the choice among them."""
+"""The consumers of a group, and the choice among them. Pure: no clock, no I/O.
 
-from dataclasses import dataclass
+The next message goes to the consumer with the fewest unacknowledged messages, relative to its weight. Among equals,
+the messages are shared in proportion to the weights. A choice takes O(log n) among n consumers.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final, Literal
+
+Mode = Literal["shared", "exclusive", "single_active"]
+"""Which consumers get messages: all of them, or only the one that came first."""
+MAX_WEIGHT: Final = 100
+
+_Entry = tuple[float, float, int, "Consumer"]
+"""(messages held relative to the weight, turn, number of the last change of the turn, consumer)"""
 
 
 @dataclass(slots=True)
@@ -8,14 +21,22 @@ class Consumer:
     """A subscription of an online client. `filter` is written as the client sent it.
 
     `held` counts the messages that it has and has not settled. While it is `blocked`, the broker cannot send to it.
+    Both are changed by the methods of `Consumers` only.
     """
 
     client_id: str
     filter: str
     topic_filter: str
     with_properties: bool
+    weight: int = 1
     held: int = 0
     blocked: bool = False
+    turn: float = 0.0
+    """Grows by 1 / `weight` with each message."""
+    served: int = 0
+    """Differs for each consumer."""
+    entry: _Entry | None = field(default=None, repr=False)
+    """Its entry in the heap; None while it cannot take a message."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -24,39 +45,125 @@ class Consumer:
 
 
 class Consumers:
-    """The consumers of one group, in the order in which they were last served."""
+    """The consumers of one group. Each of them holds at most `prefetch` messages.
 
-    def __init__(self) -> None:
+    Unless `mode` is ``shared``, only one consumer is `active`: the one that came first. The others wait.
+    """
+
+    def __init__(self, prefetch: int, mode: Mode = "shared") -> None:
         self.by_key: dict[tuple[str, str], Consumer] = {}
+        """In the order in which they came."""
+        self.mode: Final = mode
+        self.active: Consumer | None = None
+        """The only consumer that gets messages. Always None if `mode` is ``shared``."""
+        self._prefetch = prefetch
+        self._heap: list[_Entry] = []
+        """An entry counts if its consumer refers to it. Others leave the heap later."""
+        self._stuck: dict[tuple[str, str], Consumer] = {}
+        """Blocked consumers without a message, for which no event will come."""
+        self._turn = 0.0
+        self._served = 0
 
     def __len__(self) -> int:
         return len(self.by_key)
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer. If it is there already, it keeps its messages."""
-        known = self.by_key.setdefault(consumer.key, consumer)
+        known = self.by_key.get(consumer.key)
+        if known is None:
+            known = self.by_key[consumer.key] = consumer
+            self._served += 1
+            consumer.served = self._served
+            consumer.turn = self._turn
         known.topic_filter = consumer.topic_filter
         known.with_properties = consumer.with_properties
+        known.weight = consumer.weight
+        self._elect()
+        self._offer(known)
 
     def remove(self, key: tuple[str, str]) -> Consumer | None:
         """Remove a consumer and return it."""
-        return self.by_key.pop(key, None)
+        found = self.by_key.pop(key, None)
+        if found is not None:
+            found.entry = None
+            self._stuck.pop(key, None)
+            if found is self.active:
+                self.active = None
+                self._elect()
+        return found
 
-    def choose(self, prefetch: int) -> Consumer | None:
-        """Return the consumer with the fewest unacknowledged messages that can take one more; None if there is none.
-        Among equals, it is the one that was served least recently.
-        """
-        best: Consumer | None = None
-        for one in self.by_key.values():
-            if one.blocked or one.held >= prefetch:
-                continue
-            if best is None or one.held < best.held:
-                best = one
-                if not best.held:
-                    break
-        return best
+    def choose(self) -> Consumer | None:
+        """Return the consumer for the next message, or None if no consumer can take one."""
+        heap = self._heap
+        while heap:
+            entry = heap[0]
+            if entry[3].entry is entry:
+                return entry[3]
+            heappop(heap)
+        return None
 
-    def served(self, consumer: Consumer) -> None:
-        """Move a consumer to the end of the order."""
-        if len(self.by_key) > 1:
-            self.by_key[consumer.key] = self.by_key.pop(consumer.key)
+    def took(self, consumer: Consumer) -> None:
+        """Note that a consumer has got the message for which it was chosen."""
+        consumer.held += 1
+        self._turn = max(self._turn, consumer.turn)
+        consumer.turn = self._turn + 1 / consumer.weight
+        self._served += 1
+        consumer.served = self._served
+        self._offer(consumer)
+
+    def freed(self, consumer: Consumer) -> None:
+        """Note that a consumer has one message less, and can be sent to."""
+        consumer.held -= 1
+        self._unblock(consumer)
+
+    def block(self, consumer: Consumer) -> None:
+        """Do not choose a consumer until it has one message less, or until `unblock`."""
+        consumer.blocked = True
+        consumer.entry = None
+        if not consumer.held and self.by_key.get(consumer.key) is consumer:
+            self._stuck[consumer.key] = consumer
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a blocked consumer has no message, so that only `unblock` helps it."""
+        return bool(self._stuck)
+
+    def unblock(self) -> None:
+        """Choose among the blocked consumers without a message again."""
+        for one in list(self._stuck.values()):
+            self._unblock(one)
+
+    def _unblock(self, consumer: Consumer) -> None:
+        if consumer.blocked:
+            consumer.blocked = False
+            if self._stuck.get(consumer.key) is consumer:
+                del self._stuck[consumer.key]
+        self._offer(consumer)
+
+    def _elect(self) -> None:
+        """Let the first consumer be the active one, if there is none."""
+        if self.mode != "shared" and self.active is None and self.by_key:
+            self.active = next(iter(self.by_key.values()))
+            self._offer(self.active)
+
+    def _offer(self, consumer: Consumer) -> None:
+        """Bring the entry of a consumer up to date."""
+        before = consumer.entry
+        if (
+            consumer.blocked
+            or consumer.held >= self._prefetch
+            or (self.mode != "shared" and consumer is not self.active)
+            or self.by_key.get(consumer.key) is not consumer
+        ):
+            consumer.entry = None
+            return
+        entry = (consumer.held / consumer.weight, consumer.turn, consumer.served, consumer)
+        consumer.entry = entry
+        heap = self._heap
+        if heap and heap[0] is before:
+            heapreplace(heap, entry)
+            return
+        heappush(heap, entry)
+        if len(heap) > 64 + 2 * len(self.by_key):
+            self._heap = [one.entry for one in self.by_key.values() if one.entry is not None]
+            heapify(self._heap)

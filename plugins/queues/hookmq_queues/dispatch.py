@@ -24,6 +24,8 @@ RETRY: Final = 0.1
 """Seconds until a consumer is tried again that had no room, although it has no message of this queue."""
 LONGEST: Final = 3600.0
 """Seconds after which due times are compared again with the clock, which may have been changed."""
+CLAIM: Final = 1.0
+"""Seconds for which the place of an exclusive consumer is kept while the client subscribes."""
 PAUSE: Final = 1.0
 """Seconds until a failed read or write of the disk is tried again."""
 
@@ -60,7 +62,7 @@ class Dispatcher:
         self.name = name
         self.queue = config.name
         self.group = group
-        self.consumers = Consumers()
+        self.consumers = Consumers(config.prefetch, config.consumers)
         self._config = config
         self._log = log
         self._broker = broker
@@ -76,6 +78,7 @@ class Dispatcher:
         self._closed = False
         self._expiry: Timer | None = None
         self._retry: Timer | None = None
+        self._claim: tuple[tuple[str, str] | None, float] = (None, 0.0)
         self._unread = -1
         """The offset of the message that could not be read."""
 
@@ -88,12 +91,45 @@ class Dispatcher:
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer and begin to send."""
+        active = self.consumers.active
         self.consumers.add(consumer)
+        self._report_active(active)
         self.schedule()
 
     def remove(self, key: tuple[str, str]) -> None:
         """Remove a consumer. Its messages stay leased until its deliveries end, or until their deadline."""
+        active = self.consumers.active
         self.consumers.remove(key)
+        if self._claim[0] == key:
+            self._claim = (None, 0.0)
+        self._report_active(active)
+        self.schedule()
+
+    def claim(self, key: tuple[str, str]) -> bool:
+        """Return whether a client may subscribe as the consumer `key`. An exclusive consumer has the group for itself.
+
+        The place is kept for a short time, until the client has subscribed and `add` is called.
+        """
+        consumers = self.consumers
+        if consumers.mode != "exclusive":
+            return True
+        now = self._broker.now()
+        if consumers.active is not None:
+            return consumers.active.key == key
+        holder, until = self._claim
+        if holder != key and now < until:
+            return False
+        self._claim = (key, now + CLAIM)
+        return True
+
+    def _report_active(self, before: Consumer | None) -> None:
+        active = self.consumers.active
+        if active is before:
+            return
+        client = None if active is None else active.client_id
+        self._broker.emit(
+            "consumer.active", None, queue=self.queue, group=self.name, client_id=client
+        )
 
     # sending ---------------------------------------------------------------------------------------------------------
 
@@ -130,7 +166,7 @@ class Dispatcher:
         if offset is None:
             return False
         dead = 0 < self._config.delivery_limit <= group.attempts(offset)
-        consumer = self.consumers.choose(self._config.prefetch)
+        consumer = self.consumers.choose()
         if consumer is None and not dead:
             return False
         if offset == group.next:
@@ -157,10 +193,9 @@ class Dispatcher:
             consumer.client_id, consumer.filter, made, (self, consumer, offset, token)
         ):
             group.withdraw(offset, token)
-            consumer.blocked = True
+            self.consumers.block(consumer)
             return True
-        consumer.held += 1
-        self.consumers.served(consumer)
+        self.consumers.took(consumer)
         self._owner.count("delivered" if count == 1 else "redelivered")
         return True
 
@@ -203,8 +238,7 @@ class Dispatcher:
 
     def ended(self, consumer: Consumer, offset: int, token: int, end: DeliveryEnd) -> None:
         """Take the end of a delivery. Call `schedule` after one or more of these calls."""
-        consumer.held -= 1
-        consumer.blocked = False
+        self.consumers.freed(consumer)
         if end is DeliveryEnd.LOST:
             self.group.release(offset, token)
             self._dirty = True
@@ -239,15 +273,12 @@ class Dispatcher:
             if due is not None:
                 wait = min(wait, due - self._broker.time(), LONGEST)
             self._expiry = self._broker.runtime.call_later(max(0.0, wait), self.schedule)
-        if self._retry is None and any(
-            one.blocked and not one.held for one in self.consumers.by_key.values()
-        ):
+        if self._retry is None and self.consumers.is_stuck:
             self._retry = self._broker.runtime.call_later(RETRY, self._unblock)
 
     def _unblock(self) -> None:
         self._retry = None
-        for one in self.consumers.by_key.values():
-            one.blocked = False
+        self.consumers.unblock()
         self.schedule()
 
     # storing ---------------------------------------------------------------------------------------------------------

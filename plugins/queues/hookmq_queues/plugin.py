@@ -146,7 +146,9 @@ class QueuesPlugin(Plugin):
     # consuming -------------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def on_subscribe(self, subscription: Subscription) -> Subscription | Deny | None:
+    def on_subscribe(
+        self, client: ClientInfo, subscription: Subscription
+    ) -> Subscription | Deny | None:
         """Check a subscription to a queue."""
         filter = subscription.topic_filter
         if not (filter + "/").startswith(PREFIX):
@@ -169,6 +171,10 @@ class QueuesPlugin(Plugin):
                 "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
             )
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+        group = subscription.share or queue.config.groups[0]
+        if not queue.dispatchers[group].claim((client.client_id, subscription.filter)):
+            why = f"the group {group} of the queue {name} has a consumer and takes no other"
+            return Deny(ReasonCode.QUOTA_EXCEEDED, why)
         return subscription.replace(qos=1) if subscription.qos == 2 else None
 
     @hookimpl
@@ -245,7 +251,8 @@ class QueuesPlugin(Plugin):
         dispatcher = queue.dispatchers.get(share or queue.config.groups[0])
         if dispatcher is None:
             return None
-        return Consumer(client_id, subscription.filter, filter, version >= 5), dispatcher
+        weight = queue.config.weight_of(client_id)
+        return Consumer(client_id, subscription.filter, filter, version >= 5, weight), dispatcher
 
     def _ended(self, ended: list[tuple[object, DeliveryEnd]]) -> None:
         touched: dict[Dispatcher, None] = {}

@@ -1,0 +1,259 @@
+"""Test the choice among the consumers of a group: fairness, weights, the active consumer, and its cost."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hookmq.mqtt_api import Publish
+from hookmq.plugin import ConfigError
+from hookmq_queues import consumers as module
+from hookmq_queues.config import QueueConfig
+from hookmq_queues.consumers import Consumer, Consumers
+from hookmq_testing import Harness, HookRecorder, MemoryClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Make = Callable[..., Harness]
+JOBS = "$queue/jobs"
+
+
+def consumer(name: str, weight: int = 1) -> Consumer:
+    return Consumer(name, JOBS, JOBS, True, weight)
+
+
+def filled(prefetch: int, mode: Any = "shared", **weights: int) -> tuple[Consumers, list[Consumer]]:
+    consumers = Consumers(prefetch, mode)
+    made = [consumer(name, weight) for name, weight in weights.items()]
+    for one in made:
+        consumers.add(one)
+    return consumers, made
+
+
+# --- the choice ------------------------------------------------------------------------------------------------------
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["take", "free", "block", "unblock", "add", "remove"]), st.integers(0, 4)),
+    max_size=80,
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(OPERATIONS, st.lists(st.integers(1, 5), min_size=5, max_size=5))
+def test_it_is_the_one_with_the_fewest_messages_for_its_weight(
+    operations: list[tuple[str, int]], weights: list[int]
+) -> None:
+    consumers = Consumers(prefetch=3)
+    known = [consumer(str(number), weight) for number, weight in enumerate(weights)]
+    for word, number in operations:
+        one = known[number]
+        if word == "add":
+            consumers.add(one)
+        elif word == "remove":
+            consumers.remove(one.key)
+            known[number] = consumer(str(number), weights[number])
+        elif word == "free" and one.held:
+            consumers.freed(one)
+        elif word == "unblock":
+            consumers.unblock()
+        elif word in ("take", "block"):
+            chosen = consumers.choose()
+            free = [c for c in consumers.by_key.values() if not c.blocked and c.held < 3]
+            assert (chosen is None) == (not free)
+            if chosen is not None:
+                assert chosen in free
+                least = min(c.held / c.weight for c in free)
+                assert chosen.held / chosen.weight == least
+                (consumers.took if word == "take" else consumers.block)(chosen)
+        assert consumers.is_stuck == any(
+            c.blocked and not c.held for c in consumers.by_key.values()
+        )
+    assert len(consumers._heap) <= 64 + 2 * len(consumers)
+
+
+def test_equals_take_turns() -> None:
+    consumers, _ = filled(10, a=1, b=1, c=1)
+    order = []
+    for _ in range(9):
+        chosen = consumers.choose()
+        assert chosen is not None
+        order.append(chosen.client_id)
+        consumers.took(chosen)
+        consumers.freed(chosen)
+    assert "".join(order) == "abcabcabc"
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_messages_are_shared_in_proportion_to_the_weights(acknowledged: bool) -> None:
+    """Both for consumers that acknowledge at once, and for those that work for long."""
+    consumers, _ = filled(1000, slow=1, fast=4)
+    served: Counter[str] = Counter()
+    for _ in range(100):
+        chosen = consumers.choose()
+        assert chosen is not None
+        consumers.took(chosen)
+        served[chosen.client_id] += 1
+        if acknowledged:
+            consumers.freed(chosen)
+    assert served == {"slow": 20, "fast": 80}
+
+
+def test_a_new_consumer_does_not_make_up_for_the_past() -> None:
+    consumers, (first,) = filled(10, first=1)
+    for _ in range(50):
+        consumers.took(first)
+        consumers.freed(first)
+    consumers.add(consumer("second"))
+    served: Counter[str] = Counter()
+    for _ in range(10):
+        chosen = consumers.choose()
+        assert chosen is not None
+        consumers.took(chosen)
+        consumers.freed(chosen)
+        served[chosen.client_id] += 1
+    assert served == {"first": 5, "second": 5}
+
+
+def test_a_choice_among_a_thousand_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 messages to 1,000 consumers need a bounded number of changes of the heap."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., Any]:
+        real = getattr(module, name)
+
+        def call(*args: Any) -> Any:
+            calls[name] += 1
+            return real(*args)
+
+        return call
+
+    consumers, known = filled(20, **{f"c{number}": 1 for number in range(1000)})
+    for name in ("heappush", "heappop", "heapreplace", "heapify"):
+        monkeypatch.setattr(module, name, counted(name))
+    for number in range(10_000):
+        chosen = consumers.choose()
+        assert chosen is not None
+        consumers.took(chosen)
+        if number >= 1000:
+            consumers.freed(known[number % 1000])
+    assert sum(calls.values()) <= 3 * 10_000
+    assert calls["heapify"] <= 10
+
+
+def test_only_the_active_consumer_is_chosen() -> None:
+    consumers, (first, second, third) = filled(1, "single_active", a=1, b=1, c=1)
+    assert consumers.choose() is first
+    consumers.took(first)
+    assert consumers.choose() is None
+    consumers.freed(first)
+    consumers.remove(second.key)
+    assert consumers.choose() is first
+    consumers.remove(first.key)
+    assert (consumers.choose(), consumers.active) == (third, third)
+    consumers.remove(third.key)
+    assert (consumers.choose(), consumers.active) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"), [(0, "found 0"), (101, "found 101"), (-1, "from 1 to 100")]
+)
+def test_bad_weights(weight: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        QueueConfig("jobs", weights={"a*": weight})
+
+
+def test_the_first_pattern_that_matches_gives_the_weight() -> None:
+    config = QueueConfig("jobs", weights={"fast-1": 9, "fast-*": 4})
+    assert [config.weight_of(name) for name in ("fast-1", "fast-2", "Fast-2", "x")] == [9, 4, 1, 1]
+
+
+# --- in a broker -----------------------------------------------------------------------------------------------------
+
+
+def payloads(client: MemoryClient) -> list[bytes]:
+    client.harness.settle()
+    found = [one.payload for one in client.unread if isinstance(one, Publish)]
+    client.unread.clear()
+    return found
+
+
+def test_weights_in_a_broker(make: Make) -> None:
+    harness = make(queues=[{"name": "jobs", "weights": {"fast-*": 3}}])
+    clients = [harness.connect(name, auto_ack=False) for name in ("fast-1", "slow")]
+    for one in clients:
+        one.subscribe(JOBS, 1)
+    publisher = harness.connect("p")
+    for _ in range(40):
+        publisher.publish(JOBS, b"", 1)
+    assert [len(payloads(one)) for one in clients] == [30, 10]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_second_consumer_of_an_exclusive_group_is_refused(make: Make, version: int) -> None:
+    harness = make(
+        queues=[{"name": "jobs", "consumers": "exclusive", "groups": ["default", "other"]}]
+    )
+    first, second = harness.connect("first"), harness.connect("second", version)
+    assert first.subscribe(JOBS, 1).codes == (1,)
+    assert first.subscribe(JOBS, 1).codes == (1,)  # again
+    refused = second.subscribe(JOBS, 1)
+    assert refused.codes == (0x97 if version == 5 else 0x80,)
+    if version == 5:
+        assert (
+            refused.properties.reason_string
+            == "the group default of the queue jobs has a consumer and takes no other"
+        )
+    assert second.subscribe("$share/other/$queue/jobs", 1).codes == (1,)
+    assert first.subscribe(f"{JOBS}/#", 1).codes == (0x97,)
+    first.drop()
+    harness.settle()
+    assert second.subscribe(JOBS, 1).codes == (1,)
+
+
+def test_two_subscribers_at_the_same_time(make: Make) -> None:
+    """The second one is refused, although the first is not known as a consumer yet."""
+    harness = make(queues=[{"name": "jobs", "consumers": "exclusive"}])
+    dispatcher = harness.hooks.instance("queues").plugin.queues["jobs"].dispatchers["default"]  # type: ignore[union-attr]
+    assert dispatcher.claim(("a", JOBS))
+    assert not dispatcher.claim(("b", JOBS))
+    harness.advance(1.1)  # the first one did not subscribe after all
+    assert dispatcher.claim(("b", JOBS))
+
+
+def test_an_exclusive_consumer_that_returns_too_late_waits(make: Make) -> None:
+    harness = make(queues=[{"name": "jobs", "consumers": "exclusive"}])
+    first = harness.connect("first", clean_start=False, session_expiry_interval=99)
+    first.subscribe(JOBS, 1)
+    first.drop()
+    harness.settle()
+    second = harness.connect("second")
+    assert second.subscribe(JOBS, 1).codes == (1,)
+    first = harness.connect("first", clean_start=False, session_expiry_interval=99)
+    publisher = harness.connect("p")
+    publisher.publish(JOBS, b"1", 1)
+    second.expect_message(JOBS, b"1")
+    first.expect_nothing()
+    second.drop()
+    publisher.publish(JOBS, b"2", 1)
+    first.expect_message(JOBS, b"2")
+
+
+def test_another_consumer_takes_over_from_the_active_one(make: Make) -> None:
+    recorder = HookRecorder("on_event")
+    harness = make(recorder, queues=[{"name": "jobs", "consumers": "single_active"}])
+    first, second = (harness.connect(name, auto_ack=False) for name in ("first", "second"))
+    for one in (first, second):
+        assert one.subscribe(JOBS, 1).codes == (1,)
+    publisher = harness.connect("p")
+    for number in range(3):
+        publisher.publish(JOBS, b"%d" % number, 1)
+    assert payloads(first) == [b"0", b"1", b"2"]
+    second.expect_nothing()
+    first.drop()
+    assert payloads(second) == [b"0", b"1", b"2"]
+    second.unsubscribe(JOBS)
+    harness.settle()
+    events = [dict(one.fields) for one in recorder.calls("on_event")]
+    assert events == [
+        {"queue": "jobs", "group": "default", "client_id": name} for name in ("first", "second", None)
+    ]  # fmt: skip
