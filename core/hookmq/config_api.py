@@ -4,6 +4,7 @@ Everything in ``__all__`` stays compatible within a major version of `HOOK_API`,
 """
 
 from hookmq.config.diagnostics import ConfigProblems, KeyPath, SourcePlace
+from hookmq.config.plain_values import bind_values
 from hookmq.config.units import (
     Rate,
     format_duration,
@@ -19,6 +20,7 @@ __all__ = [
     "KeyPath",
     "Rate",
     "SourcePlace",
+    "bind_values",
     "format_duration",
     "format_size",
     "parse_duration",
