@@ -8,6 +8,9 @@ class Subscription:
 
     `filter` is the filter as the client sent it, including ``$share/NAME/``. UNSUBSCRIBE uses it too. Topics are matched
     against `topic_filter`. `share` is the share name; None for ordinary subscriptions.
+
+    `user_property` contains the user properties of the SUBSCRIBE, in their order. Only `authorize`, `on_subscribe` and
+    `on_subscribed` see them: the session does not keep them, and nothing stores them.
     """
 
     filter: str
@@ -18,8 +21,9 @@ class Subscription:
     retain_handling: int = 0
     identifier: int | None = None
     share: str | None = None
+    user_property: tuple[tuple[str, str], ...] = ()
 
     def replace(self, **changes: Any) -> "Subscription":
         """Return a copy with changed fields, for use in transform hooks. To redirect the subscription, change
-        `topic_filter`; do not change `filter`."""
+        `topic_filter` or `share`; do not change `filter`."""
         return replace(self, **changes)

@@ -91,10 +91,17 @@ class Subscribing:
         connection = self.connection
         state = self.state
         state.work += 4 + (len(request.filter) >> 5)
-        identifiers = self.packet.properties.subscription_identifier
+        properties = self.packet.properties
+        identifiers = properties.subscription_identifier
         identifier = identifiers[0] if identifiers else None
         wanted = check(
-            state, self.session, connection.offered, request, identifier, connection.bridge
+            state,
+            self.session,
+            connection.offered,
+            request,
+            identifier,
+            connection.bridge,
+            properties.user_property or (),
         )
         if isinstance(wanted, Deny):
             self._fail(wanted.code, wanted.reason or "")

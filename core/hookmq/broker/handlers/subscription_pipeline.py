@@ -40,6 +40,7 @@ def check(
     request: SubscribeRequest,
     identifier: int | None,
     bridge: bool,
+    user_property: tuple[tuple[str, str], ...] = (),
 ) -> Subscription | Deny:
     """Return the subscription for `request`, with the mount point of the client's listener. Return a Deny if the filter
     is invalid or not available, or if the session has no room for another subscription.
@@ -70,6 +71,7 @@ def check(
         request.retain_handling,
         identifier,
         share,
+        user_property,
     )
 
 
@@ -259,6 +261,10 @@ class SubscriptionPipeline:
             return
         if session.revoked:
             session.revoked.discard(subscription.filter)
+        observed = subscription
+        if subscription.user_property:
+            # No limit counts them, so a client could fill the memory with them.
+            subscription = subscription.replace(user_property=())
         known = subscribe(state, session, subscription)
         if session.durable:
             state.committer.add(PutSubscription(session.client_id, subscription))
@@ -267,7 +273,7 @@ class SubscriptionPipeline:
         self.sends_retained = subscription.share is None and (
             handling == 0 or (handling == 1 and known is None)
         )
-        state.observe("on_subscribed", session.client, subscription, ReasonCode(subscription.qos))
+        state.observe("on_subscribed", session.client, observed, ReasonCode(subscription.qos))
         self._end(subscription, "")
 
 

@@ -132,3 +132,29 @@ def test_a_cancelled_one_is_not_made(harness: Harness, rules: HookRecorder) -> N
     promise.set_result(None)
     harness.settle()
     assert not session.subscriptions
+
+
+def test_hooks_see_user_properties_that_nothing_keeps(
+    harness: Harness, rules: HookRecorder
+) -> None:
+    pairs = (("group", "a"), ("group", "b"))
+    client = harness.connect("c", 5, False, session_expiry_interval=60)
+    assert client.subscribe("a", 1, user_property=pairs).codes == (1,)
+    assert [call.subscription.user_property for call in rules.calls()] == [pairs] * 3
+    kept = harness.broker.sessions["c"].subscriptions["a"]
+    assert kept.user_property == ()
+    assert [one.subscription for one in harness.handle("rules").subscriptions().items] == [kept]
+
+
+def test_a_plugin_changes_the_share_name(harness: Harness, rules: HookRecorder) -> None:
+    """The broker authorizes it again, and UNSUBSCRIBE uses the filter that the client sent."""
+    rules.answer("on_subscribe", Subscription("a", "a", share="g"))
+    client, other = harness.connect("c"), harness.connect("other")
+    assert client.subscribe("a").codes == (0,)
+    assert [call.subscription.share for call in rules.calls("authorize")] == [None, "g"]
+    (group,) = harness.handle("rules").shared_groups().items
+    assert (group.share, group.topic_filter, group.members) == ("g", "a", 1)
+    other.publish("a", b"1")
+    client.expect_message("a", b"1")
+    assert client.unsubscribe("a").codes == (0,)
+    assert not harness.handle("rules").shared_groups().items
