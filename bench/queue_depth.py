@@ -10,7 +10,7 @@ import time
 
 from . import launch
 from .queue_clients import Void
-from .queue_load import Bench, Load, Meter, bench, resident
+from .queue_load import Bench, CpuClock, Load, bench, resident
 from .queue_servers import DISK, folder, hookmq, running
 from .session import say
 
@@ -47,7 +47,7 @@ def _point(depth: int, load: Load, build: str, core: int | None) -> Point:
     with folder() as where:
         with running(server, where, core) as broker:
             with bench(server, broker, load) as made:
-                fill = Meter(broker)
+                fill = CpuClock(broker)
                 made.fill(depth)
                 used = fill.read()[0]
                 held = resident(fill.pids)
@@ -70,9 +70,9 @@ def _point(depth: int, load: Load, build: str, core: int | None) -> Point:
 def _steady(made: Bench, broker: launch.Broker, load: Load, waiting: int) -> tuple[float, float]:
     """Return CPU time per message and messages per second, while as many come as go."""
     before = made.consumed, made.confirmed
-    meter = Meter(broker)
+    clock = CpuClock(broker)
     made.until(time.perf_counter() + load.seconds, waiting)
-    used, _, took = meter.read()
+    used, _, took = clock.read()
     count = (made.consumed - before[0] + made.confirmed - before[1]) / 2
     if not count:
         raise Void("nothing was consumed")

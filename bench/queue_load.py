@@ -47,7 +47,7 @@ class Run:
     """The resident memory of the server's processes at the end, in bytes."""
 
 
-class Meter:
+class CpuClock:
     """Measures the CPU time of a server's processes."""
 
     def __init__(self, broker: launch.Broker) -> None:
@@ -60,7 +60,7 @@ class Meter:
         return sum(launch.cpu_seconds(pid) for pid in self.pids)
 
     def read(self) -> tuple[float, float, float]:
-        """Return CPU seconds of the server and of this process, and seconds, since the meter was made."""
+        """Return CPU seconds of the server and of this process, and seconds, since this clock was made."""
         return (
             self._now() - self._used,
             time.process_time() - self._own,
@@ -232,14 +232,14 @@ def measure(server: Server, broker: launch.Broker, load: Load) -> Run:
         made.until(time.perf_counter() + load.seconds / 4, load.backlog)
         made.drain()
         warm = made.consumed
-        meter = Meter(broker)
+        clock = CpuClock(broker)
         made.until(time.perf_counter() + load.seconds, load.backlog)
         made.drain()
-        took = meter.read()[2]
+        took = clock.read()[2]
         time.sleep(SETTLE)  # the last acknowledgements
-        used, own, _ = meter.read()
+        used, own, _ = clock.read()
         count = made.consumed - warm
         return Run(
             count, count / took, used * 1e6 / count, used / took, own / took, made.again,
-            resident(meter.pids),
+            resident(clock.pids),
         )  # fmt: skip

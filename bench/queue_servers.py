@@ -40,7 +40,7 @@ DISK = "disk"
 SYSTEM = "system"
 NO_LIMIT = 1_000_000_000
 STOP = 30.0
-"""Seconds until a server that was told to end is killed."""
+"""Seconds after SIGTERM until a server is killed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def running(server: Server, where: pathlib.Path, core: int | None) -> Iterator[launch.Broker]:
-    """Run a server in a folder. It is killed if it does not end by itself. Raises PeerError if it does not start."""
+    """Run a server in a folder. Raises PeerError if it does not start."""
     program = server.program()
     if program is None:
         raise peers.PeerError(f"{server.name} is not installed ({server.where_from})")

@@ -1,4 +1,4 @@
-"""``python -m bench.queues``: what a message in a durable queue costs, beside RabbitMQ, NATS JetStream and Redis Streams.
+"""``python -m bench.queues``: what a message in a durable queue costs in HookMQ, RabbitMQ, NATS JetStream and Redis.
 
 Each message is published, stored, acknowledged to its producer, delivered to one consumer and acknowledged by it: 256
 bytes, 50 producers, 10 consumers, at most 100 unacknowledged messages per consumer, at most 100 unconfirmed ones per
