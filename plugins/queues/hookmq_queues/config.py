@@ -4,20 +4,39 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
 from hookmq.mqtt_api import contains, parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
 
+from hookmq_queues.backoff import Backoff
 from hookmq_queues.consumers import MAX_WEIGHT, Mode
 from hookmq_queues.topics import PREFIX
 
 QueueType = Literal["classic"]
 OnFull = Literal["reject", "drop_oldest", "drop_newest"]
+Settle = Literal["puback", "explicit"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of queues and groups. A queue's folder has the queue's name."""
 DEFAULT_GROUP: Final = "default"
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """The settings of a group of consumers."""
+
+    name: str = field(metadata={"help": "its name: letters, digits, _ . -"})
+    settle: Settle = setting(
+        "puback",
+        "puback: a message is settled by its PUBACK; explicit: by a message to $queue/NAME/$ack, $nack or $reject",
+    )
+    backoff: Backoff = setting(Backoff(), "delay of messages that are delivered again")
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(f"groups: {self.name!r} is not a name; use letters, digits, _ . -")
 
 
 @dataclass(frozen=True)
@@ -28,9 +47,10 @@ class QueueConfig:
     bindings: tuple[str, ...] = setting(
         (), "topic filters; a message that matches one of them is also stored in the queue"
     )
-    groups: tuple[str, ...] = setting(
+    groups: tuple[str | GroupConfig, ...] = setting(
         (DEFAULT_GROUP,),
-        "groups of consumers; each group gets every message. A subscription to $queue/NAME is one to the first group",
+        "groups of consumers, as names or with their settings; each group gets every message. A subscription to "
+        "$queue/NAME is one to the first group",
     )
     type: QueueType = setting(
         "classic", "classic: each message is deleted when every group has settled it"
@@ -84,6 +104,17 @@ class QueueConfig:
         16 << 20, "size of the waiting messages in memory; the others are read from disk", minimum=0
     )
 
+    @cached_property
+    def group_settings(self) -> Mapping[str, GroupConfig]:
+        """The settings of the groups by name, in the order of the configuration."""
+        made = (GroupConfig(one) if isinstance(one, str) else one for one in self.groups)
+        return {one.name: one for one in made}
+
+    @property
+    def first_group(self) -> str:
+        """The group of a subscription that names none."""
+        return next(iter(self.group_settings))
+
     def weight_of(self, client_id: str) -> int:
         """Return the weight of a client's consumers."""
         for pattern, weight in self.weights.items():
@@ -115,10 +146,7 @@ class QueueConfig:
                 )
         if not self.groups:
             raise ConfigError(f"groups: the queue {self.name} has no group")
-        for group in self.groups:
-            if not NAME.fullmatch(group):
-                raise ConfigError(f"groups: {group!r} is not a name; use letters, digits, _ . -")
-        if len(set(self.groups)) != len(self.groups):
+        if len(self.group_settings) != len(self.groups):
             raise ConfigError("groups: a name is listed twice")
 
 

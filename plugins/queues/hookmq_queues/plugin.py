@@ -95,7 +95,7 @@ class QueuesPlugin(Plugin):
             state_key(one.config.name, group)
             for one in self.queues.values()
             if one.stored
-            for group in one.config.groups
+            for group in one.config.group_settings
         }
         cursor, more = "", True
         while more:
@@ -171,7 +171,7 @@ class QueuesPlugin(Plugin):
                 "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
             )
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
-        group = subscription.share or queue.config.groups[0]
+        group = subscription.share or queue.config.first_group
         if not queue.dispatchers[group].claim((client.client_id, subscription.filter)):
             why = f"the group {group} of the queue {name} has a consumer and takes no other"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
@@ -248,7 +248,7 @@ class QueuesPlugin(Plugin):
         if queue is None:
             return None
         share = parse_share(subscription.filter)[0]
-        dispatcher = queue.dispatchers.get(share or queue.config.groups[0])
+        dispatcher = queue.dispatchers.get(share or queue.config.first_group)
         if dispatcher is None:
             return None
         weight = queue.config.weight_of(client_id)

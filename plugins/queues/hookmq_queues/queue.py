@@ -64,7 +64,7 @@ class Queue:
     def open(self, deliveries: DirectDeliveries) -> None:
         """Load the groups. Raises StoreError if the state of one is damaged."""
         log = self.log
-        for name in self.config.groups:
+        for name in self.config.group_settings:
             key = state_key(self.config.name, name)
             stored = self._broker.state.get(key) if self.stored else None
             if stored is None:
