@@ -19,11 +19,11 @@ SIMULATE = PYTHONPATH=tests/support .venv/bin/python -m simulator --seeds $(SEED
 RERUNS ?= 0
 AGAIN := $(if $(filter-out 0,$(RERUNS)),--reruns $(RERUNS) -r fER)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS) $(AGAIN)
-MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml examples/plugins/*/pyproject.toml)
+MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml clients/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
 TESTS := conftest.py core/compiling.py bench tests tools $(wildcard $(MEMBERS:pyproject.toml=tests))
 # Folders with slow tests, the longest first.
-PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins examples 2>/dev/null \
+PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins clients examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|' | sort -ru)
 
 # Use the system's Python; download nothing but packages.

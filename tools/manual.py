@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 STAGE = ROOT / "build" / "docs"
 INDEX = "docs/index.md"
 PAGES = (
-    "*.md", "docs/**/*.md", "bench/README.md", "spark/README.md", "pipelines/*.md", "plugins/*/*.md",
+    "*.md", "docs/**/*.md", "bench/README.md", "spark/README.md", "pipelines/*.md", "plugins/*/*.md", "clients/*/*.md",
     "examples/**/README.md", "tests/*/README.md",
 )  # fmt: skip
 LEFT_OUT = ("README.md",)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PUBLISHED = ("core", "toolkit", "testing", "toolkit", "testing", "plugins/*", "spark", "pipelines")
+PUBLISHED = ("core", "toolkit", "testing", "plugins/*", "clients/*", "spark", "pipelines")
 """Folders of the distributions that are published; examples are not."""
 
 

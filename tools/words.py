@@ -31,6 +31,7 @@ CHECKED = (
     "toolkit/hookmq_toolkit/*.py",
     "testing/hookmq_testing/*.py",
     "plugins/*/hookmq_*/*.py",
+    "clients/*/hookmq_*/*.py",
     "examples/*.py",
     "tools/*.py",
     "bench/*.py",

@@ -14,6 +14,7 @@ PACKAGES = sorted(
         "toolkit/*/__init__.py",
         "testing/hookmq_testing/__init__.py",
         "plugins/*/hookmq_*/__init__.py",
+        "clients/*/hookmq_*/__init__.py",
         "spark/pyspark_mqtt/__init__.py",
         "pipelines/mqtt_pipelines/__init__.py",
     )

@@ -16,8 +16,10 @@ from release import PUBLISHED as RELEASED
 from workspace import ROOT, Member, members
 
 ALL = [pytest.param(member, id=member.name) for member in members()]
-LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing"}
-"""The core, the plugins' shared library and the testing kit. They are not plugins."""
+CLIENTS = {"hookmq-queues-client"}
+"""What runs in the programs of users. It needs no broker."""
+LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing", *CLIENTS}
+"""The core, the plugins' shared library, the testing kit and the clients. They are not plugins."""
 PLUGINS = [
     pytest.param(member, id=member.name) for member in members() if member.name not in LIBRARIES
 ]
@@ -84,6 +86,16 @@ def test_a_plugin_depends_on_no_other_plugin(member: Member) -> None:
     sources = "\n".join(path.read_text() for path in (member.folder / member.package).rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:from|import) (hookmq_\w+)", sources, re.MULTILINE))
     assert imported <= {member.package, "hookmq_toolkit"}
+
+
+def test_a_client_needs_no_broker() -> None:
+    found = [member for member in members() if member.name in CLIENTS]
+    assert len(found) == len(CLIENTS)
+    for member in found:
+        assert not [r for r in member.project["dependencies"] if r.startswith("hookmq")]
+        sources = [path.read_text() for path in (member.folder / member.package).rglob("*.py")]
+        imported = re.findall(r"^\s*(?:from|import) (hookmq\w*)", "\n".join(sources), re.MULTILINE)
+        assert set(imported) == {member.package}
 
 
 @pytest.mark.parametrize("member", PLUGINS)

@@ -11,7 +11,13 @@ GOOD = "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2027-01-31)\n\n### Added\n\n- 
 
 def test_every_distribution_that_is_published_has_one_version() -> None:
     found = versions()
-    assert {"hookmq", "hookmq-storage", "pyspark-mqtt", "hookmq-pipelines"} <= found.keys()
+    assert {
+        "hookmq",
+        "hookmq-storage",
+        "hookmq-queues-client",
+        "pyspark-mqtt",
+        "hookmq-pipelines",
+    } <= found.keys()
     assert not any(name.startswith("hookmq-example") for name in found)
     assert len(set(found.values())) == 1
 

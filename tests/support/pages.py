@@ -48,6 +48,7 @@ def pages() -> list[Path]:
         "docs/**/*.md",
         "*/README.md",
         "plugins/*/README.md",
+        "clients/*/README.md",
         "examples/**/README.md",
         "tests/*/README.md",
     )

@@ -1,0 +1,281 @@
+"""One MQTT 5 connection: paho-mqtt, driven by asyncio without a thread of its own.
+
+A connection is used once. After it has ended, a packet identifier may mean another message on the next connection, so
+each message is acknowledged only on the connection that delivered it.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from hookmq_queues_client.errors import ConnectionLost, ConnectionRefused, refused
+from hookmq_queues_client.options import Options
+
+UserProperties = Sequence[tuple[str, str]]
+MAX_PENDING: Final = 1000
+"""Maximum number of publishes of one connection that wait for PUBACK."""
+_CHECK: Final = 1.0
+"""Seconds between two checks of the keep alive."""
+
+
+class Connection:
+    """One connection. `on_message` is called with each message, which then must be acknowledged with `ack`."""
+
+    def __init__(
+        self,
+        options: Options,
+        client_id: str,
+        receive_maximum: int = 1,
+        on_message: Callable[[paho.MQTTMessage], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._receive_maximum = receive_maximum
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+        """Done when the connection has ended. The result is why."""
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._answers: dict[int, asyncio.Future[tuple[int, str]]] = {}
+        self._room = asyncio.Semaphore(MAX_PENDING)
+        self._check: asyncio.TimerHandle | None = None
+        self._writing = False
+        client = self._client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        client.max_inflight_messages_set(0)  # `_room` limits them
+        client.connect_timeout = options.timeout
+        if options.username is not None:
+            client.username_pw_set(options.username, options.password)
+        if options.tls is not None:
+            client.tls_set_context(options.tls)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_publish = self._on_publish
+        client.on_subscribe = client.on_unsubscribe = self._on_answer
+        if on_message is not None:
+            client.on_message = lambda _c, _u, message: on_message(message)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether requests can be sent."""
+        return self._connected.done() and not self.ended.done()
+
+    async def open(self) -> None:
+        """Connect. Raises OSError if the broker cannot be reached, such as ssl.SSLError and TimeoutError,
+        ConnectionRefused if it refuses the client, and ConnectionLost if it closes the connection.
+        """
+        options, client = self._options, self._client
+        properties = _properties(PacketTypes.CONNECT)
+        properties.ReceiveMaximum = self._receive_maximum
+        connecting = self._loop.run_in_executor(
+            None,
+            lambda: client.connect(
+                options.host,
+                options.port,
+                options.keepalive,
+                clean_start=True,
+                properties=properties,
+            ),
+        )
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(self._abandon)
+            raise
+        except OSError as error:
+            traceback.clear_frames(error.__traceback__)  # they keep paho's socket open
+            raise
+        try:
+            self._attach()
+            async with asyncio.timeout(options.timeout):
+                await self._connected
+        except BaseException:
+            self._drop()
+            raise
+
+    async def publish(self, topic: str, payload: bytes, properties: Properties) -> None:
+        """Publish at QoS 1, and return after PUBACK. Raises Refused or ConnectionLost."""
+        await self._room.acquire()
+        if not self.is_open:
+            raise ConnectionLost(f"the connection to {self._options.address} has ended")
+        info = self._client.publish(topic, payload, 1, properties=properties)
+        code, reason = await self._answer(info.rc, info.mid)
+        if code >= 0x80:
+            raise refused(f"accept a message to {topic}", code, reason)
+
+    async def settle(self, topic: str, user_properties: UserProperties) -> None:
+        """Publish a settlement. Raises Refused or ConnectionLost."""
+        await self.publish(topic, b"", publish_properties(user_properties))
+
+    async def subscribe(self, filter: str, user_properties: UserProperties = ()) -> None:
+        """Subscribe with QoS 1. Raises Refused or ConnectionLost."""
+        properties = _properties(PacketTypes.SUBSCRIBE)
+        if user_properties:
+            properties.UserProperty = list(user_properties)
+        rc, mid = self._client.subscribe([(filter, SubscribeOptions(1))], properties=properties)
+        code, reason = await self._answer(rc, mid)
+        if code >= 0x80:
+            raise refused(f"subscribe to {filter}", code, reason)
+
+    async def unsubscribe(self, filter: str) -> None:
+        """Unsubscribe. Raises Refused or ConnectionLost."""
+        rc, mid = self._client.unsubscribe(filter)
+        code, reason = await self._answer(rc, mid)
+        if code >= 0x80:
+            raise refused(f"unsubscribe from {filter}", code, reason)
+
+    def ack(self, packet_id: int) -> bool:
+        """Send PUBACK. Return False if the connection has ended."""
+        return self.is_open and self._client.ack(packet_id, 1) == MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    async def close(self) -> None:
+        """Send what waits, then DISCONNECT, and close the connection. Return at once if it has ended."""
+        if self.is_open and self._client.disconnect() == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.timeout):
+                    await asyncio.shield(self.ended)
+        self._drop()
+
+    # answers ---------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, rc: int, mid: int | None) -> tuple[int, str]:
+        if rc != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
+            raise ConnectionLost(f"the connection to {self._options.address} has ended")
+        answer: asyncio.Future[tuple[int, str]] = self._loop.create_future()
+        self._answers[mid] = answer
+        return await answer
+
+    def _on_publish(self, _c: Any, _u: Any, mid: int, code: ReasonCode, properties: Any) -> None:
+        self._room.release()
+        self._on_answer(_c, _u, mid, [code], properties)
+
+    def _on_answer(self, _c: Any, _u: Any, mid: int, codes: Any, properties: Any) -> None:
+        answer = self._answers.pop(mid, None)
+        if answer is not None and not answer.done():
+            answer.set_result((codes[0].value if codes else 0, _reason(properties)))
+
+    def _on_connect(self, _c: Any, _u: Any, _f: Any, code: ReasonCode, properties: Any) -> None:
+        if self._connected.done():
+            return
+        if code.is_failure:
+            error = ConnectionRefused(
+                "accept the client", code.value, _reason(properties) or str(code)
+            )
+            self._connected.set_exception(error)
+        else:
+            self._connected.set_result(None)
+
+    def _on_disconnect(self, _c: Any, _u: Any, _f: Any, code: ReasonCode, properties: Any) -> None:
+        self._end(_reason(properties) or str(code))
+
+    def _end(self, why: str) -> None:
+        if self.ended.done():
+            return
+        self.ended.set_result(why)
+        text = f"the connection to {self._options.address} ended: {why}"
+        waiting: list[asyncio.Future[Any]] = [self._connected, *self._answers.values()]
+        self._answers.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ConnectionLost(text))
+                future.exception()  # nobody may wait for it
+        for _ in range(
+            MAX_PENDING
+        ):  # let those go that wait for room; they find the connection closed
+            self._room.release()
+
+    # the socket ------------------------------------------------------------------------------------------------------
+
+    def _attach(self) -> None:
+        client = self._client
+        sock = client.socket()
+        if sock is None:
+            raise ConnectionLost(f"the connection to {self._options.address} has ended")
+        raw = sock.fileno()
+        client.on_socket_register_write = self._write_soon
+        client.on_socket_close = lambda *_: self._detach(raw)
+        self._loop.add_reader(raw, self._read)
+        self._write()
+        self._check = self._loop.call_later(_CHECK, self._misc)
+
+    def _read(self) -> None:
+        client = self._client
+        try:
+            client.loop_read()
+            # TLS may have decrypted more than one packet, which the selector does not see.
+            while isinstance(sock := client.socket(), ssl.SSLSocket) and sock.pending():
+                client.loop_read()
+        except Exception as error:  # a malformed packet; paho has many errors for it
+            self._drop(f"a packet could not be read: {error!r}")
+
+    def _write_soon(self, *_: Any) -> None:
+        self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._client.loop_write()
+        sock = self._client.socket()
+        wanted = sock is not None and self._client.want_write()
+        if sock is None or wanted == self._writing:
+            return
+        self._writing = wanted
+        if wanted:
+            self._loop.add_writer(sock.fileno(), self._write)
+        else:
+            self._loop.remove_writer(sock.fileno())
+
+    def _misc(self) -> None:
+        self._check = self._loop.call_later(_CHECK, self._misc)
+        self._client.loop_misc()
+
+    def _detach(self, raw: int) -> None:
+        self._loop.remove_reader(raw)
+        self._loop.remove_writer(raw)
+        if self._check is not None:
+            self._check.cancel()
+
+    def _drop(self, why: str = "closed") -> None:
+        """Close the socket without DISCONNECT."""
+        sock = self._client.socket()
+        self._client.on_socket_close = (
+            None  # paho would call it again, when the number means another socket
+        )
+        if sock is not None and sock.fileno() >= 0:
+            self._detach(sock.fileno())
+            sock.close()
+        self._end(why)
+
+    def _abandon(self, connecting: "asyncio.Future[Any]") -> None:
+        """Close a socket that was opened for a caller that no longer waits."""
+        if not connecting.cancelled() and connecting.exception() is None:
+            self._drop()
+
+
+def publish_properties(user_properties: UserProperties, expiry: int | None = None) -> Properties:
+    """Return the properties of a PUBLISH that expires after `expiry` seconds."""
+    properties = _properties(PacketTypes.PUBLISH)
+    if user_properties:
+        properties.UserProperty = list(user_properties)
+    if expiry is not None:
+        properties.MessageExpiryInterval = expiry
+    return properties
+
+
+def _properties(packet: int) -> Properties:
+    return Properties(packet)  # type: ignore[no-untyped-call]
+
+
+def _reason(properties: Properties | None) -> str:
+    return str(getattr(properties, "ReasonString", "")) if properties is not None else ""

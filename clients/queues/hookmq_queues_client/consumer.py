@@ -1,0 +1,165 @@
+"""Consume the messages of a queue, over as many connections as the network needs."""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from datetime import datetime
+from typing import Any, Final, Self
+
+import paho.mqtt.client as paho
+
+from hookmq_queues_client.connection import Connection, UserProperties
+from hookmq_queues_client.errors import ConnectionLost, QueueClientError, Refused
+from hookmq_queues_client.message import Message, read_message
+from hookmq_queues_client.options import Options
+
+log: Final = logging.getLogger("hookmq_queues_client")
+Start = str | int | datetime
+LASTING: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8F, 0x9E, 0xA2})
+"""Reason codes that another attempt does not change: wrong version, client id, password, permission, filter."""
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Return whether a connection or subscription failed in a way that another attempt does not change."""
+    if isinstance(error, Refused):
+        return error.code in LASTING
+    return isinstance(error, ssl.SSLCertVerificationError)
+
+
+class Consumer:
+    """The messages of one group of a queue, as an asynchronous iterator with a connection of its own.
+
+    The connection begins with the first message that you ask for, and is made again when it ends. The iteration then
+    goes on; messages that were not settled come again. The broker has at most `prefetch` unsettled messages with this
+    consumer. The iteration raises Refused if the broker refuses the client or the subscription.
+
+    Close it with ``async with``, `aclose`, or with the client. What is not settled by then goes to other consumers.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        client_id: str,
+        filter: str,
+        user_properties: UserProperties,
+        prefetch: int,
+    ) -> None:
+        self._options = options
+        self._client_id = client_id
+        self._filter = filter
+        self._user_properties = user_properties
+        self._prefetch = prefetch
+        self._connection: Connection | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._error: Exception | None = None
+        self._stopped = False
+        self._delay: float | None = None
+        """How long to wait for the next connection, if `reconnect` was called."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.aclose()
+
+    async def __anext__(self) -> Message:
+        """Return the next message. Raises StopAsyncIteration after `stop` or `aclose`."""
+        if self._running is None and not self._stopped:
+            self._running = asyncio.create_task(self._run())
+        while not self._stopped:
+            message = await self._arrived.get()
+            if message is not None:
+                return message
+            if self._error is not None:
+                self._stopped = True
+                raise self._error
+        self._arrived.put_nowait(None)  # for others that wait
+        raise StopAsyncIteration
+
+    async def stop(self) -> None:
+        """End the iteration and take no more messages. Messages that the iteration returned can still be settled.
+        The others go to other consumers after `aclose`.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        self._arrived.put_nowait(None)
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            with contextlib.suppress(QueueClientError, TimeoutError):
+                async with asyncio.timeout(self._options.timeout):
+                    await connection.unsubscribe(self._filter)
+
+    async def aclose(self) -> None:
+        """End the iteration and the connection. Messages that are not settled go to other consumers."""
+        await self.stop()
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def reconnect(self, delay: float = 0.0) -> None:
+        """End the connection, and connect again after `delay` seconds. Messages that are not settled go back to the
+        queue. Use it in a group that settles by PUBACK, where no single message can be given back.
+        """
+        self._delay = delay
+        if self._connection is not None and not self._stopped:
+            await self._connection.close()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._stopped:
+            try:
+                why = await self._consume()
+                failures = 0
+            except (QueueClientError, OSError) as error:
+                if is_lasting(error):
+                    self._error = error
+                    self._arrived.put_nowait(None)
+                    return
+                why = f"{error!r}" if isinstance(error, OSError) else str(error)
+            failures += 1
+            delay, self._delay = self._delay, None
+            if delay is None:
+                delay = self._options.reconnect.delay(failures)
+            if not self._stopped:
+                log.warning("consumer of %s: %s; next attempt in %.1f s", self._filter, why, delay)
+                await asyncio.sleep(delay)
+
+    async def _consume(self) -> str:
+        """Consume over one connection until it ends. Return why it ended."""
+
+        def received(message: paho.MQTTMessage) -> None:
+            made = read_message(message, connection)
+            if made is None:
+                log.warning("ignored a message on %s that is from no queue", message.topic)
+                connection.ack(message.mid)
+            else:
+                self._arrived.put_nowait(made)
+
+        connection = Connection(self._options, self._client_id, self._prefetch, received)
+        self._connection = connection
+        try:
+            await connection.open()
+            async with asyncio.timeout(self._options.timeout):
+                await connection.subscribe(self._filter, self._user_properties)
+            log.info("consumer of %s: connected to %s", self._filter, self._options.address)
+            return await asyncio.shield(connection.ended)
+        except ConnectionLost as error:
+            return str(error)
+        finally:
+            if not self._stopped:
+                self._forget()
+                await connection.close()
+
+    def _forget(self) -> None:
+        """Forget the messages that nobody took, because the broker delivers them again."""
+        while not self._arrived.empty():
+            self._arrived.get_nowait()
