@@ -18,6 +18,8 @@ from hookmq_queues.topics import PREFIX
 QueueType = Literal["classic"]
 OnFull = Literal["reject", "drop_oldest", "drop_newest"]
 Settle = Literal["puback", "explicit"]
+Order = Literal["fifo", "priority"]
+Scope = Literal["client", "queue"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of queues and groups. A queue's folder has the queue's name."""
 DEFAULT_GROUP: Final = "default"
@@ -87,6 +89,31 @@ class QueueConfig:
     )
     max_unacknowledged: int = setting(
         10_000, "unacknowledged messages of one group", minimum=1, maximum=1_000_000
+    )
+    order: Order = setting(
+        "fifo",
+        "which waiting message is next: fifo is the oldest, priority the one with the highest user property priority",
+    )
+    dedupe_window: Seconds = setting(
+        0.0,
+        "how long the queue remembers the user property message-id of a message and ignores its duplicates; 0 means "
+        "that the property has no meaning",
+        maximum=604800,
+    )
+    dedupe_ids: int = setting(
+        100_000, "how many of them the queue remembers", minimum=1, maximum=10_000_000
+    )
+    dedupe_scope: Scope = setting(
+        "client",
+        "duplicates have the same message-id and, with client, the same publisher; queue ignores the publisher",
+    )
+    max_delay: Seconds = setting(
+        86400.0,
+        "the longest delay that a publisher may ask for; 0 refuses delayed messages",
+        maximum=31_536_000,
+    )
+    max_delayed: int = setting(
+        10_000, "messages that wait for their delay", minimum=1, maximum=10_000_000
     )
     consumers: Mode = setting(
         "shared",

@@ -24,6 +24,11 @@ def register(registry: MetricRegistry, queues: Callable[[], Iterable[Queue]]) ->
         lambda: [({"queue": one.config.name}, one.log.bytes) for one in queues()],
     )
     registry.gauge(
+        "queues_delayed",
+        "Messages that wait for the delay that their publisher asked for.",
+        lambda: [({"queue": one.config.name}, one.delayed) for one in queues()],
+    )
+    registry.gauge(
         "queues_unsettled",
         "Messages that a group has not settled.",
         lambda: [

@@ -23,6 +23,7 @@ from hookmq.plugin import (
 
 from hookmq_queues.config import QueuesConfig
 from hookmq_queues.consumers import Consumer
+from hookmq_queues.delays import DelayLog, Delays, restore
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.metrics import register
 from hookmq_queues.queue import Queue
@@ -42,6 +43,7 @@ class QueuesPlugin(Plugin):
     def __init__(self, config: QueuesConfig, context: Context) -> None:
         super().__init__(config, context)
         self.queues: dict[str, Queue] = {}
+        self._delayed: DelayLog | None = None
         self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
         """By client id, the dispatcher of each of its consumers."""
 
@@ -71,7 +73,10 @@ class QueuesPlugin(Plugin):
             )
             for one in self.config.queues
         }
-        return tuple(one.log for one in self.queues.values())
+        self._delayed = DelayLog(self.config.path, broker.runtime, self.config.sync, self.id)
+        for one in self.queues.values():
+            one.intake.delays = Delays(one.config, self._delayed, broker, one)
+        return (*(one.log for one in self.queues.values()), self._delayed)
 
     def _check_folders(self) -> None:
         path = self.config.path
@@ -91,6 +96,7 @@ class QueuesPlugin(Plugin):
         deliveries = broker.deliveries(self._ended)
         for one in self.queues.values():
             one.open(deliveries)
+        self._open_delayed(broker)
         known = {
             state_key(one.config.name, group)
             for one in self.queues.values()
@@ -106,11 +112,36 @@ class QueuesPlugin(Plugin):
                     broker.state.delete(key)
                     broker.log("warning", "queue.group_removed", key=key)
 
+    def _open_delayed(self, broker: BrokerHandle) -> None:
+        """Load the delayed messages."""
+        assert self._delayed is not None
+        found = {
+            name: one.intake.delays
+            for name, one in self.queues.items()
+            if one.intake.delays is not None
+        }
+        for delays in found.values():
+            delays.load()
+        lost = restore(self._delayed, found.get)
+        for message, _ in lost:
+            broker.log("warning", "queue.delayed_dropped", topic=message.topic)
+        for delays in found.values():
+            delays.start()
+
+        def committed() -> None:
+            for one in self.queues.values():
+                if one.intake.delays is not None:
+                    one.intake.delays.wake()
+
+        self._delayed.on_committed = committed
+
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:
         """Store the state of the groups, and close the queues."""
         for one in self.queues.values():
             one.log.quiet()
+            if one.intake.delays is not None:
+                one.intake.delays.close()
             for dispatcher in one.dispatchers.values():
                 state = dispatcher.close()
                 if not one.stored:
@@ -126,6 +157,8 @@ class QueuesPlugin(Plugin):
         broker.invalidate_routes()
         for one in self.queues.values():
             one.log.close()
+        if self._delayed is not None:
+            self._delayed.close()
 
     # publishing ------------------------------------------------------------------------------------------------------
 
@@ -141,6 +174,12 @@ class QueuesPlugin(Plugin):
         if any(level.startswith("$") for level in rest_of(topic).split("/")):
             why = "the levels of a queue's topic must not start with $"
             return Deny(ReasonCode.TOPIC_NAME_INVALID, why)
+        if message.user_property:
+            found = self.queues[name].intake.check(message)
+            if isinstance(found, Deny):
+                return found
+            if found is not message:
+                return found.replace(retain=False)
         return message.replace(retain=False) if message.retain else None
 
     # consuming -------------------------------------------------------------------------------------------------------

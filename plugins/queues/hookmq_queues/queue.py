@@ -10,12 +10,13 @@ from hookmq_toolkit.segment_log.fill import Fill
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.group import Group
+from hookmq_queues.intake import Intake
 from hookmq_queues.outgoing import dead_letter
 from hookmq_queues.storage import MessageLog, QueueLog
 
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
-    "timed_out", "expired", "dead_lettered",
+    "timed_out", "expired", "dead_lettered", "duplicate", "delayed",
 )  # fmt: skip
 """What can happen to a message, for the metrics."""
 
@@ -45,6 +46,8 @@ class Queue:
     ) -> None:
         self.config = config
         self.log = self._make_log(path, broker, sync, plugin)
+        self.intake = Intake(config, plugin, broker.time)
+        self.log.kept_from = self.intake.kept_from
         self.log.is_full = self._is_refused
         self.log.is_dropped = self._is_dropped
         self.log.on_appended = self._appended
@@ -80,6 +83,8 @@ class Queue:
             self.dispatchers[name] = Dispatcher(
                 name, self.config, log, group, self._broker, deliveries, self, self.stored
             )
+        if self.intake.duplicates is not None:
+            self._remember()
         log.settle(self.floor)
         self._enforce()
         for one in self.dispatchers.values():
@@ -111,6 +116,11 @@ class Queue:
         return most
 
     @property
+    def delayed(self) -> int:
+        """The number of messages that are not due yet. They are not part of `depth`."""
+        return 0 if self.intake.delays is None else len(self.intake.delays)
+
+    @property
     def floor(self) -> int:
         """The first offset that a group has not settled."""
         return min((one.group.floor for one in self.dispatchers.values()), default=0)
@@ -129,12 +139,15 @@ class Queue:
         self._fill.look(1.0)
         return True
 
-    def _is_dropped(self) -> bool:
-        if self.config.on_full == "drop_oldest" or not self.is_full:
-            return False
+    def _is_dropped(self, message: Message) -> bool:
         # Messages at QoS 0 do not wait for a journal, so a full one is not asked about them.
-        self.results["dropped_newest"] += 1
-        self._fill.look(1.0)
+        full = self.config.on_full != "drop_oldest" and self.is_full
+        fate = self.intake.take(message, self.log.end, full)
+        if fate == "stored":
+            return False
+        self.results[fate] += 1
+        if fate == "dropped_newest":
+            self._fill.look(1.0)
         return True
 
     def _appended(self) -> None:
@@ -203,6 +216,32 @@ class Queue:
         self.results["rejected"] += 1
         self._fill.look(1.0)
         return False
+
+    def release(self, message: Message) -> bool:
+        """Store a message that was delayed, in the commit of this turn. Return False if the queue is full."""
+        if not self.accepts():
+            return False
+        self.intake.is_releasing = True
+        try:
+            self._broker.append(self.log, message.replace(received_at=self._broker.time()))
+        finally:
+            self.intake.is_releasing = False
+        return True
+
+    def restored(self, message: Message) -> None:
+        """Take note of a delayed message that an earlier process has stored."""
+        self.intake.remember(message, self.log.end)
+
+    def _remember(self) -> None:
+        """Read which messages an earlier process has stored. This call blocks."""
+        at = max(self.log.earliest, self.log.end - self.config.dedupe_ids)
+        while page := self.log.read(at):
+            for offset, message in page:
+                if offset >= at:
+                    self.intake.remember(message, offset)
+            at = page[-1][0] + 1
+            if at >= self.log.visible:
+                return
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message. It leaves the memory if no group needs it."""

@@ -35,14 +35,16 @@ class MessageLog:
     `hookmq.storage_api`. Each type of queue has a subclass, which decides where messages are kept.
 
     `on_appended` is called for each message that was stored, `on_committed` when messages become visible. `is_full`
-    returns whether a message must be refused, and `is_dropped` whether it is dropped instead.
+    returns whether a message must be refused, and `is_dropped` whether it is not stored. `kept_from` returns the first
+    offset to keep on disk, although all groups may have settled it.
     """
 
     def __init__(self, config: QueueConfig, runtime: Runtime, plugin: str = "queues") -> None:
         self.config = config
         self.name = f"{plugin}: queue {config.name}"
         self.is_full: Callable[[], bool] = lambda: False
-        self.is_dropped: Callable[[], bool] = lambda: False
+        self.is_dropped: Callable[[Message], bool] = lambda message: False
+        self.kept_from: Callable[[], int | None] = lambda: None
         self.on_appended: Callable[[], None] = lambda: None
         self.on_committed: Callable[[], None] = lambda: None
         self.end = 0
@@ -82,7 +84,7 @@ class MessageLog:
         return self.is_full()
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to the batch of `commit`, unless a full queue drops new messages."""
+        """Add a message to the batch of `commit`, unless it is dropped."""
         raise NotImplementedError
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
@@ -121,6 +123,10 @@ class MessageLog:
     def load(self, offset: int, done: Callable[[str], None]) -> None:
         """Read messages from `offset` on into memory, and call `done` with an error or ''."""
         raise NotImplementedError
+
+    def read(self, offset: int) -> list[tuple[int, Message]]:
+        """Return some committed messages from `offset` on, with their offsets, if they are on disk."""
+        return []
 
     def forget(self, offset: int) -> None:
         """Take a message out of memory, because it is not needed soon."""
@@ -166,8 +172,8 @@ class QueueLog(MessageLog):
     # Journal ---------------------------------------------------------------------------------------------------------
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to the batch of `commit`, unless a full queue drops new messages."""
-        if self.is_dropped():
+        """Add a message to the batch of `commit`, unless it is dropped."""
+        if self.is_dropped(message):
             return
         batches = self._batches
         if not batches or batches[-1][0] != commit:
@@ -263,10 +269,11 @@ class QueueLog(MessageLog):
             for one in waiting:
                 one("")
 
-        self._runtime.run_blocking(partial(self._read, offset), loaded)
+        self._runtime.run_blocking(partial(self.read, offset), loaded)
 
-    def _read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return the messages from `offset` on. This runs in a thread."""
+    def read(self, offset: int) -> list[tuple[int, Message]]:
+        """Return some committed messages from `offset` on, with their offsets. This call blocks; make it in any
+        thread."""
         found: list[tuple[int, Message]] = []
         for frame in self.log.read(offset, PAGE):
             found += enumerate(decode_block(frame.payload), frame.offset)
@@ -285,6 +292,9 @@ class QueueLog(MessageLog):
     def settle(self, floor: int) -> None:
         """Note that all messages below `floor` are settled. Delete the segments without any other message."""
         super().settle(floor)
+        kept = self.kept_from()
+        if kept is not None:
+            floor = min(floor, kept)
         segments = self.log.segments
         if self._trimming or self._closed or len(segments) < 2 or segments[1].base > floor:
             return

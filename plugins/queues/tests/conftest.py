@@ -34,8 +34,11 @@ class Brokers:
 
     def crash(self, harness: Harness) -> None:
         """End a broker as SIGKILL does: whatever is not committed is lost."""
-        for one in plugin_of(harness).queues.values():
+        plugin = plugin_of(harness)
+        for one in plugin.queues.values():
             one.log.close()
+        if plugin._delayed is not None:
+            plugin._delayed.close()
         self.made.remove(harness)
 
 
