@@ -31,6 +31,7 @@ plugins:
         - {{name: captured, bindings: ["sensors/#"], groups: [archive, alerts]}}
         - {{name: failing, delivery_limit: 2, dead_letter: failed}}
         - {{name: failed}}
+        - {{name: once, dedupe_window: 5m}}
 """
 SOON = Backoff(0.01, 1.0, 0.01)
 """Connect again at once."""

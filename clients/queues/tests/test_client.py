@@ -155,6 +155,34 @@ async def test_a_lost_puback_publishes_again(connect: Connect, network: Network,
     assert (await anext(messages)).payload == b"second"
 
 
+async def test_a_queue_that_recognizes_duplicates_stores_a_message_once(
+    connect: Connect, network: Network
+) -> None:
+    queue = connect(network.url).queue("once")
+    await queue.publish(b"first")
+    network.lose_from_broker = True
+    publishing = asyncio.create_task(queue.publish(b"second"))
+    messages = connect().queue("once").consume()
+    assert [(await anext(messages)).payload for _ in range(2)] == [b"first", b"second"]
+    await network.cut()
+    await publishing
+    await queue.publish(b"third", message_id="mine")
+    await queue.publish(b"third", message_id="mine")
+    await queue.publish(b"last")
+    found = [await anext(messages) for _ in range(2)]
+    assert [one.payload for one in found] == [b"third", b"last"]
+    assert [one.offset for one in found] == [2, 3]
+
+
+async def test_a_delayed_message_comes_later(connect: Connect, name: str) -> None:
+    client = connect()
+    queue = client.queue(name)
+    await queue.publish(b"later", delay=0.5)
+    await queue.publish(b"now")
+    messages = queue.consume()
+    assert [(await anext(messages)).payload for _ in range(2)] == [b"now", b"later"]
+
+
 async def test_a_closed_client_is_an_error(url: str, name: str) -> None:
     async with Client(url, reconnect=SOON) as client:
         queue = client.queue(name)

@@ -1,0 +1,140 @@
+"""The workers with MQTT.js and with MQTT 3.1.1 get, acknowledge and give back messages of a real broker."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from serving import HOOKMQ, WAIT, Served, serving
+from workspace import ROOT
+
+FOLDER = ROOT / "examples" / "queues"
+MODULES = ROOT / "tests" / "interop" / "js" / "node_modules"
+CONFIG = """\
+version: 1
+listeners: [{{name: tcp, bind: "127.0.0.1:0"}}]
+auth: {{default: allow}}
+authz: {{default: allow}}
+plugins:
+  - use: storage
+    config: {{path: "{folder}/state"}}
+  - use: queues
+    config:
+      path: "{folder}/queues"
+      queues: [{{name: js, prefetch: 1}}, {{name: three, prefetch: 1}}]
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Run a broker with a queue for each kind of worker."""
+    folder = tmp_path_factory.mktemp("broker")
+    config = folder / "hookmq.yaml"
+    config.write_text(CONFIG.format(folder=folder))
+    with serving("-c", str(config)) as served:
+        yield served
+
+
+@pytest.fixture
+def start(broker: Served) -> Iterator[Start]:
+    """Return a function that starts a worker, which is killed after the test."""
+    with ExitStack() as stack:
+
+        def begin(kind: str, subscribed: bool = True) -> "subprocess.Popen[str]":
+            port = str(broker.ports["tcp"])
+            words = [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", port, "three"]
+            if kind == "js":
+                words = [node(), str(FOLDER / "worker.js"), f"mqtt://127.0.0.1:{port}", "js"]
+            worker = subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, "NODE_PATH": str(MODULES)},
+            )  # fmt: skip
+            stack.enter_context(worker)
+            stack.callback(worker.kill)
+            if subscribed:  # otherwise, a message may be printed first
+                assert line(worker) == f"waiting for messages of {words[-1]}"
+            return worker
+
+        yield begin
+
+
+def node() -> str:
+    """Return the path of Node.js."""
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("Node.js is not installed")
+    if not (MODULES / "mqtt").is_dir():
+        pytest.skip("MQTT.js is not installed (npm ci --prefix tests/interop/js)")
+    return found
+
+
+def line(worker: "subprocess.Popen[str]") -> str:
+    """Return the next line that a worker prints."""
+    assert worker.stdout is not None
+    return worker.stdout.readline().rstrip("\n")
+
+
+def publish(broker: Served, queue: str, *payloads: str) -> None:
+    """Publish messages one after the other."""
+    for payload in payloads:
+        words = [
+            "pub",
+            "-p",
+            str(broker.ports["tcp"]),
+            "-q",
+            "1",
+            "-t",
+            f"$queue/{queue}",
+            "-m",
+            payload,
+        ]
+        subprocess.run([*HOOKMQ, *words], check=True, timeout=WAIT)
+
+
+def test_a_worker_with_mqtt_js(broker: Served, start: Start) -> None:
+    worker = start("js")
+    publish(broker, "js", "cat.png", "dog.png")
+    assert line(worker) == "js:0: cat.png, delivery 1"
+    assert line(worker) == "js:1: dog.png, delivery 1"
+    publish(broker, "js", "")
+    assert line(worker) == "js:2: no picture, connecting again"
+    # The message may be printed before the new subscription.
+    found = {line(worker), line(worker)}
+    assert found == {"waiting for messages of js", "js:2: no picture, connecting again"}
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(WAIT) == 0
+    # What was acknowledged does not come again.
+    another = start("js", subscribed=False)
+    found = {line(another), line(another)}
+    assert found == {"waiting for messages of js", "js:2: no picture, connecting again"}
+
+
+def test_a_worker_with_mqtt_311(broker: Served, start: Start) -> None:
+    worker = start("three")
+    publish(broker, "three", "cat.png", "dog.png")
+    assert [line(worker), line(worker)] == ["cat.png", "dog.png"]
+    publish(broker, "three", "")
+    assert worker.wait(WAIT) == 1
+    assert worker.stdout is not None
+    assert worker.stdout.read().endswith("ValueError: no picture\n")
+    another = start("three", subscribed=False)
+    assert another.wait(WAIT) == 1  # it got the same message
+
+
+@pytest.mark.parametrize("kind", ["js", "three"])
+def test_an_unknown_queue_is_named(broker: Served, kind: str) -> None:
+    port = str(broker.ports["tcp"])
+    words = [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", port, "nowhere"]
+    if kind == "js":
+        words = [node(), str(FOLDER / "worker.js"), f"mqtt://127.0.0.1:{port}", "nowhere"]
+    environ = {**os.environ, "NODE_PATH": str(MODULES)}
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=environ, timeout=WAIT, check=False
+    )
+    assert done.returncode == 1
+    assert "cannot consume from nowhere: " in done.stderr
