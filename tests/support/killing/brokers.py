@@ -58,12 +58,12 @@ class Broker(Protocol):
 
 
 class HookMQ:
-    """`hookmq serve` with a store in `folder` and the plugin `delayed`."""
+    """`hookmq serve` with a store in `folder` and further plugins, by default `delayed`."""
 
     delays = True
 
-    def __init__(self, folder: Path, durability: str) -> None:
-        self._broker = Crashing(folder, durability, DELAYED)
+    def __init__(self, folder: Path, durability: str, plugins: str = DELAYED) -> None:
+        self._broker = Crashing(folder, durability, plugins)
         self.port = self._broker.port
 
     def spawn(self) -> None:
