@@ -35,6 +35,10 @@ class Consumer:
     """Grows by 1 / `weight` with each message."""
     served: int = 0
     """Differs for each consumer."""
+    most: int = 0
+    """How many messages it may hold: `prefetch`, or less while it could not take as many."""
+    freed: bool = False
+    """Whether it has fewer messages than its entry says."""
     entry: _Entry | None = field(default=None, repr=False)
     """Its entry in the heap; None while it cannot take a message."""
 
@@ -61,6 +65,8 @@ class Consumers:
         """An entry counts if its consumer refers to it. Others leave the heap later."""
         self._stuck: dict[tuple[str, str], Consumer] = {}
         """Blocked consumers without a message, for which no event will come."""
+        self._freed: list[Consumer] = []
+        """Consumers whose entries are not up to date."""
         self._turn = 0.0
         self._served = 0
 
@@ -78,6 +84,7 @@ class Consumers:
         known.topic_filter = consumer.topic_filter
         known.with_properties = consumer.with_properties
         known.weight = consumer.weight
+        known.most = self._prefetch
         self._elect()
         self._offer(known)
 
@@ -94,6 +101,8 @@ class Consumers:
 
     def choose(self) -> Consumer | None:
         """Return the consumer for the next message, or None if no consumer can take one."""
+        if self._freed:
+            self._take_freed()
         heap = self._heap
         while heap:
             entry = heap[0]
@@ -111,10 +120,25 @@ class Consumers:
         consumer.served = self._served
         self._offer(consumer)
 
+    def returned(self, consumer: Consumer, number: int) -> None:
+        """Note that `number` messages, for which a consumer was chosen, could not be sent to it."""
+        consumer.held -= number
+        consumer.most = max(1, consumer.held)
+        self.block(consumer)
+
     def freed(self, consumer: Consumer) -> None:
-        """Note that a consumer has one message less, and can be sent to."""
+        """Note that a consumer has one message less, and can be sent to. The next choice considers it."""
         consumer.held -= 1
-        self._unblock(consumer)
+        if not consumer.freed:
+            consumer.freed = True
+            self._freed.append(consumer)
+
+    def _take_freed(self) -> None:
+        freed, self._freed = self._freed, []
+        for one in freed:
+            one.freed = False
+            one.most = min(self._prefetch, one.most + 1 + one.most // 4)
+            self._unblock(one)
 
     def block(self, consumer: Consumer) -> None:
         """Do not choose a consumer until it has one message less, or until `unblock`."""
@@ -126,6 +150,8 @@ class Consumers:
     @property
     def is_stuck(self) -> bool:
         """Whether a blocked consumer has no message, so that only `unblock` helps it."""
+        if self._freed:
+            self._take_freed()
         return bool(self._stuck)
 
     def unblock(self) -> None:
@@ -151,7 +177,7 @@ class Consumers:
         before = consumer.entry
         if (
             consumer.blocked
-            or consumer.held >= self._prefetch
+            or consumer.held >= consumer.most
             or (self.mode != "shared" and consumer is not self.active)
             or self.by_key.get(consumer.key) is not consumer
         ):

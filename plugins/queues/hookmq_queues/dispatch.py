@@ -13,7 +13,7 @@ from hookmq.plugin import BrokerHandle, DeliveryEnd, DirectDeliveries, Message, 
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.consumers import Consumer, Consumers
 from hookmq_queues.group import Group
-from hookmq_queues.outgoing import outgoing
+from hookmq_queues.outgoing import UserProperties, outgoing
 from hookmq_queues.storage import MessageLog
 
 RESERVE: Final = 1000
@@ -28,6 +28,12 @@ CLAIM: Final = 1.0
 """Seconds for which the place of an exclusive consumer is kept while the client subscribes."""
 PAUSE: Final = 1.0
 """Seconds until a failed read or write of the disk is tried again."""
+
+
+Token = tuple["Dispatcher", Consumer, int, int]
+"""Identifies a delivery: the dispatcher, the consumer, the offset and the token of the lease."""
+Runs = dict[tuple[str, str], tuple[Consumer, list[tuple[Message, bytes, Token]]]]
+"""What to send in this turn, by the consumer's key."""
 
 
 class Owner(Protocol):
@@ -81,6 +87,9 @@ class Dispatcher:
         self._claim: tuple[tuple[str, str] | None, float] = (None, 0.0)
         self._unread = -1
         """The offset of the message that could not be read."""
+        self._added = UserProperties(config.name, name)
+        self._again: set[int] = set()
+        """The offsets in the runs of this turn that were delivered before."""
 
     @property
     def backlog(self) -> int:
@@ -150,17 +159,46 @@ class Dispatcher:
             self._dirty = True
         if self.group.due:
             self.group.wake(self._broker.time())
-        sent = 0
-        while sent < SLICE and self._send_one(now):
-            sent += 1
+        sent = self._send(now)
         if sent == SLICE:
             self.schedule()
         if self._dirty or (sent and self.group.next + RESERVE // 2 > self._reserved):
             self.save()
         self._arm(now)
 
-    def _send_one(self, now: float) -> bool:
-        """Send one message, or drop an expired one. Return False if nothing more can be done now."""
+    def _send(self, now: float) -> int:
+        """Send the next messages, with one call for each consumer. Return how many messages were looked at."""
+        runs: Runs = {}
+        time = self._broker.time()
+        looked = 0
+        try:
+            while looked < SLICE and self._lease_one(now, time, runs):
+                looked += 1
+        finally:
+            for consumer, run in runs.values():
+                self._send_run(consumer, run)
+            self._again.clear()
+        return looked
+
+    def _send_run(self, consumer: Consumer, run: list[tuple[Message, bytes, Token]]) -> None:
+        """Send leased messages to one consumer. Withdraw the leases of those that cannot be sent."""
+        sent = self._deliveries.send_run(consumer.client_id, consumer.filter, run)
+        left = len(run) - sent
+        if left:
+            for _, _, (_, _, offset, token) in run[sent:]:
+                self.group.withdraw(offset, token)
+            self.schedule()
+            self.consumers.returned(consumer, left)
+        again = 0
+        if self._again:
+            again = sum(one[2][2] in self._again for one in run[:sent])
+        self._owner.count("redelivered", again)
+        self._owner.count("delivered", sent - again)
+
+    def _lease_one(self, now: float, time: float, runs: Runs) -> bool:
+        """Add the next message to the run of a consumer, or drop an expired one. Return False if nothing more can be
+        done now. `time` is the clock's time.
+        """
         group, log = self.group, self._log
         offset = group.peek(log.visible)
         if offset is None:
@@ -179,7 +217,7 @@ class Dispatcher:
         if message is None:
             log.load(offset, self._loaded)
             return False
-        if self._is_expired(message):
+        if self._is_expired(message, time):
             self._settle(offset)
             self._owner.count("expired")
             return True
@@ -188,15 +226,17 @@ class Dispatcher:
         if consumer is None:
             return False
         token, count = group.lease(offset, consumer.key, now + self._config.visibility_timeout)
-        made = outgoing(message, self._config.name, self.name, offset, count, consumer)
-        if not self._deliveries.send(
-            consumer.client_id, consumer.filter, made, (self, consumer, offset, token)
-        ):
-            group.withdraw(offset, token)
-            self.consumers.block(consumer)
-            return True
         self.consumers.took(consumer)
-        self._owner.count("delivered" if count == 1 else "redelivered")
+        if count > 1:
+            self._again.add(offset)
+        added = b""
+        if consumer.with_properties:
+            added = self._added.encode(offset, count, message.topic)
+        made = outgoing(message, self.queue, consumer.topic_filter)
+        run = runs.get(consumer.key)
+        if run is None:
+            run = runs[consumer.key] = (consumer, [])
+        run[1].append((made, added, (self, consumer, offset, token)))
         return True
 
     def _bury(self, offset: int, message: Message) -> bool:
@@ -213,11 +253,10 @@ class Dispatcher:
             self._not_saved(error)
         return True
 
-    def _is_expired(self, message: Message) -> bool:
-        now = self._broker.time()
+    def _is_expired(self, message: Message, time: float) -> bool:
         ttl = self._config.message_ttl
-        return (message.expires_at is not None and message.expires_at <= now) or (
-            ttl > 0 and message.received_at + ttl <= now
+        return (message.expires_at is not None and message.expires_at <= time) or (
+            ttl > 0 and message.received_at + ttl <= time
         )
 
     def _loaded(self, error: str) -> None:

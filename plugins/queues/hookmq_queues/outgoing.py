@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from hookmq.mqtt_api import EMPTY, Properties
+from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import Message
 from hookmq.storage_api import make_message
 
-from hookmq_queues.consumers import Consumer
 from hookmq_queues.topics import PREFIX, delivered_topic
 
 MESSAGE_ID: Final = "message-id"
@@ -18,33 +17,63 @@ RESERVED: Final = frozenset({MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_T
 """The user properties that the plugin sets. Those of publishers are removed."""
 DEAD: Final = "dead-letter-"
 """Prefix of the user properties of dead letters. Those of clients are removed."""
+_FORMS: Final = 1024
+"""Maximum number of forms of encoded properties that are kept."""
 
 
-def outgoing(
-    message: Message, queue: str, group: str, offset: int, count: int, consumer: Consumer
-) -> Message:
-    """Return the message of the queue as it is sent to a consumer for the `count`-th time."""
-    properties = message.properties
-    if consumer.with_properties:
-        own = (
-            (MESSAGE_ID, f"{queue}:{offset}"),
-            (GROUP, group),
-            (OFFSET, str(offset)),
-            (DELIVERY_COUNT, str(count)),
-            (SOURCE_TOPIC, message.topic),
+class UserProperties:
+    """The user properties that the consumers of one group get, encoded. Only two of them differ for most messages."""
+
+    def __init__(self, queue: str, group: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._forms: dict[tuple[str, int, int], tuple[bytes, bytes, bytes]] = {}
+        """What surrounds the two offsets, by source topic, number of digits and delivery count."""
+
+    def encode(self, offset: int, count: int, source: str) -> bytes:
+        """Return the properties of a message from the topic `source` that is delivered for the `count`-th time."""
+        digits = b"%d" % offset
+        form = self._forms.get((source, len(digits), count))
+        if form is None:
+            form = self._form(source, len(digits), count)
+        return form[0] + digits + form[1] + digits + form[2]
+
+    def _form(self, source: str, size: int, count: int) -> tuple[bytes, bytes, bytes]:
+        if len(self._forms) >= _FORMS:
+            self._forms.clear()
+        prefix = self._queue.encode() + b":"
+        form = self._forms[source, size, count] = (
+            _pair(MESSAGE_ID, prefix, size),
+            _pair(GROUP, self._group.encode()) + _pair(OFFSET, b"", size),
+            _pair(DELIVERY_COUNT, b"%d" % count) + _pair(SOURCE_TOPIC, source.encode()),
         )
-        if properties is EMPTY:
-            properties = Properties(user_property=own)
-        else:
-            trusted = message.origin.startswith("plugin:")
-            kept = tuple(
-                one
-                for one in properties.user_property or ()
-                if one[0] not in RESERVED and (trusted or not one[0].startswith(DEAD))
-            )
-            properties = properties.replace(user_property=(*kept, *own))
+        return form
+
+
+def _pair(name: str, value: bytes, more: int = 0) -> bytes:
+    """Return an encoded user property whose value continues with `more` bytes."""
+    key = name.encode()
+    size = len(value) + more
+    return b"\x26" + len(key).to_bytes(2, "big") + key + size.to_bytes(2, "big") + value
+
+
+def outgoing(message: Message, queue: str, topic_filter: str) -> Message:
+    """Return a message as it goes to the subscription `topic_filter`, without the properties of `UserProperties`."""
+    topic = delivered_topic(topic_filter, queue, message.topic)
+    properties = message.properties
+    if properties is not EMPTY and properties.user_property:
+        trusted = message.origin.startswith("plugin:")
+        kept = tuple(
+            one
+            for one in properties.user_property
+            if one[0] not in RESERVED and (trusted or not one[0].startswith(DEAD))
+        )
+        if len(kept) < len(properties.user_property):
+            properties = properties.replace(user_property=kept)
+    if topic == message.topic and properties is message.properties:
+        return message
     return make_message(
-        delivered_topic(consumer.topic_filter, queue, message.topic),
+        topic,
         message.payload,
         1,
         False,

@@ -245,6 +245,9 @@ class Queue:
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message. It leaves the memory if no group needs it."""
+        if len(self.dispatchers) == 1:
+            self.log.forget(offset)
+            return
         for one in self.dispatchers.values():
             group = one.group
             if offset >= group.next or offset in group.unsettled:

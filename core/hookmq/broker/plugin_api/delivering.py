@@ -1,6 +1,6 @@
 """The call with which plugins deliver messages to single clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hookmq.broker.direct_deliveries import DirectSender
 from hookmq.broker.plugin_api.base import HandleBase
@@ -44,3 +44,21 @@ class CheckedDeliveries:
         )  # fmt: skip
         handle._check_topic(message.topic, "deliver")
         return self._sender.send(client_id, filter, message, token)
+
+    def send_run(
+        self, client_id: str, filter: str, run: Sequence[tuple[Message, bytes, object]]
+    ) -> int:
+        """Send messages to one subscription of a client. Return how many were sent."""
+        handle = self._handle
+        handle._only_on_loop("deliveries().send_run()")
+        handle._check_types("deliver", ("client_id", client_id, str), ("filter", filter, str))
+        topic = ""
+        for message, properties, _ in run:
+            if type(message) is not Message or type(properties) is not bytes:
+                handle._check_types(
+                    "deliver", ("message", message, Message), ("properties", properties, bytes)
+                )
+            if message.topic != topic:
+                topic = message.topic
+                handle._check_topic(topic, "deliver")
+        return self._sender.send_run(client_id, filter, run)
