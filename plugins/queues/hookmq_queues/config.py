@@ -13,13 +13,23 @@ from hookmq.plugin import ConfigError, Seconds, Size, setting
 
 from hookmq_queues.backoff import Backoff
 from hookmq_queues.consumers import MAX_WEIGHT, Mode
+from hookmq_queues.positions import FORMS, parse_position
 from hookmq_queues.topics import PREFIX
 
-QueueType = Literal["classic"]
+QueueType = Literal["classic", "stream"]
+Compact = Literal["none", "key", "topic"]
 OnFull = Literal["reject", "drop_oldest", "drop_newest"]
 Settle = Literal["puback", "explicit"]
 Order = Literal["fifo", "priority"]
 Scope = Literal["client", "queue"]
+_ONLY: Final[dict[str, tuple[QueueType, ...]]] = {
+    "max_messages": ("classic",),
+    "max_bytes": ("classic",),
+    "on_full": ("classic",),
+    "retention": ("stream",),
+    "compact": ("stream",),
+}
+"""The settings that apply to some types only."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of queues and groups. A queue's folder has the queue's name."""
 DEFAULT_GROUP: Final = "default"
@@ -35,10 +45,34 @@ class GroupConfig:
         "puback: a message is settled by its PUBACK; explicit: by a message to $queue/NAME/$ack, $nack or $reject",
     )
     backoff: Backoff = setting(Backoff(), "delay of messages that are delivered again")
+    start: str = setting(
+        "", "where it starts when it is new, instead of at the start of its stream"
+    )
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"groups: {self.name!r} is not a name; use letters, digits, _ . -")
+
+
+@dataclass(frozen=True)
+class RetentionConfig:
+    """Which messages a stream keeps. A message that one of the limits excludes is deleted."""
+
+    age: Seconds = setting(0.0, "how long messages are kept; 0 means without limit", minimum=0)
+    bytes: Size = setting(
+        1 << 30, "approximate size of the messages that are kept", minimum=1 << 16
+    )
+    messages: int = setting(0, "number of messages that are kept; 0 means without limit", minimum=0)
+    wait_for_groups: Size = setting(
+        0,
+        "size up to which messages are kept, whatever the other limits, until every group has settled them; 0 means no "
+        "waiting",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        if self.wait_for_groups and self.wait_for_groups <= self.bytes:
+            raise ConfigError("retention: wait_for_groups must be larger than bytes")
 
 
 @dataclass(frozen=True)
@@ -55,7 +89,8 @@ class QueueConfig:
         "$queue/NAME is one to the first group",
     )
     type: QueueType = setting(
-        "classic", "classic: each message is deleted when every group has settled it"
+        "classic",
+        "classic: a message is deleted when every group has settled it; stream: messages stay as retention says",
     )
     max_messages: int = setting(
         100_000, "number of unsettled messages at which the queue is full", minimum=1
@@ -130,6 +165,16 @@ class QueueConfig:
     memory: Size = setting(
         16 << 20, "size of the waiting messages in memory; the others are read from disk", minimum=0
     )
+    retention: RetentionConfig = setting(
+        RetentionConfig(), "which messages a stream keeps; only for streams"
+    )
+    start: str = setting(
+        "first", f"where a new group of a stream starts: {FORMS}; only for streams"
+    )
+    compact: Compact = setting(
+        "none",
+        "key and topic keep only the newest message of each user property key, or of each topic; only for streams",
+    )
 
     @cached_property
     def group_settings(self) -> Mapping[str, GroupConfig]:
@@ -164,6 +209,7 @@ class QueueConfig:
                     f"bindings: {one!r} would capture messages of queues",
                     hint=f"publish to {PREFIX}{self.name} instead",
                 )
+        self._check_type()
         if bool(self.dead_letter) != bool(self.delivery_limit):
             raise ConfigError(f"dead_letter: {self.name} needs both dead_letter and delivery_limit")
         for pattern, weight in self.weights.items():
@@ -175,6 +221,22 @@ class QueueConfig:
             raise ConfigError(f"groups: the queue {self.name} has no group")
         if len(self.group_settings) != len(self.groups):
             raise ConfigError("groups: a name is listed twice")
+
+    def _check_type(self) -> None:
+        """Check that the settings are those of the type, and that `start` is a position."""
+        for key, types in _ONLY.items():
+            default = QueueConfig.__dataclass_fields__[key].default
+            if self.type not in types and getattr(self, key) != default:
+                raise ConfigError(
+                    f"{key}: {self.name} is a queue of the type {self.type}, to which this does not apply"
+                )
+        for one in (self.start, *(group.start for group in self.group_settings.values())):
+            try:
+                parse_position(one or "first")
+            except ValueError as error:
+                raise ConfigError(f"start: {error}") from None
+            if one not in ("", "first") and self.type != "stream":
+                raise ConfigError(f"start: {self.name} is not a stream")
 
 
 @dataclass(frozen=True)

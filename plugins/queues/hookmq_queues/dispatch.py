@@ -85,6 +85,8 @@ class Dispatcher:
         self._expiry: Timer | None = None
         self._retry: Timer | None = None
         self._claim: tuple[tuple[str, str] | None, float] = (None, 0.0)
+        self._epoch = 0
+        """How often the group was moved. What was reserved before counts for nothing."""
         self._unread = -1
         """The offset of the message that could not be read."""
         self._added = UserProperties(config.name, name)
@@ -215,6 +217,11 @@ class Dispatcher:
                 return False
         message = log.get(offset)
         if message is None:
+            end = log.gap_end(offset)
+            if end > offset:
+                group.skip(offset, min(end, log.visible))
+                self._dirty = True
+                return True
             log.load(offset, self._loaded)
             return False
         if self._is_expired(message, time):
@@ -278,6 +285,8 @@ class Dispatcher:
     def ended(self, consumer: Consumer, offset: int, token: int, end: DeliveryEnd) -> None:
         """Take the end of a delivery. Call `schedule` after one or more of these calls."""
         self.consumers.freed(consumer)
+        if token <= self.group.since:
+            return  # the group was moved, and may get this message once more
         if end is DeliveryEnd.LOST:
             self.group.release(offset, token)
             self._dirty = True
@@ -292,6 +301,13 @@ class Dispatcher:
         self._dirty = True
         self._owner.settled(offset)
         return True
+
+    def trim(self, first: int) -> int:
+        """Settle the messages below `first`, because they were deleted. Return their number.
+
+        The state is not stored for that: whoever loads it drops these messages again.
+        """
+        return self.group.trim(first)
 
     def _settle(self, offset: int) -> bool:
         if not self.group.settle(offset):
@@ -331,7 +347,7 @@ class Dispatcher:
         if not self._stored:
             return
         self._saving = True
-        reserved = self.group.next + RESERVE
+        reserved, epoch = self.group.next + RESERVE, self._epoch
         try:
             stored = self._broker.state.put(self._key, self.group.encode(reserved))
         except PluginError as error:
@@ -343,10 +359,23 @@ class Dispatcher:
                 self._not_saved(error)
                 return
             self._saving = False
-            self._reserved = reserved
+            if epoch == self._epoch:
+                self._reserved = reserved
             self.schedule()
 
         self._broker.runtime.spawn(stored, saved)
+
+    async def seek(self, offset: int) -> None:
+        """Move the group to `offset`, and return when this is stored. Raises PluginError if it cannot be stored."""
+        self.group.seek(offset)
+        self._epoch += 1
+        epoch, reserved = self._epoch, offset + RESERVE
+        self._reserved = offset
+        if self._stored:
+            await self._broker.state.put(self._key, self.group.encode(reserved))
+        if epoch == self._epoch:
+            self._reserved = max(self._reserved, reserved)
+        self.schedule()
 
     def _not_saved(self, error: BaseException) -> None:
         if self._closed:

@@ -64,6 +64,8 @@ class Group:
         """A heap of (due, offset). Those no longer deferred leave it later."""
         self._pages = Pages()
         self._token = 0
+        self.since = 0
+        """The newest token when `seek` was called. Leases up to it are of no account."""
 
     @property
     def floor(self) -> int:
@@ -224,6 +226,34 @@ class Group:
         if offset is not None:
             self.settle(offset)
         return offset
+
+    # positions -------------------------------------------------------------------------------------------------------
+
+    def seek(self, offset: int) -> None:
+        """Move the group to `offset`. All messages below it are settled, the others are new, and all leases end."""
+        self.next = offset
+        self.since = self._token
+        for part in (self.unsettled, self.leases, self.due, self._odd, self._unsure):
+            part.clear()
+        for heap in (self._ready, self._deadlines, self._dues):
+            heap.clear()
+        self._pages = Pages()
+
+    def trim(self, first: int) -> int:
+        """Settle the messages below `first`, because they were deleted. Return their number."""
+        lost = max(0, first - self.next)
+        while self.floor < min(first, self.next):
+            self.settle(self.floor)
+            lost += 1
+        self.next = max(self.next, first)
+        return lost
+
+    def skip(self, offset: int, end: int) -> None:
+        """Settle `offset`, which `peek` returned, because it has no message. Nor have the offsets up to `end`."""
+        if offset == self.next:
+            self.next = end
+        else:
+            self.settle(offset)
 
     # helpers ---------------------------------------------------------------------------------------------------------
 

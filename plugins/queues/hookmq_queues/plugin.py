@@ -139,7 +139,7 @@ class QueuesPlugin(Plugin):
     async def on_shutdown(self, broker: BrokerHandle) -> None:
         """Store the state of the groups, and close the queues."""
         for one in self.queues.values():
-            one.log.quiet()
+            one.close()
             if one.intake.delays is not None:
                 one.intake.delays.close()
             for dispatcher in one.dispatchers.values():

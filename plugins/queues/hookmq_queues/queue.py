@@ -16,7 +16,7 @@ from hookmq_queues.storage import MessageLog, QueueLog
 
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
-    "timed_out", "expired", "dead_lettered", "duplicate", "delayed",
+    "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted",
 )  # fmt: skip
 """What can happen to a message, for the metrics."""
 
@@ -57,6 +57,9 @@ class Queue:
         self._broker = broker
         self._plugin = plugin
         self._dead_letters = dead_letters
+        self.new_groups: list[str] = []
+        """The groups whose state was not stored when the queue was opened."""
+        self.closed = False
         self._fill = Fill(self._report_fill)
 
     def _make_log(
@@ -71,7 +74,8 @@ class Queue:
             key = state_key(self.config.name, name)
             stored = self._broker.state.get(key) if self.stored else None
             if stored is None:
-                group = Group(log.earliest)
+                group = Group(self._first_offset(name))
+                self.new_groups.append(name)
             else:
                 try:
                     group = Group.decode(stored, log.earliest, log.end, self._broker.time())
@@ -85,10 +89,19 @@ class Queue:
             )
         if self.intake.duplicates is not None:
             self._remember()
-        log.settle(self.floor)
         self._enforce()
+        self.ended()
         for one in self.dispatchers.values():
             one.schedule()  # a message may have reached its delivery limit
+
+    def _first_offset(self, group: str) -> int:
+        """Return the offset of the first message that a new group gets."""
+        return self.log.earliest
+
+    def close(self) -> None:
+        """Begin to close: want no more messages. The groups' states must still be stored, and the log be closed."""
+        self.closed = True
+        self.log.quiet()
 
     async def seek(self, group: str, position: str) -> int:
         """Move a group to `position`, so that it gets the messages from there on, and return the offset. The new state

@@ -8,8 +8,9 @@ from hookmq.plugin import BrokerHandle
 
 from hookmq_queues.config import QueueConfig, QueueType
 from hookmq_queues.queue import Queue
+from hookmq_queues.stream import StreamQueue
 
-TYPES: Final[dict[QueueType, type[Queue]]] = {"classic": Queue}
+TYPES: Final[dict[QueueType, type[Queue]]] = {"classic": Queue, "stream": StreamQueue}
 """The class of each type."""
 
 

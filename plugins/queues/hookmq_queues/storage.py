@@ -7,11 +7,12 @@ Messages that wait are kept in memory up to `QueueConfig.memory`. The others are
 comes.
 """
 
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hookmq.mqtt_api import compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
@@ -28,6 +29,15 @@ _BLOCK: Final = 1024
 """Maximum number of messages in a block."""
 _STEP: Final = 256
 """Maximum number of messages whose size is remembered as one sum."""
+_GAPS: Final = 4096
+"""Number of ranges without a message after which all are forgotten."""
+
+
+class Page(NamedTuple):
+    """What a read from the disk returned: messages with their offsets, and ranges of offsets without a message."""
+
+    messages: list[tuple[int, Message]]
+    gaps: list[tuple[int, int]]
 
 
 class MessageLog:
@@ -55,13 +65,17 @@ class MessageLog:
         """The approximate size of the messages that are not settled."""
         self._runtime = runtime
         self._filters = [compile_filter(one) for one in config.bindings]
+        self.limit = config.retention.bytes if config.type == "stream" else config.max_bytes
+        """The size that the configuration allows."""
         self._own = PREFIX + config.name
         self._cache: dict[int, tuple[Message, int]] = {}
         """The messages in memory by offset, with their sizes."""
         self._cached = 0
         self._sizes: deque[tuple[int, int]] = deque()
         """(end, bytes): the sizes of consecutive messages, each up to the offset `end`."""
-        self._steps = 0
+        self._step = 0
+        """The number of messages in the last sum."""
+        self._step_size = max(1 << 12, min(1 << 16, self.limit // 16))
         self._closed = False
 
     # Journal ---------------------------------------------------------------------------------------------------------
@@ -103,10 +117,12 @@ class MessageLog:
         """Count the message before `end`."""
         self.bytes += size
         sizes = self._sizes
-        if self._steps % _STEP and sizes:
+        if 0 < self._step < _STEP and sizes and sizes[-1][1] < self._step_size:
             size += sizes.pop()[1]
+        else:
+            self._step = 0
         sizes.append((self.end, size))
-        self._steps += 1
+        self._step += 1
 
     # reading ---------------------------------------------------------------------------------------------------------
 
@@ -119,6 +135,10 @@ class MessageLog:
         """Return a message if it is in memory."""
         found = self._cache.get(offset)
         return None if found is None else found[0]
+
+    def gap_end(self, offset: int) -> int:
+        """Return the next offset that may have a message: `offset`, unless it is known that there is none."""
+        return offset
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
         """Read messages from `offset` on into memory, and call `done` with an error or ''."""
@@ -159,12 +179,14 @@ class QueueLog(MessageLog):
         self.log = SegmentLog(
             path / config.name,
             runtime.run_blocking,
-            segment_size=max(1 << 16, min(64 << 20, config.max_bytes // 8)),
+            segment_size=max(1 << 16, min(64 << 20, self.limit // 8)),
             sync=sync,
             verify=False,
         )
         self._batches: list[tuple[CommitId, list[Message]]] = []
         self._committed: deque[tuple[int, int]] = deque()
+        self._gaps: list[tuple[int, int]] = []
+        """Ranges of offsets without a message that were found by reading, in order."""
         self._waiting: list[Callable[[str], None]] = []
         self._reading = False
         self._trimming = False
@@ -182,11 +204,15 @@ class QueueLog(MessageLog):
         offset = self.end
         self.end = offset + 1
         size = size_of(message)
+        self._remember(offset, message, size)
+        self._add_size(size)
+        self.on_appended()
+
+    def _remember(self, offset: int, message: Message, size: int) -> None:
+        """Keep a new message in memory if there is room. Messages leave in the order in which they came."""
         if self._cached < self.config.memory:
             self._cache[offset] = (message, size)
             self._cached += size
-        self._add_size(size)
-        self.on_appended()
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write the buffered messages with a single fsync."""
@@ -223,14 +249,22 @@ class QueueLog(MessageLog):
         self._batches = []
         self._cache.clear()
         self._cached = 0
-        self._sizes.clear()
+        self._step = 0
+        self._gaps.clear()
         self._committed.clear()
-        for segment in self.log.segments:
+        self._measure(self.end)
+
+    def _measure(self, end: int) -> None:
+        """Take the sizes of the messages before `end` from the segments. `end` is that of a segment."""
+        later = [one for one in self._sizes if one[0] > end]
+        self._sizes.clear()
+        for segment in (one for one in list(self.log.segments) if one.end <= end):
             places = zip(segment.offsets[1:], segment.positions[1:], strict=False)
             before = segment.head
             for offset, position in (*places, (segment.end, segment.size)):
                 self._sizes.append((offset, position - before))
                 before = position
+        self._sizes.extend(later)
         self.bytes = sum(size for _, size in self._sizes)
 
     # reading ---------------------------------------------------------------------------------------------------------
@@ -256,7 +290,9 @@ class QueueLog(MessageLog):
             waiting, self._waiting = self._waiting, []
             if self._closed:
                 return
-            for at, message in result if error is None else ():
+            page = result if error is None else Page([], [])
+            self._add_gaps(page.gaps)
+            for at, message in page.messages:
                 if at >= offset and at not in self._cache:
                     self._make_room(offset)
                     size = size_of(message)
@@ -265,19 +301,40 @@ class QueueLog(MessageLog):
             if error is not None:
                 done(str(error))
             else:
-                done("" if offset in self._cache else f"the message {offset} is missing")
+                found = offset in self._cache or self.gap_end(offset) > offset
+                done("" if found else f"the message {offset} is missing")
             for one in waiting:
                 one("")
 
-        self._runtime.run_blocking(partial(self.read, offset), loaded)
+        self._runtime.run_blocking(partial(self._read, offset), loaded)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
         """Return some committed messages from `offset` on, with their offsets. This call blocks; make it in any
         thread."""
+        while True:
+            page = self._read(offset)
+            if page.messages or not page.gaps:
+                return page.messages
+            offset = page.gaps[-1][1]
+
+    def _read(self, offset: int) -> Page:
+        """Return the messages from `offset` on. This runs in a thread."""
         found: list[tuple[int, Message]] = []
         for frame in self.log.read(offset, PAGE):
             found += enumerate(decode_block(frame.payload), frame.offset)
-        return found
+        return Page(found, [])
+
+    def gap_end(self, offset: int) -> int:
+        """Return the next offset that may have a message, as far as reading has shown."""
+        at = bisect_right(self._gaps, offset, key=lambda one: one[0]) - 1
+        return max(offset, self._gaps[at][1]) if at >= 0 else offset
+
+    def _add_gaps(self, gaps: list[tuple[int, int]]) -> None:
+        if len(self._gaps) > _GAPS:
+            self._gaps.clear()
+        for one in gaps:
+            if self.gap_end(one[0]) < one[1]:
+                insort(self._gaps, one)
 
     def _make_room(self, wanted: int) -> None:
         """Forget messages if too many are in memory, but never the one at `wanted`."""

@@ -27,6 +27,17 @@ class TestContract(PluginContract):
             ],
             "sync": False,
         },
+        {
+            "queues": [
+                {
+                    "name": "log",
+                    "type": "stream",
+                    "compact": "topic",
+                    "start": "last",
+                    "retention": {"age": "7d", "bytes": "1MiB", "wait_for_groups": "2MiB"},
+                }
+            ]
+        },
     )
     bad_configs = (
         {},
@@ -51,6 +62,18 @@ class TestContract(PluginContract):
             ]
         },
         {"queues": [{"name": "a", "unknown": 1}]},
+        {"queues": [{"name": "a", "type": "log"}]},
+        {"queues": [{"name": "a", "start": "last"}]},
+        {"queues": [{"name": "a", "groups": [{"name": "g", "start": "last"}]}]},
+        {"queues": [{"name": "a", "retention": {"age": "1h"}}]},
+        {"queues": [{"name": "a", "compact": "key"}]},
+        {"queues": [{"name": "a", "type": "stream", "start": "yesterday"}]},
+        {"queues": [{"name": "a", "type": "stream", "groups": [{"name": "g", "start": "-1"}]}]},
+        {"queues": [{"name": "a", "type": "stream", "on_full": "drop_oldest"}]},
+        {"queues": [{"name": "a", "type": "stream", "max_messages": 5}]},
+        {"queues": [{"name": "a", "type": "stream", "compact": "payload"}]},
+        {"queues": [{"name": "a", "type": "stream", "retention": {"bytes": "1KiB"}}]},
+        {"queues": [{"name": "a", "type": "stream", "retention": {"wait_for_groups": "1GiB"}}]},
     )
 
     @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from hookmq.mqtt_api import Publish
 from hookmq.storage_api import PutState
 from hookmq_queues.group import Group
 from hookmq_queues.plugin import QueuesPlugin
+from hookmq_queues.storage import QueueLog
 from hookmq_testing import Harness, HookRecorder, MemoryClient
 
 Make = Callable[..., Harness]
@@ -103,6 +104,7 @@ def test_it_is_neither_lost_nor_doubled_by_a_crash(make: Any) -> None:
     ]
     assert not Group.decode(states[-1].value, 0, 3).unsettled
     log = plugin_of(harness).queues["dead"].log
+    assert isinstance(log, QueueLog)
     assert (log.log.flushed, log.visible) == (3, 0)  # in this commit, too
     make.crash(harness)
     make.store.commit = commit

@@ -1,0 +1,221 @@
+"""Compaction of a stream: only the newest message of each key is left, and offsets stay.
+
+Closed segments are written anew without the older messages, and replace the old files one by one. A crash leaves the
+old or the new file. Memory is bounded: one pass handles up to `KEYS` keys.
+
+A block of a compacted segment is `_HEAD`, the positions of the messages that are left, and these messages as in any
+other block. The first byte differs from that of other blocks.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from hookmq.plugin import Message, StoreError
+from hookmq_toolkit.durable_files import write_all
+from hookmq_toolkit.segment_log import Frame, Segment, SegmentLog
+from hookmq_toolkit.segment_log.frame import encode
+from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED, beginning
+
+from hookmq_queues.record import decode_block, encode_block
+
+KEYS: Final = 100_000
+"""Maximum number of keys in one pass: about 15 MB."""
+_HEAD: Final = struct.Struct("<BI")
+"""`_SPARSE` and the number of messages that are left."""
+_SPARSE: Final = 0xFE
+_MERGED: Final = 256 << 10
+"""Size up to which blocks of a compacted segment are merged, in bytes."""
+_MOST: Final = 1 << 20
+"""Maximum number of offsets in a merged block."""
+
+Entry = tuple[int, Message]
+"""A message with its offset."""
+KeyOf = Callable[[Message], str | None]
+"""Returns the key of a message, or None if it has none and is always left."""
+
+
+def key_property(message: Message) -> str | None:
+    """Return the user property `key` of a message."""
+    for name, value in message.user_property:
+        if name == "key":
+            return value
+    return None
+
+
+def topic_key(message: Message) -> str | None:
+    """Return the topic of a message."""
+    return message.topic
+
+
+# blocks --------------------------------------------------------------------------------------------------------------
+
+
+def encode_sparse(base: int, entries: list[Entry]) -> bytes:
+    """Return a block that begins with the offset `base`, and that has only these messages left."""
+    places = (offset - base for offset, _ in entries)
+    return b"".join(
+        (
+            _HEAD.pack(_SPARSE, len(entries)),
+            struct.pack(f"<{len(entries)}I", *places),
+            encode_block([message for _, message in entries]),
+        )
+    )
+
+
+def decode_frame(frame: Frame) -> tuple[list[Entry], list[tuple[int, int]]]:
+    """Return the messages of a block, and the ranges of offsets without a message. Raises ValueError if the block is
+    damaged."""
+    payload = frame.payload
+    if not payload or payload[0] != _SPARSE:
+        messages = decode_block(payload)
+        if len(messages) != frame.records:
+            raise ValueError(f"a block of {frame.records} messages has {len(messages)}")
+        return list(enumerate(messages, frame.offset)), []
+    try:
+        _, count = _HEAD.unpack_from(payload)
+        places = struct.unpack_from(f"<{count}I", payload, _HEAD.size)
+    except struct.error as error:
+        raise ValueError(f"not a compacted block: {error}") from error
+    messages = decode_block(payload[_HEAD.size + 4 * count :])
+    if len(messages) != count:
+        raise ValueError(f"a compacted block of {count} messages has {len(messages)}")
+    entries = [(frame.offset + place, one) for place, one in zip(places, messages, strict=True)]
+    gaps: list[tuple[int, int]] = []
+    at = frame.offset
+    for offset, _ in entries:
+        if offset > at:
+            gaps.append((at, offset))
+        at = offset + 1
+    if at < frame.end:
+        gaps.append((at, frame.end))
+    return entries, gaps
+
+
+# a pass --------------------------------------------------------------------------------------------------------------
+
+
+class Compactor:
+    """Compacts the log of one stream. `clean` is the offset below which only the newest message of each key is left.
+
+    After a restart, `clean` begins at 0 again, and the first pass repeats earlier work.
+    """
+
+    def __init__(self, log: SegmentLog, key_of: KeyOf, keys: int = KEYS) -> None:
+        self.log = log
+        self.clean = 0
+        self._key_of = key_of
+        self._keys = keys
+
+    def due(self) -> bool:
+        """Return whether at least half of the closed segments, in bytes, was not compacted."""
+        closed = self.log.segments[:-1]
+        dirty = sum(one.size for one in closed if one.end > self.clean)
+        return dirty > 0 and 2 * dirty >= sum(one.size for one in closed)
+
+    def run(self, replace: Callable[[Segment, Path], bool]) -> int:
+        """Compact the closed segments, and return how many messages were removed. `replace` moves the new file of a
+        segment into place. This call blocks; make it in a thread, once at a time. Raises StoreError, OSError or
+        ValueError.
+        """
+        removed = 0
+        while True:
+            closed = [one for one in self.log.segments[:-1] if one.end <= self.log.readable]
+            if not closed or closed[-1].end <= self.clean:
+                return removed
+            newest, upto = self._newest(closed)
+            for segment in closed:
+                if segment.base < upto:
+                    removed += self._rewrite(segment, newest, replace)
+            self.clean = upto
+
+    def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:
+        """Return the newest offset of each key from `clean` on, as far as the keys fit, and the offset after the last one
+        that was looked at."""
+        newest: dict[bytes, int] = {}
+        upto = self.clean
+        for segment in closed:
+            if segment.end <= self.clean:
+                continue
+            for _, frame in segment.frames(segment.find(max(self.clean, segment.base))):
+                for offset, message in decode_frame(frame)[0]:
+                    key = self._key_of(message)
+                    if key is None or offset < self.clean:
+                        continue
+                    digest = _digest(key)
+                    if digest not in newest and len(newest) >= self._keys:
+                        return newest, offset
+                    newest[digest] = offset
+                upto = frame.end
+        return newest, upto
+
+    def _rewrite(
+        self, segment: Segment, newest: dict[bytes, int], replace: Callable[[Segment, Path], bool]
+    ) -> int:
+        """Write a segment anew without the messages of which a newer one is known. Return how many were removed."""
+        removed = 0
+
+        def is_left(entry: Entry) -> bool:
+            nonlocal removed
+            key = self._key_of(entry[1])
+            left = key is None or newest.get(_digest(key), 0) <= entry[0]
+            removed += not left
+            return left
+
+        target = segment.path.with_name(segment.path.name + UNNAMED)
+        assert target.name.endswith(SUFFIX + UNNAMED)
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(file, beginning(segment.log, segment.store, segment.base))
+            for merged, entries in _merge(segment, is_left):
+                data = encode_sparse(merged.offset, entries)
+                write_all(file, encode(merged._replace(payload=data), segment.salt))
+            os.fsync(file)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(file)
+        if not removed:
+            target.unlink()
+            return 0
+        return removed if replace(segment, target) else 0
+
+
+def _merge(
+    segment: Segment, is_left: Callable[[Entry], bool]
+) -> Iterator[tuple[Frame, list[Entry]]]:
+    """Yield the blocks of the new segment: frames without a payload, and the messages that are left in each."""
+    merged: Frame | None = None
+    entries: list[Entry] = []
+    size = 0
+    for _, frame in segment.frames(segment.head):
+        left = [one for one in decode_frame(frame)[0] if is_left(one)]
+        grown = size + sum(len(message.payload) + len(message.topic) + 64 for _, message in left)
+        if merged is not None and (grown > _MERGED or merged.records + frame.records > _MOST):
+            yield merged, entries
+            merged, entries, grown = None, [], grown - size
+        if merged is None:
+            merged = Frame(frame.offset, frame.records, frame.commit, 0, b"")
+        else:
+            merged = merged._replace(records=merged.records + frame.records, commit=frame.commit)
+        entries = [*entries, *left]
+        size = grown
+    if merged is not None:
+        yield merged, entries
+
+
+def _digest(key: str) -> bytes:
+    return blake2b(key.encode(), digest_size=16).digest()
+
+
+def replace_in(log: SegmentLog, segment: Segment, path: Path) -> bool:
+    """Replace a segment of a log; return False if it was deleted meanwhile. Raises StoreError."""
+    try:
+        return log.replace(segment.base, path)
+    except StoreError:
+        path.unlink(missing_ok=True)
+        raise

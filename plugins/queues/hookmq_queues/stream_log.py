@@ -1,0 +1,139 @@
+"""The messages of a stream: a queue's log that keeps settled messages, and finds offsets by time."""
+
+from bisect import bisect_left
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from hookmq.plugin import Message, Runtime
+from hookmq.storage_api import CommitId
+from hookmq_toolkit.segment_log import Frame, Segment, Trimmed
+
+from hookmq_queues.compaction import decode_frame
+from hookmq_queues.config import QueueConfig
+from hookmq_queues.storage import PAGE, Page, QueueLog
+
+_ATTEMPTS: Final = 8
+"""How often a search begins again because the segment that it read was deleted."""
+
+
+class StreamLog(QueueLog):
+    """The messages of a stream on disk. `first` is the offset of the first message that retention has left."""
+
+    def __init__(
+        self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
+    ) -> None:  # fmt: skip
+        super().__init__(config, path, runtime, sync, plugin)
+        self.first = 0
+        self.replacing = Lock()
+        """Held while a segment is read, and while it is replaced."""
+
+    def recover(self, last: CommitId) -> None:
+        """Open the folder as `QueueLog.recover` does."""
+        super().recover(last)
+        self.first = self.log.earliest
+
+    @property
+    def earliest(self) -> int:
+        """The offset of the first message that is left."""
+        return max(self.first, self.log.earliest)
+
+    def _remember(self, offset: int, message: Message, size: int) -> None:
+        """Keep a new message in memory. Most groups read the newest messages, so the oldest one leaves."""
+        cache = self._cache
+        cache[offset] = (message, size)
+        self._cached += size
+        while self._cached > self.config.memory and cache:
+            self._cached -= cache.pop(next(iter(cache)))[1]
+
+    def _read(self, offset: int) -> Page:
+        page = Page([], [])
+        with self.replacing:
+            frames = self.log.read(offset, PAGE)
+        for frame in frames:
+            messages, gaps = decode_frame(frame)
+            page.messages.extend(messages)
+            page.gaps.extend(gaps)
+        return page
+
+    # retention -------------------------------------------------------------------------------------------------------
+
+    def offset_within(self, limit: int, end: int) -> int:
+        """Return the first offset from which on the messages have at most `limit` bytes. Stop looking at `end`.
+
+        Sizes are known for a few messages together, so the result may be that much higher.
+        """
+        left, first = self.bytes, self.first
+        for after, size in self._sizes:
+            if left <= limit or first >= end:
+                break
+            left -= size
+            first = after
+        return first
+
+    def keep_from(self, first: int) -> None:
+        """Drop the messages before `first`. Delete the segments that have no others."""
+        self.first = max(self.first, first)
+        self.settle(self.first)
+
+    def measure_closed(self) -> None:
+        """Take the sizes of closed segments again, because compaction has changed them."""
+        segments = self.log.segments
+        if len(segments) > 1:
+            self._measure(segments[-1].base)
+            self.settle(self.first)
+
+    # times -----------------------------------------------------------------------------------------------------------
+
+    def find_time(self, wanted: float) -> int:
+        """Return the offset of the first message received at or after `wanted`, in epoch seconds. Return the offset of
+        the next message if there is none.
+
+        This call reads a few blocks of the log, found by bisection, and blocks. Make it in any thread. Raises
+        StoreError. If the broker's clock was set back, messages from that time may be missed.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._find_time(wanted)
+            except Trimmed:
+                continue
+        return self.log.earliest
+
+    def time_of_last_segment(self) -> float:
+        """Return when the first message of the last segment was received, or infinity. This call blocks."""
+        return self._time_from(self.log.segments[-1].base)
+
+    def _find_time(self, wanted: float) -> int:
+        segments = list(self.log.segments)
+        at = bisect_left(segments, wanted, key=lambda one: self._time_from(one.base)) - 1
+        if at < 0:
+            return max(self.first, segments[0].base)
+        offset = self._place_before(segments[at], wanted)
+        while frame := self._frame(offset):
+            for found, message in decode_frame(frame)[0]:
+                if message.received_at >= wanted:
+                    return max(self.first, found)
+            offset = frame.end
+        return max(self.first, offset)
+
+    def _place_before(self, segment: Segment, wanted: float) -> int:
+        places = list(segment.offsets)
+        at = bisect_left(places, wanted, key=self._time_from)
+        return places[max(0, at - 1)] if places else segment.base
+
+    def _time_from(self, offset: int) -> float:
+        """Return when the first message that is left from `offset` on was received."""
+        while frame := self._frame(offset):
+            for at, message in decode_frame(frame)[0]:
+                if at >= offset:
+                    return message.received_at
+            offset = frame.end
+        return float("inf")
+
+    def _frame(self, offset: int) -> Frame | None:
+        """Return the block that holds `offset`, or None if there is none."""
+        if offset >= self.log.readable:
+            return None
+        with self.replacing:
+            frames = self.log.read(offset, 1)
+        return frames[0] if frames else None
