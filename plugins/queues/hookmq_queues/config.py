@@ -114,7 +114,9 @@ class QueueConfig:
         minimum=0,
         maximum=1_000_000,
     )
-    dead_letter: str = setting("", "the queue for messages that reached delivery_limit")
+    dead_letter: str = setting(
+        "", "the queue for messages that reached delivery_limit or that a consumer rejected"
+    )
     message_ttl: Seconds = setting(0.0, "how long a message may wait; 0 means forever")
     prefetch: int = setting(
         100,
@@ -210,8 +212,10 @@ class QueueConfig:
                     hint=f"publish to {PREFIX}{self.name} instead",
                 )
         self._check_type()
-        if bool(self.dead_letter) != bool(self.delivery_limit):
-            raise ConfigError(f"dead_letter: {self.name} needs both dead_letter and delivery_limit")
+        if self.delivery_limit and not self.dead_letter:
+            raise ConfigError(
+                f"dead_letter: {self.name} has a delivery_limit, so it needs this too"
+            )
         for pattern, weight in self.weights.items():
             if not 1 <= weight <= MAX_WEIGHT:
                 raise ConfigError(

@@ -29,6 +29,8 @@ class Consumer:
     topic_filter: str
     with_properties: bool
     weight: int = 1
+    connection: object = field(default=None, repr=False, compare=False)
+    """Differs for each connection of the client."""
     held: int = 0
     blocked: bool = False
     turn: float = 0.0
@@ -83,6 +85,7 @@ class Consumers:
             consumer.turn = self._turn
         known.topic_filter = consumer.topic_filter
         known.with_properties = consumer.with_properties
+        known.connection = consumer.connection
         known.weight = consumer.weight
         known.most = self._prefetch
         self._elect()
@@ -129,6 +132,10 @@ class Consumers:
     def freed(self, consumer: Consumer) -> None:
         """Note that a consumer has one message less, and can be sent to. The next choice considers it."""
         consumer.held -= 1
+        self.received(consumer)
+
+    def received(self, consumer: Consumer) -> None:
+        """Note that a consumer can be sent to, because it has acknowledged a message. The next choice considers it."""
         if not consumer.freed:
             consumer.freed = True
             self._freed.append(consumer)

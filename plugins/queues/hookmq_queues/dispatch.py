@@ -8,12 +8,23 @@ what changes while a commit runs is in the next one.
 from math import inf
 from typing import Any, Final, Protocol
 
-from hookmq.plugin import BrokerHandle, DeliveryEnd, DirectDeliveries, Message, PluginError, Timer
+from hookmq.plugin import (
+    BrokerHandle,
+    DeliveryEnd,
+    DirectDeliveries,
+    Message,
+    PluginError,
+    ReasonCode,
+    Timer,
+)
 
-from hookmq_queues.config import QueueConfig
+from hookmq_queues.backoff import Cause
+from hookmq_queues.config import GroupConfig, QueueConfig
 from hookmq_queues.consumers import Consumer, Consumers
-from hookmq_queues.group import Group
+from hookmq_queues.group import Group, Lease
+from hookmq_queues.holdings import Holdings
 from hookmq_queues.outgoing import UserProperties, outgoing
+from hookmq_queues.settlement import SettlementError
 from hookmq_queues.storage import MessageLog
 
 RESERVE: Final = 1000
@@ -42,10 +53,19 @@ class Owner(Protocol):
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""
 
-    def bury(self, message: Message, group: str, offset: int, count: int) -> bool:
-        """Add a message that was delivered `count` times to the queue for dead letters, in the commit of this turn.
-        Return False if that queue is full.
-        """
+    def bury(
+        self,
+        message: Message,
+        group: str,
+        offset: int,
+        count: int,
+        reason: str = "delivery-limit",
+        description: str = "",
+    ) -> None:
+        """Add a message that was delivered `count` times to the queue for dead letters, in the commit of this turn."""
+
+    def takes_dead_letters(self) -> bool:
+        """Return whether the queue for dead letters has room."""
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message."""
@@ -64,11 +84,15 @@ class Dispatcher:
         deliveries: DirectDeliveries,
         owner: Owner,
         stored: bool = True,
+        settings: GroupConfig | None = None,
     ) -> None:
         self.name = name
+        self.settings = settings or GroupConfig(name)
         self.queue = config.name
         self.group = group
         self.consumers = Consumers(config.prefetch, config.consumers)
+        self.holdings = Holdings(group, self.consumers)
+        self._explicit = self.settings.settle == "explicit"
         self._config = config
         self._log = log
         self._broker = broker
@@ -103,6 +127,9 @@ class Dispatcher:
     def add(self, consumer: Consumer) -> None:
         """Add a consumer and begin to send."""
         active = self.consumers.active
+        known = self.consumers.by_key.get(consumer.key)
+        if known is not None and known.connection is not consumer.connection:
+            self._give_back(known)
         self.consumers.add(consumer)
         self._report_active(active)
         self.schedule()
@@ -110,7 +137,9 @@ class Dispatcher:
     def remove(self, key: tuple[str, str]) -> None:
         """Remove a consumer. Its messages stay leased until its deliveries end, or until their deadline."""
         active = self.consumers.active
-        self.consumers.remove(key)
+        consumer = self.consumers.remove(key)
+        if consumer is not None:
+            self._give_back(consumer)
         if self._claim[0] == key:
             self._claim = (None, 0.0)
         self._report_active(active)
@@ -155,10 +184,8 @@ class Dispatcher:
         if self._closed:
             return
         now = self._broker.now()
-        expired = self.group.expire(now)
-        if expired:
-            self._owner.count("timed_out", len(expired))
-            self._dirty = True
+        for offset, lease in self.group.expire(now):
+            self._timed_out(offset, lease)
         if self.group.due:
             self.group.wake(self._broker.time())
         sent = self._send(now)
@@ -228,7 +255,9 @@ class Dispatcher:
             self._settle(offset)
             self._owner.count("expired")
             return True
-        if dead and self._bury(offset, message):
+        if dead and self._owner.takes_dead_letters():
+            self._bury(offset, message)
+            self.store()  # if it fails, the message may become a dead letter twice
             return True
         if consumer is None:
             return False
@@ -244,21 +273,20 @@ class Dispatcher:
         if run is None:
             run = runs[consumer.key] = (consumer, [])
         run[1].append((made, added, (self, consumer, offset, token)))
+        if self._explicit:
+            self.holdings.leased(offset)
         return True
 
-    def _bury(self, offset: int, message: Message) -> bool:
-        """Move a message to the queue for dead letters. Both changes are in the commit of this turn."""
+    def _bury(
+        self, offset: int, message: Message, reason: str = "delivery-limit", description: str = ""
+    ) -> None:
+        """Move a message to the queue for dead letters. Both changes are in the commit of this turn, if `store` is called
+        in this turn too.
+        """
         count = self.group.attempts(offset)
-        if not self._owner.bury(message, self.name, offset, count):
-            return False
+        description = description or self.holdings.reasons.get(offset, "")
+        self._owner.bury(message, self.name, offset, count, reason, description)
         self._settle(offset)
-        if not self._stored:
-            return True
-        try:
-            self._broker.state.put(self._key, self.group.encode(self.group.next + RESERVE))
-        except PluginError as error:  # it may become a dead letter twice
-            self._not_saved(error)
-        return True
 
     def _is_expired(self, message: Message, time: float) -> bool:
         ttl = self._config.message_ttl
@@ -284,14 +312,112 @@ class Dispatcher:
 
     def ended(self, consumer: Consumer, offset: int, token: int, end: DeliveryEnd) -> None:
         """Take the end of a delivery. Call `schedule` after one or more of these calls."""
+        if self._explicit and end is DeliveryEnd.ACKNOWLEDGED and consumer.with_properties:
+            lease = self.group.leases.get(offset)
+            if lease is not None and lease.token == token:
+                self.holdings.keep(consumer, offset)
+                if self.consumers.by_key.get(consumer.key) is not consumer:
+                    self._give_back(consumer)  # it has left meanwhile
+                return
+            self.consumers.freed(consumer)  # settled, or taken away
+            return
         self.consumers.freed(consumer)
         if token <= self.group.since:
             return  # the group was moved, and may get this message once more
         if end is DeliveryEnd.LOST:
-            self.group.release(offset, token)
-            self._dirty = True
+            if self.group.release(offset, token):
+                self._delay(offset, "lost")
         elif self._settle(offset):
             self._owner.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
+
+    def _give_back(self, consumer: Consumer) -> None:
+        """Make the messages ready that a consumer has acknowledged and can no longer settle."""
+        for offset in self.holdings.held_by(consumer.key):
+            self._end_lease(offset, "lost")
+
+    def _timed_out(self, offset: int, lease: Lease) -> None:
+        self._owner.count("timed_out")
+        if self._explicit:
+            self.holdings.expired(offset, lease)
+        self._delay(offset, "timeout")
+
+    def _end_lease(self, offset: int, cause: Cause, delay: float | None = None) -> None:
+        """Take a message from its consumer, and deliver it again after `delay` or the group's backoff."""
+        lease = self.group.leases.get(offset)
+        if lease is None:
+            return
+        assert isinstance(lease.consumer, tuple)
+        self.group.release(offset, lease.token)
+        self.holdings.drop(offset, lease.consumer)
+        self._delay(offset, cause, delay)
+
+    def _delay(self, offset: int, cause: Cause, delay: float | None = None) -> None:
+        """Defer a message whose lease has ended, unless it will be a dead letter."""
+        self._dirty = True
+        attempts = self.group.attempts(offset)
+        if 0 < self._config.delivery_limit <= attempts:
+            return
+        if delay is None:
+            delay = self.settings.backoff.delay(cause, attempts, self._broker.runtime.random())
+        if delay > 0:
+            self.group.defer(offset, self._broker.time() + delay)
+
+    # explicit settlement ---------------------------------------------------------------------------------------------
+
+    def acknowledge(self, offsets: list[int]) -> None:
+        """Settle messages. Call `store` in this turn."""
+        for offset in offsets:
+            if self._settle(offset):
+                self._owner.count("acknowledged")
+
+    def give_back(self, offsets: list[int], delay: float | None, reason: str) -> None:
+        """Deliver messages again, after `delay` or the group's backoff. Call `store` in this turn."""
+        for offset in offsets:
+            if reason:
+                self.holdings.reasons[offset] = reason
+            self._end_lease(offset, "nack", delay)
+            self._owner.count("nacked")
+
+    def reject(self, messages: dict[int, Message], description: str) -> bool:
+        """Make messages dead letters, or drop them if the queue has no queue for dead letters. Call `store` in this turn.
+
+        Return False if that queue is full; nothing has changed then. It may exceed its limit by these messages.
+        """
+        if not self._config.dead_letter:
+            for offset in messages:
+                if self._settle(offset):
+                    self._owner.count("discarded")
+            return True
+        if not self._owner.takes_dead_letters():
+            return False
+        for offset, message in messages.items():
+            self._bury(offset, message, "rejected", description)
+        return True
+
+    def loaded(self, offsets: list[int]) -> dict[int, Message]:
+        """Return those of the messages that are in memory."""
+        found = ((offset, self._log.get(offset)) for offset in offsets)
+        return {offset: message for offset, message in found if message is not None}
+
+    async def load(self, offset: int) -> None:
+        """Read a message into memory. Raises SettlementError if it cannot be read."""
+        result = self._broker.runtime.promise()
+        self._log.load(offset, result.set_result)
+        error = await result
+        if error:
+            raise SettlementError(ReasonCode.UNSPECIFIED_ERROR, str(error))
+
+    def store(self) -> str:
+        """Store the state in the commit of this turn. Return an error, or ''. After an error, it is stored later."""
+        self.schedule()
+        if not self._stored:
+            return ""
+        try:
+            self._broker.state.put(self._key, self.group.encode(self.group.next + RESERVE))
+        except PluginError as error:
+            self._not_saved(error)
+            return str(error)
+        return ""
 
     def drop_oldest(self) -> bool:
         """Drop the oldest message that no consumer has. Return False if there is none."""
@@ -307,9 +433,18 @@ class Dispatcher:
 
         The state is not stored for that: whoever loads it drops these messages again.
         """
-        return self.group.trim(first)
+        lost = self.group.trim(first)
+        if lost and self._explicit:
+            self.holdings.prune()
+        return lost
 
     def _settle(self, offset: int) -> bool:
+        if self._explicit:
+            lease = self.group.leases.get(offset)
+            if lease is not None:
+                assert isinstance(lease.consumer, tuple)
+                self.holdings.drop(offset, lease.consumer)
+            self.holdings.settled(offset)
         if not self.group.settle(offset):
             return False
         self._dirty = True
@@ -368,6 +503,7 @@ class Dispatcher:
     async def seek(self, offset: int) -> None:
         """Move the group to `offset`, and return when this is stored. Raises PluginError if it cannot be stored."""
         self.group.seek(offset)
+        self.holdings.prune()
         self._epoch += 1
         epoch, reserved = self._epoch, offset + RESERVE
         self._reserved = offset

@@ -188,7 +188,7 @@ class Group:
         elif offset not in self.unsettled:
             return False
         self.leases.pop(offset, None)
-        late = self.due[offset] = round(1000 * min(max(due, 0.0), MAX_DUE))
+        late = self.due[offset] = int(1000 * min(max(due, 0.0), MAX_DUE))
         heappush(self._dues, (late, offset))
         if len(self._dues) > 64 + 2 * len(self.due):
             self._dues = [(late, offset) for offset, late in self.due.items()]

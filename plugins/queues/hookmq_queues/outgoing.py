@@ -95,9 +95,10 @@ def dead_letter(
     reason: str,
     now: float,
     plugin: str,
+    description: str = "",
 ) -> Message:
     """Return the message as it is stored in the queue `target` for dead letters. It does not expire."""
-    own = (
+    own: tuple[tuple[str, str], ...] = (
         (DEAD + "queue", queue),
         (DEAD + "group", group),
         (DEAD + "id", f"{queue}:{offset}"),
@@ -106,6 +107,8 @@ def dead_letter(
         (DEAD + "count", str(count)),
         (DEAD + "time", f"{now:.3f}"),
     )
+    if description:
+        own = (*own, (DEAD + "description", description))
     kept = tuple(one for one in message.user_property if not one[0].startswith(DEAD))
     return make_message(
         f"{PREFIX}{target}/{delivered_topic('/#', queue, message.topic)[len(PREFIX) :]}",

@@ -1,14 +1,14 @@
 """The `queues` plugin."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
-from hookmq.mqtt_api import parse_share
 from hookmq.plugin import (
     BrokerHandle,
     ClientInfo,
     Context,
     DeliveryEnd,
     Deny,
+    Handled,
     Journal,
     Message,
     MetricRegistry,
@@ -28,7 +28,9 @@ from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.metrics import register
 from hookmq_queues.queue import Queue
 from hookmq_queues.queue_types import make_queue
-from hookmq_queues.topics import PREFIX, queue_of, rest_of
+from hookmq_queues.settlement import VERBS
+from hookmq_queues.settler import Settler
+from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, queue_of, rest_of
 
 
 class QueuesPlugin(Plugin):
@@ -46,6 +48,9 @@ class QueuesPlugin(Plugin):
         self._delayed: DelayLog | None = None
         self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
         """By client id, the dispatcher of each of its consumers."""
+        self._settler = Settler(
+            lambda: self.queues, lambda client_id: self._dispatchers.get(client_id, {}).values()
+        )
 
     @property
     def notes(self) -> Sequence[str]:
@@ -163,15 +168,20 @@ class QueuesPlugin(Plugin):
     # publishing ------------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def on_publish(self, message: Message) -> Message | Deny | None:
-        """Refuse messages to unknown queues. Messages of queues are never retained."""
+    def on_publish(
+        self, client: ClientInfo | None, message: Message, broker: BrokerHandle
+    ) -> Message | Deny | Handled | Awaitable[Deny | Handled] | None:
+        """Take settlements, and refuse messages to unknown queues. Messages of queues are never retained."""
         topic = message.topic
         if not topic.startswith(PREFIX):
             return None
         name = queue_of(topic)
         if name not in self.queues:
             return Deny(ReasonCode.TOPIC_NAME_INVALID, f"there is no queue {name!r}")
-        if any(level.startswith("$") for level in rest_of(topic).split("/")):
+        rest = rest_of(topic)
+        if rest in VERBS:
+            return self._settler.settle(client, name, rest, message, broker)
+        if any(level.startswith("$") for level in rest.split("/")):
             why = "the levels of a queue's topic must not start with $"
             return Deny(ReasonCode.TOPIC_NAME_INVALID, why)
         if message.user_property:
@@ -202,19 +212,35 @@ class QueuesPlugin(Plugin):
         if filter not in (PREFIX + name, f"{PREFIX}{name}/#"):
             why = f"a subscription to this queue is {PREFIX}{name} or {PREFIX}{name}/#"
             return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
-        if subscription.share is not None and subscription.share not in queue.dispatchers:
-            why = f"the queue {name} has no group {subscription.share!r}"
-            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+        share = self._share(queue, subscription)
+        if isinstance(share, Deny):
+            return share
         if subscription.qos == 0:
             why = (
                 "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
             )
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
-        group = subscription.share or queue.config.first_group
+        group = share or queue.config.first_group
         if not queue.dispatchers[group].claim((client.client_id, subscription.filter)):
             why = f"the group {group} of the queue {name} has a consumer and takes no other"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
-        return subscription.replace(qos=1) if subscription.qos == 2 else None
+        # The session keeps the share name, so the group survives a restart.
+        return subscription.replace(qos=1, share=share)
+
+    def _share(self, queue: Queue, subscription: Subscription) -> str | Deny | None:
+        """Return the group that a subscription names, or None if it names none."""
+        named = {value for name, value in subscription.user_property if name == CONSUMER_GROUP}
+        if subscription.share is not None:
+            named.add(subscription.share)
+        if len(named) > 1:
+            why = f"the subscription names {len(named)} groups: expected one"
+            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+        for group in named:
+            if group not in queue.dispatchers:
+                why = f"the queue {queue.config.name} has no group {group[:128]!r}"
+                return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+            return group
+        return None
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
@@ -266,7 +292,7 @@ class QueuesPlugin(Plugin):
             page = broker.subscriptions(cursor, 1000, client_id=client_id)
             cursor, more = page.cursor, bool(page.cursor)
             for one in page.items:
-                made = self._consumer(one.client_id, one.subscription, client.version)
+                made = self._consumer(client, one.subscription)
                 if one.client_id == client_id and made is not None:
                     consumer, dispatcher = made
                     found[consumer.key] = dispatcher
@@ -278,7 +304,7 @@ class QueuesPlugin(Plugin):
             self._dispatchers[client_id] = found
 
     def _consumer(
-        self, client_id: str, subscription: Subscription, version: int
+        self, client: ClientInfo, subscription: Subscription
     ) -> tuple[Consumer, Dispatcher] | None:
         filter = subscription.topic_filter
         if not filter.startswith(PREFIX):
@@ -286,12 +312,15 @@ class QueuesPlugin(Plugin):
         queue = self.queues.get(queue_of(filter))
         if queue is None:
             return None
-        share = parse_share(subscription.filter)[0]
-        dispatcher = queue.dispatchers.get(share or queue.config.first_group)
+        dispatcher = queue.dispatchers.get(subscription.share or queue.config.first_group)
         if dispatcher is None:
             return None
+        client_id = client.client_id
         weight = queue.config.weight_of(client_id)
-        return Consumer(client_id, subscription.filter, filter, version >= 5, weight), dispatcher
+        consumer = Consumer(
+            client_id, subscription.filter, filter, client.version >= 5, weight, client
+        )
+        return consumer, dispatcher
 
     def _ended(self, ended: list[tuple[object, DeliveryEnd]]) -> None:
         touched: dict[Dispatcher, None] = {}

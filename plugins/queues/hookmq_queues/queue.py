@@ -16,7 +16,7 @@ from hookmq_queues.storage import MessageLog, QueueLog
 
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
-    "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted",
+    "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted", "nacked", "discarded",
 )  # fmt: skip
 """What can happen to a message, for the metrics."""
 
@@ -70,7 +70,7 @@ class Queue:
     def open(self, deliveries: DirectDeliveries) -> None:
         """Load the groups. Raises StoreError if the state of one is damaged."""
         log = self.log
-        for name in self.config.group_settings:
+        for name, settings in self.config.group_settings.items():
             key = state_key(self.config.name, name)
             stored = self._broker.state.get(key) if self.stored else None
             if stored is None:
@@ -85,7 +85,7 @@ class Queue:
                         f"its state: hookmq storage state FOLDER --delete queues"
                     ) from error
             self.dispatchers[name] = Dispatcher(
-                name, self.config, log, group, self._broker, deliveries, self, self.stored
+                name, self.config, log, group, self._broker, deliveries, self, self.stored, settings
             )
         if self.intake.duplicates is not None:
             self._remember()
@@ -205,14 +205,20 @@ class Queue:
         else:
             self._broker.log("warning", "queue.filling", queue=name, share=round(share, 2))
 
-    def bury(self, message: Message, group: str, offset: int, count: int) -> bool:
-        """Add a message to the queue for dead letters, in the commit of this turn. Return False if that queue is full."""
+    def bury(
+        self,
+        message: Message,
+        group: str,
+        offset: int,
+        count: int,
+        reason: str = "delivery-limit",
+        description: str = "",
+    ) -> None:
+        """Add a message to the queue for dead letters, in the commit of this turn."""
         target = self._dead_letters(self.config.dead_letter)
-        if not target.accepts():
-            return False
-        reason = "delivery-limit"
         made = dead_letter(
-            message, target.config.name, self.config.name, group, offset, count, reason, self._broker.time(), self._plugin
+            message, target.config.name, self.config.name, group, offset, count, reason, self._broker.time(),
+            self._plugin, description,
         )  # fmt: skip
         self._broker.append(target.log, made)
         self.count("dead_lettered")
@@ -220,7 +226,10 @@ class Queue:
             "queue.dead_lettered", None,
             queue=self.config.name, group=group, offset=offset, deliveries=count, reason=reason,
         )  # fmt: skip
-        return True
+
+    def takes_dead_letters(self) -> bool:
+        """Return whether the queue for dead letters has room."""
+        return self._dead_letters(self.config.dead_letter).accepts()
 
     def accepts(self) -> bool:
         """Return whether a dead letter can be added. A queue that drops messages takes each one."""

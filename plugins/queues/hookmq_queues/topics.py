@@ -3,6 +3,8 @@
 from typing import Final
 
 PREFIX: Final = "$queue/"
+CONSUMER_GROUP: Final = "consumer-group"
+"""The user property of SUBSCRIBE that names a group."""
 
 
 def queue_of(topic: str) -> str:
