@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from mqtt_pipelines.conf import Conf
 
 log = logging.getLogger("mqtt_pipelines")
+FILE_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+ON_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": False,
+}
+"""Settings for checkpoints on a local disk.
+
+Spark's default manager starts the program `readlink` for each rename. Hadoop's local file system has checksums of its
+own.
+"""
 QUERY_ID = "sql.streaming.queryId"
 WAIT = 0.2
 """Seconds between two checks of the running queries."""
@@ -52,10 +64,18 @@ def session(conf: "Conf") -> SparkSession:
             "spark.ui.showConsoleProgress", "false"
         )  # The pipeline reports its own progress.
         use_this_python()
-    for name, value in conf.spark.settings.items():
+    given = {**(ON_FILES if _local(conf) else {}), **conf.spark.settings}
+    for name, value in given.items():
         if name not in submitted:
             builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+
+
+def _local(conf: "Conf") -> bool:
+    """Return whether all checkpoints and folders of Parquet are on a local disk."""
+    tables = [getattr(conf.tables, name) for name in conf.tables.__slots__]
+    folders = [one.path for one in tables if one is not None and one.format == "files"]
+    return not any("://" in one.removeprefix("file://") for one in [conf.checkpoints, *folders])
 
 
 def start(

@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from mqtt_pipelines import schemas
 from mqtt_pipelines.settings import setting
 
+TASK_ROWS = 10_000
+"""Number of messages up to which one task reads several partitions. A task costs some 10 ms and writes a file."""
 _OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 
 
@@ -31,11 +33,14 @@ class Source:
 
 
 def options(source: Source) -> dict[str, str]:
-    """Return the options for ``format("mqtt")``. By default, a pipeline begins at the earliest message."""
+    """Return the options for ``format("mqtt")``. By default, a pipeline begins at the earliest message, and a small
+    batch is one task."""
     given = {name: _text(value) for name, value in source.mqtt.items()}
     lower = {name.lower() for name in given}
     if not lower & {"startingoffsets", "startingtimestamp"}:
         given["startingOffsets"] = "earliest"
+    if "minrecordsperpartition" not in lower:
+        given["minRecordsPerPartition"] = str(TASK_ROWS)
     return given
 
 

@@ -44,7 +44,7 @@ def test_values(tmp_path: Path) -> None:
     assert conf.silver.watermark == 3720.001
     assert sources.options(conf.source) == {
         "url": "http://127.0.0.1:1890", "stream": "telemetry", "maxOffsetsPerTrigger": "1000",
-        "failOnDataLoss": "false", "startingOffsets": "earliest",
+        "failOnDataLoss": "false", "startingOffsets": "earliest", "minRecordsPerPartition": "10000",
     }  # fmt: skip
 
 

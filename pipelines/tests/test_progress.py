@@ -43,6 +43,7 @@ def told(**more: Any) -> dict[str, Any]:
             }
         ],
         "eventTime": {"watermark": "2026-11-20T11:50:00.000Z"},
+        "durationMs": {"addBatch": 1900, "walCommit": 20},
         **more,
     }
 
@@ -107,6 +108,7 @@ def test_metrics_and_json(tmp_path: Path) -> None:
         ("gold", 0, 0),
     ]
     assert lines[0]["lag"] == {"0": 30, "1": 0}
+    assert lines[0]["phases"] == {"addBatch": 1900, "walCommit": 20}
     assert said.getvalue().splitlines()[2:] == [
         "hookmq-pipelines: silver batch 4 was there already: not written again",
         "hookmq-pipelines: gold batch 0: 0 rows in 0.5 s, 0 rows/s",

@@ -237,6 +237,27 @@ def split(whole: Sequence[Range], least: int | None, most_rows: int | None) -> l
     return pieces
 
 
+def combined(pieces: Sequence[Range], least: int | None, least_rows: int) -> list[list[Range]]:
+    """Distribute consecutive pieces to tasks with at least ``least_rows`` rows each, but to at least ``least`` tasks.
+
+    There are fewer tasks than ``least`` only if there are fewer pieces. A task costs some 10 ms, whatever it reads.
+    """
+    total = sum(one.rows for one in pieces)
+    tasks = max(total // least_rows, least or 1)
+    if tasks >= len(pieces):
+        return [[one] for one in pieces]
+    found: list[list[Range]] = []
+    rows = 0
+    for number, one in enumerate(pieces):
+        missing = tasks - len(found)
+        # A new task begins when those before have their share, or when each piece left is needed for a task.
+        if not found or rows * tasks >= total * len(found) or missing >= len(pieces) - number:
+            found.append([])
+        found[-1].append(one)
+        rows += one.rows
+    return found
+
+
 def bounded(chosen: Offsets, log: Log, name: str, fail: bool, warn: list[str]) -> Offsets:
     """Return an option's offsets if the log has them. If ``fail`` is false, return the nearest offsets, with a
     warning."""

@@ -258,6 +258,7 @@ READ = _table(
     Option("maxTriggerDelay", _duration, 900_000),
     Option("minPartitions", _number(1)),
     Option("maxRecordsPerPartition", _number(1)),
+    Option("minRecordsPerPartition", _number(1), 1),
     Option("failOnDataLoss", _boolean, True),
     Option("includeHeaders", _boolean, False),
     Option("includeProperties", _boolean, False),

@@ -17,6 +17,7 @@ from pyspark_mqtt.offsets import (
     Range,
     at_time,
     bounded,
+    combined,
     name_each,
     ranges,
     resolve,
@@ -33,15 +34,15 @@ log = logging.getLogger("pyspark_mqtt")
 
 
 class MqttRange(InputPartition):
-    """The input of one task: a range of offsets, and the id of the log that contains them."""
+    """The input of one task: ranges of offsets, and the id of the log that contains them."""
 
-    def __init__(self, log_id: str, wanted: Range) -> None:
+    def __init__(self, log_id: str, wanted: Sequence[Range]) -> None:
         super().__init__(None)
         self.log_id = log_id
-        self.wanted = wanted
+        self.wanted = tuple(wanted)
 
     def __repr__(self) -> str:
-        return f"MqttRange({self.log_id}, {self.wanted})"
+        return f"MqttRange({self.log_id}, {', '.join(map(str, self.wanted))})"
 
 
 class Source:
@@ -102,29 +103,30 @@ class Source:
             self.options.limit("minPartitions"),
             self.options.limit("maxRecordsPerPartition"),
         )
-        return [MqttRange(end.log_id, piece) for piece in pieces]
+        tasks = combined(
+            pieces,
+            self.options.limit("minPartitions"),
+            self.options.number("minRecordsPerPartition"),
+        )
+        return [MqttRange(end.log_id, task) for task in tasks]
 
     def rows(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows. This runs on an executor. If ``failOnDataLoss`` is false, missing rows are skipped."""
         if not isinstance(task, MqttRange):
             return  # Spark invents a partition if a batch has none.
-        blocks = self.client.blocks(
-            task.wanted,
-            task.log_id,
-            arrow.wire_columns(self.columns, bool(self.options.text("subscribePattern"))),
-            self.options.filters("topics"),
-        )
         try:
-            yield from arrow.batches(
-                blocks,
-                self.columns,
-                task.wanted,
-                self.options.number("batchRows"),
-                task.log_id,
-                self.options.text("subscribePattern"),
-            )
+            for wanted in task.wanted:
+                yield from self._range(wanted, task.log_id)
         finally:
             self.client.close()
+
+    def _range(self, wanted: Range, log_id: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range of one partition."""
+        pattern = self.options.text("subscribePattern")
+        columns = arrow.wire_columns(self.columns, bool(pattern))
+        blocks = self.client.blocks(wanted, log_id, columns, self.options.filters("topics"))
+        rows = self.options.number("batchRows")
+        return arrow.batches(blocks, self.columns, wanted, rows, log_id, pattern)
 
 
 class MqttBatchReader(Portable, DataSourceReader):

@@ -14,6 +14,7 @@ from pyspark_mqtt.offsets import (
     at_time,
     bounded,
     check,
+    combined,
     ranges,
     resolve,
     split,
@@ -156,3 +157,25 @@ def test_tasks_cover_a_batch(least: int | None, most: int | None) -> None:
         assert all(a.end == b.start for a, b in pairwise(of_it))
     assert all(1 <= piece.rows <= (most or 1000) for piece in pieces)
     assert len(pieces) >= min(least or 1, 107)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_small_pieces_share_a_task(seed: int) -> None:
+    chance = random.Random(seed)
+    pieces = [Range(n, 5, 5 + chance.choice([1, 3, 50, 400])) for n in range(chance.randint(1, 12))]
+    least, rows = chance.choice([None, 1, 2, 5, 40]), chance.choice([1, 10, 100, 1000])
+    tasks = combined(pieces, least, rows)
+    assert [one for task in tasks for one in task] == pieces
+    assert all(tasks)
+    assert len(tasks) >= min(least or 1, len(pieces))
+    total = sum(one.rows for one in pieces)
+    assert len(tasks) <= max(least or 1, total // rows)
+
+
+def test_tasks_by_rows() -> None:
+    pieces = [Range(n, 0, 100) for n in range(4)]
+    assert combined(pieces, None, 1) == [[one] for one in pieces]
+    assert combined(pieces, None, 200) == [pieces[:2], pieces[2:]]
+    assert combined(pieces, None, 10_000) == [pieces]
+    assert combined(pieces, 2, 10_000) == [pieces[:2], pieces[2:]]
+    assert combined([], None, 10_000) == []

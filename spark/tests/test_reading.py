@@ -113,6 +113,14 @@ def test_columns_without_buffers(spark: SparkSession, log: FakeLog) -> None:
     assert sorted(row.offset for row in rows) == sorted(n for _, n in ALL)
 
 
+def test_a_task_reads_several_partitions(spark: SparkSession, log: FakeLog) -> None:
+    frame = batch(spark, log, minRecordsPerPartition="1000")
+    assert frame.rdd.getNumPartitions() == 1
+    rows = [(row.partition, row.offset) for row in frame.collect()]
+    assert rows == ALL
+    assert batch(spark, log).rdd.getNumPartitions() == 2
+
+
 def test_a_batch_of_offsets(spark: SparkSession, log: FakeLog) -> None:
     frame = batch(
         spark,

@@ -424,20 +424,18 @@ def merge(blocks: Sequence[Block]) -> Block:
 def _merge_variable(
     blocks: Sequence[Block], name: int, buffers: Buffers, nulls: dict[int, int]
 ) -> None:
-    missing = 0
-    valid: list[bool] = []
-    for block in blocks:
-        if (name, OFFSETS) not in block.buffers:
-            missing += block.count
-            valid += [False] * block.count
-            continue
-        missing += block.nulls.get(name, 0)
-        bits = block.buffers.get((name, VALIDITY))
-        if bits is None:
-            valid += [True] * block.count
-        else:
-            valid += [bool(bits[row >> 3] >> (row & 7) & 1) for row in range(block.count)]
+    missing = sum(
+        block.nulls.get(name, 0) if (name, OFFSETS) in block.buffers else block.count
+        for block in blocks
+    )
     if missing:
+        valid: list[bool] = []
+        for block in blocks:
+            bits = block.buffers.get((name, VALIDITY))
+            if bits is None:
+                valid += [(name, OFFSETS) in block.buffers] * block.count
+            else:
+                valid += [bool(bits[row >> 3] >> (row & 7) & 1) for row in range(block.count)]
         nulls[name] = missing
         buffers[name, VALIDITY] = _bitmap(valid)
     buffers[name, OFFSETS] = _shifted(blocks, name, OFFSETS)

@@ -19,6 +19,10 @@ from hookmq_spark_sink.index import StreamIndex
 _REMEMBERED: Final = 1 << 16
 _SILENCE: Final = 16 << 20
 """Bytes to search without a matching record before an empty block reports the progress."""
+_SMALL: Final = 16 << 10
+"""Size in bytes below which blocks are merged. Each commit of the broker writes a block, often of a few rows."""
+_TOGETHER: Final = 256
+"""Number of blocks that are merged at most."""
 
 
 class Unavailable(Exception):
@@ -112,32 +116,43 @@ class StreamReader:
         ]
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
-        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`.
+        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Without a filter, small
+        blocks are merged.
 
         Raises StoreError for a damaged block, and Removed if retention deleted the records after `refresh`.
         """
         reached = seen = wanted.start
         sent = silent = 0
+        small: list[block.Block] = []
         for segment, place in self.index.blocks(wanted.partition, wanted.start, wanted.end):
             if sent >= max_bytes:
+                yield from _merged(small)
                 return
             if place.base > seen:
                 raise self._missing(wanted, seen, place.base)
             seen = place.end
             data = segment.read(place)
             try:
+                if wanted.match is None and (one := _small(data, wanted)) is not None:
+                    small.append(one)
+                    sent += place.length
+                    if len(small) == _TOGETHER:
+                        yield from _merged(small)
+                    continue
                 passed = list(_encoded(data, wanted, reached))
             except block.Damaged as error:
                 raise StoreError(f"{segment.path}, byte {place.position}: {error}") from None
+            yield from _merged(small)
             silent += place.length
             if not passed and silent >= _SILENCE:
                 skipped = block.empty(wanted.partition, reached, min(place.end, wanted.end))
                 passed = [(block.assemble(skipped), skipped.end)]
-            for one, end in passed:
-                sent += len(one)
+            for encoded, end in passed:
+                sent += len(encoded)
                 silent = 0
                 reached = end
-                yield one
+                yield encoded
+        yield from _merged(small)
         if seen < wanted.end:
             raise self._missing(wanted, seen, wanted.end)
         if wanted.match is not None and reached < wanted.end:
@@ -175,6 +190,25 @@ class StreamReader:
                 return False
             files.write_consumers(self.folder, self.log_id, known)
         return True
+
+
+def _small(data: bytes, wanted: Wanted) -> block.Block | None:
+    """Decode a block that is merged with its neighbours. Return None for other blocks. Raises Damaged if it is
+    invalid."""
+    if len(data) >= _SMALL:
+        return None
+    head = block.read_head(data)
+    if head.version != block.VERSION or head.sparse:
+        return None
+    found = block.parse(data)
+    return found if wanted.columns is None else block.project(found, wanted.columns)
+
+
+def _merged(small: list[block.Block]) -> Iterator[bytes]:
+    """Yield the blocks as one, if there are any, and empty the list."""
+    if small:
+        yield block.assemble(block.merge(small) if small[1:] else small[0])
+        small.clear()
 
 
 def _encoded(data: bytes, wanted: Wanted, reached: int) -> Iterator[tuple[bytes, int]]:
