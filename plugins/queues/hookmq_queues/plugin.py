@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Sequence
 
+from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import (
     BrokerHandle,
     ClientInfo,
@@ -178,13 +179,13 @@ class QueuesPlugin(Plugin):
         name = queue_of(topic)
         if name not in self.queues:
             return Deny(ReasonCode.TOPIC_NAME_INVALID, f"there is no queue {name!r}")
-        rest = rest_of(topic)
-        if rest in VERBS:
-            return self._settler.settle(client, name, rest, message, broker)
-        if any(level.startswith("$") for level in rest.split("/")):
+        if "/$" in topic:
+            rest = rest_of(topic)
+            if rest in VERBS:
+                return self._settler.settle(client, name, rest, message, broker)
             why = "the levels of a queue's topic must not start with $"
             return Deny(ReasonCode.TOPIC_NAME_INVALID, why)
-        if message.user_property:
+        if message.properties is not EMPTY and message.user_property:
             found = self.queues[name].intake.check(message)
             if isinstance(found, Deny):
                 return found

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import BrokerHandle, DirectDeliveries, Message, StoreError
 from hookmq_toolkit.segment_log.fill import Fill
 
@@ -60,6 +61,8 @@ class Queue:
         self.new_groups: list[str] = []
         """The groups whose state was not stored when the queue was opened."""
         self.closed = False
+        self._room_until = 0
+        """Below this end of the log, the queue has fewer messages than its limit."""
         self._fill = Fill(self._report_fill)
 
     def _make_log(
@@ -143,7 +146,12 @@ class Queue:
     @property
     def is_full(self) -> bool:
         """Whether the queue has reached a limit."""
-        return self.depth >= self.config.max_messages or self.log.bytes >= self.config.max_bytes
+        log = self.log
+        if log.bytes >= self.config.max_bytes:
+            return True
+        if log.end >= self._room_until:
+            self._room_until = log.end + self.config.max_messages - self.depth
+        return log.end >= self._room_until
 
     def _is_refused(self) -> bool:
         if self.config.on_full != "reject" or not self.is_full:
@@ -155,6 +163,8 @@ class Queue:
     def _is_dropped(self, message: Message) -> bool:
         # Messages at QoS 0 do not wait for a journal, so a full one is not asked about them.
         full = self.config.on_full != "drop_oldest" and self.is_full
+        if not full and message.properties is EMPTY:
+            return False  # `Intake` has nothing to read
         fate = self.intake.take(message, self.log.end, full)
         if fate == "stored":
             return False

@@ -29,22 +29,30 @@ def size_of(message: Message) -> int:
 def encode_block(messages: Sequence[Message]) -> bytes:
     """Return the messages as bytes."""
     parts: list[bytes] = []
+    names: dict[tuple[str, str | None, str], tuple[int, int, int, bytes]] = {}
     for message in messages:
-        topic = message.topic.encode()
-        sender = message.sender.encode() if message.sender is not None else b""
-        origin = message.origin.encode()
+        key = (message.topic, message.sender, message.origin)
+        named = names.get(key)
+        if named is None:
+            named = names[key] = _encode_names(*key)
         section = b""
         if message.properties is not EMPTY:
             section = encode_section(message.properties, In.PUBLISH)
         expires = nan if message.expires_at is None else message.expires_at
         parts += (
             _HEAD.pack(
-                _VERSION, message.qos | (_NO_SENDER if message.sender is None else 0), len(topic), len(sender),
-                len(origin), len(section), len(message.payload), message.received_at, expires,
+                _VERSION, message.qos | (_NO_SENDER if message.sender is None else 0), named[0], named[1], named[2],
+                len(section), len(message.payload), message.received_at, expires,
             ),
-            topic, sender, origin, section, message.payload,
+            named[3], section, message.payload,
         )  # fmt: skip
     return b"".join(parts)
+
+
+def _encode_names(topic: str, sender: str | None, origin: str) -> tuple[int, int, int, bytes]:
+    """Return the lengths of the three encoded texts, and all of them."""
+    texts = (topic.encode(), (sender or "").encode(), origin.encode())
+    return len(texts[0]), len(texts[1]), len(texts[2]), b"".join(texts)
 
 
 def decode_block(data: bytes) -> list[Message]:

@@ -198,7 +198,7 @@ class QueueLog(MessageLog):
         if self.is_dropped(message):
             return
         batches = self._batches
-        if not batches or batches[-1][0] != commit:
+        if not batches or (batches[-1][0] is not commit and batches[-1][0] != commit):
             batches.append((commit, []))
         batches[-1][1].append(message)
         offset = self.end
