@@ -6,7 +6,7 @@ from hookmq.plugin import ReasonCode
 
 from hookmq_queues.consumers import Consumer, Consumers
 from hookmq_queues.group import Group, Lease
-from hookmq_queues.settlement import Settlement, SettlementError, malformed
+from hookmq_queues.settlement import Settlement, SettlementError, impossible
 
 _Key = tuple[str, str]
 
@@ -104,11 +104,11 @@ class Holdings:
                 ReasonCode.NOT_AUTHORIZED, f"{name} is held by another consumer of the group"
             )
         if self._late.get(offset) == client_id:
-            return malformed(f"the time to settle {name} is over: it will be delivered again")
+            return impossible(f"the time to settle {name} is over: it will be delivered again")
         if offset >= group.next or (offset in group.unsettled and not group.attempts(offset)):
-            return malformed(f"{name} was not delivered to the group")
+            return impossible(f"{name} was not delivered to the group")
         if offset not in group.unsettled:
-            return malformed(f"{name} is settled already")
+            return impossible(f"{name} is settled already")
         return SettlementError(
             ReasonCode.NOT_AUTHORIZED, f"{name} is not held by this client: it waits for a consumer"
         )

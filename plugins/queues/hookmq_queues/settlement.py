@@ -58,7 +58,12 @@ class Settlement:
 
 
 def malformed(text: str) -> SettlementError:
-    """Return the error for a settlement that is not understood."""
+    """Return the error for a bad property."""
+    return SettlementError(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+
+
+def impossible(text: str) -> SettlementError:
+    """Return the error for a settlement that the state of the message or of the group does not permit."""
     return SettlementError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 

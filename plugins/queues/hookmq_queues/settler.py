@@ -10,7 +10,7 @@ from hookmq.plugin import BrokerHandle, ClientInfo, Deny, Handled, Message, Reas
 
 from hookmq_queues.dispatch import Dispatcher
 from hookmq_queues.queue import Queue
-from hookmq_queues.settlement import Settlement, SettlementError, malformed, parse
+from hookmq_queues.settlement import Settlement, SettlementError, impossible, malformed, parse
 
 _DONE = Handled()
 _READS = 100
@@ -67,12 +67,12 @@ class Settler:
                 ReasonCode.NOT_AUTHORIZED, f"the client does not consume the queue {queue}{group}"
             )
         if len(found) > 1:
-            raise malformed(
+            raise impossible(
                 f"the client consumes in {len(found)} groups of the queue {queue}: name one in the property group"
             )
         dispatcher = next(iter(found.values()))
         if dispatcher.settings.settle != "explicit":
-            raise malformed(f"messages of the group {dispatcher.name} are settled by PUBACK")
+            raise impossible(f"messages of the group {dispatcher.name} are settled by PUBACK")
         return dispatcher
 
     def _reject(
