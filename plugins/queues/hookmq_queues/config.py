@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from hookmq.mqtt_api import contains, parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
@@ -244,35 +244,109 @@ class QueueConfig:
 
 
 @dataclass(frozen=True)
+class FirstUse(QueueConfig):
+    """The settings of queues that are made when a client first uses them. The keys are those of a queue, except `name`
+    and `bindings`.
+    """
+
+    name: str = field(default="", metadata={"bind": False})
+    pattern: str = field(
+        default="",
+        metadata={"help": "names of queues, such as tasks-*; * stands for any characters"},
+    )
+    maximum: int = setting(
+        100, "how many queues are made for this pattern", minimum=1, maximum=10_000
+    )
+
+    def __post_init__(self) -> None:
+        if not self.pattern:
+            raise ConfigError("pattern: this key is missing")
+        if self.bindings:
+            raise ConfigError("bindings: a queue that a client makes cannot capture messages")
+        values = {one.name: getattr(self, one.name) for one in fields(QueueConfig)}
+        try:
+            QueueConfig(**{**values, "name": self.pattern.replace("*", "x")})
+        except ConfigError as error:
+            message = error.message
+            if message.startswith("name: "):
+                message = (
+                    f"pattern: {self.pattern!r} is not a name with *; use letters, digits, _ . -"
+                )
+            raise ConfigError(message, hint=error.hint) from None
+
+    def matches(self, name: str) -> bool:
+        """Return whether a queue with this name may be made."""
+        parts = (re.escape(one) for one in self.pattern.split("*"))
+        return re.fullmatch(".*".join(parts), name) is not None
+
+
+def plain_settings(config: QueueConfig, *, changed: bool = False) -> dict[str, Any]:
+    """Return the settings of a queue as JSON values, without its name. With `changed`, leave out the defaults."""
+    found: dict[str, Any] = {}
+    for one in fields(QueueConfig):
+        value = getattr(config, one.name)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if one.name != "name" and not (changed and value == default):
+            found[one.name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+def check_dead_letters(first: QueueConfig, known: Mapping[str, QueueConfig]) -> None:
+    """Check that the dead letters of a queue have a queue, and never return to the first. Raises ConfigError."""
+    name = first.dead_letter
+    for _ in range(len(known) + 1):
+        if not name:
+            return
+        if name == first.name:
+            raise ConfigError(f"dead_letter: messages of {name} would return to it")
+        if name not in known:
+            raise ConfigError(f"dead_letter: no queue {name}")
+        name = known[name].dead_letter
+
+
+@dataclass(frozen=True)
 class QueuesConfig:
     """The settings of the plugin."""
 
     path: Path = field(metadata={"help": "folder of the queues; created if missing"})
-    queues: tuple[QueueConfig, ...] = field(metadata={"help": "the queues"})
+    queues: tuple[QueueConfig, ...] = field(default=(), metadata={"help": "the queues"})
     sync: bool = setting(
         True, "fsync before acknowledging; false survives the end of the process but no power cut"
     )
 
+    on_first_use: tuple[FirstUse, ...] = field(
+        default=(),
+        metadata={
+            "help": "queues that are made when a client first publishes or subscribes to them"
+        },
+    )
+    max_stored: int = setting(
+        1000,
+        "maximum number of queues that operators and clients make, in addition to `queues`",
+        minimum=0,
+        maximum=10_000,
+    )
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
-        if not self.queues:
-            raise ConfigError("queues: empty, but at least one is required")
         names = [one.name.lower() for one in self.queues]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"queues: {name} is listed twice")
-        for one in self.queues:
-            self._check_dead_letters(one)
-
-    def _check_dead_letters(self, first: QueueConfig) -> None:
-        """Check that the dead letters of a queue have a queue, and never return to the first."""
         known = {one.name: one for one in self.queues}
-        name = first.dead_letter
-        for _ in known:
-            if not name:
-                return
-            if name not in known:
-                raise ConfigError(f"dead_letter: no queue {name}")
-            if name == first.name:
-                raise ConfigError(f"dead_letter: messages of {name} would return to it")
-            name = known[name].dead_letter
+        for one in self.queues:
+            check_dead_letters(one, known)
+        patterns = [one.pattern for one in self.on_first_use]
+        if len(set(patterns)) != len(patterns):
+            raise ConfigError("on_first_use: a pattern is listed twice")
+        for made in self.on_first_use:
+            if made.dead_letter and made.dead_letter not in known:
+                raise ConfigError(f"on_first_use: dead_letter: no queue {made.dead_letter}")

@@ -91,6 +91,13 @@ class Consumers:
         self._elect()
         self._offer(known)
 
+    def set_prefetch(self, prefetch: int) -> None:
+        """Change the maximum number of messages of a consumer."""
+        self._prefetch = prefetch
+        for one in self.by_key.values():
+            one.most = prefetch
+            self._offer(one)
+
     def remove(self, key: tuple[str, str]) -> Consumer | None:
         """Remove a consumer and return it."""
         found = self.by_key.pop(key, None)

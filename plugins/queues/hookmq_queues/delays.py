@@ -239,6 +239,10 @@ class Delays:
                 queue=self._config.name, group="", error=str(error),
             )  # fmt: skip
 
+    def configure(self, config: QueueConfig) -> None:
+        """Continue with other settings."""
+        self._config = config
+
     # life cycle ------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:

@@ -5,6 +5,7 @@ sent is therefore known, and is sent again with a delivery count above 1. The st
 what changes while a commit runs is in the next one.
 """
 
+from collections.abc import Awaitable
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -17,14 +18,16 @@ from hookmq.plugin import (
     ReasonCode,
     Timer,
 )
+from hookmq_toolkit.threads import in_thread
 
 from hookmq_queues.backoff import Cause
 from hookmq_queues.config import GroupConfig, QueueConfig
 from hookmq_queues.consumers import Consumer, Consumers
 from hookmq_queues.group import Group, Lease
 from hookmq_queues.holdings import Holdings
-from hookmq_queues.outgoing import UserProperties, outgoing
+from hookmq_queues.outgoing import UserProperties, is_for, outgoing
 from hookmq_queues.settlement import SettlementError
+from hookmq_queues.stalls import Stalls
 from hookmq_queues.storage import MessageLog
 
 RESERVE: Final = 1000
@@ -49,6 +52,9 @@ Runs = dict[tuple[str, str], tuple[Consumer, list[tuple[Message, bytes, Token]]]
 
 class Owner(Protocol):
     """The queue of a dispatcher."""
+
+    origin: str
+    """The origin of the messages that the plugin itself adds."""
 
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""
@@ -116,6 +122,9 @@ class Dispatcher:
         self._added = UserProperties(config.name, name)
         self._again: set[int] = set()
         """The offsets in the runs of this turn that were delivered before."""
+        self.paused = False
+        """Whether nothing is sent. Call `schedule` when it becomes False."""
+        self.stalls = Stalls(config.name, name, broker)
 
     @property
     def backlog(self) -> int:
@@ -184,11 +193,14 @@ class Dispatcher:
         if self._closed:
             return
         now = self._broker.now()
-        for offset, lease in self.group.expire(now):
+        expired = self.group.expire(now)
+        for offset, lease in expired:
             self._timed_out(offset, lease)
+        if expired:
+            self.stalls.timed_out(expired, self.consumers)
         if self.group.due:
             self.group.wake(self._broker.time())
-        sent = self._send(now)
+        sent = 0 if self.paused else self._send(now)
         if sent == SLICE:
             self.schedule()
         if self._dirty or (sent and self.group.next + RESERVE // 2 > self._reserved):
@@ -254,6 +266,9 @@ class Dispatcher:
         if self._is_expired(message, time):
             self._settle(offset)
             self._owner.count("expired")
+            return True
+        if message.origin == self._owner.origin and not is_for(message, self.name):
+            self._settle(offset)
             return True
         if dead and self._owner.takes_dead_letters():
             self._bury(offset, message)
@@ -439,6 +454,8 @@ class Dispatcher:
         return lost
 
     def _settle(self, offset: int) -> bool:
+        if self.stalls.counts:
+            self.stalls.settled(self.group.leases.get(offset))
         if self._explicit:
             lease = self.group.leases.get(offset)
             if lease is not None:
@@ -450,6 +467,50 @@ class Dispatcher:
         self._dirty = True
         self._owner.settled(offset)
         return True
+
+    # operation -------------------------------------------------------------------------------------------------------
+
+    def configure(self, config: QueueConfig) -> None:
+        """Continue with other settings."""
+        self._config = config
+        self.consumers.set_prefetch(config.prefetch)
+        self.schedule()
+
+    @property
+    def stalled(self) -> int:
+        """The number of consumers that are stalled."""
+        return sum(one in self.consumers.by_key for one in self.stalls.stalled)
+
+    def can_take(self, offset: int) -> bool:
+        """Return whether a message is not settled, and no consumer has it."""
+        group = self.group
+        if offset < group.next:
+            return offset in group.unsettled and offset not in group.leases
+        return offset < self._log.visible
+
+    def take(self, offset: int) -> None:
+        """Settle a message for which `can_take` is True, wherever it is. Call `committed` in the same turn."""
+        while self.group.next < offset:
+            self.group.admit()
+        self._settle(offset)
+
+    def purge(self) -> int:
+        """Settle all messages that no consumer has, and return their number. Call `committed` in the same turn."""
+        purged = self.group.purge(self._log.visible)
+        self._dirty = True
+        if self._explicit:
+            self.holdings.prune()
+        for offset in self._log.in_memory():
+            self._owner.settled(offset)
+        return purged
+
+    def committed(self) -> Awaitable[None]:
+        """Store the state in the commit of this turn. The awaitable completes after the commit, and raises PluginError
+        if the store fails.
+        """
+        if not self._stored:
+            return in_thread(self._broker.runtime, lambda: None)
+        return self._broker.state.put(self._key, self.group.encode(self.group.next + RESERVE))
 
     # timers ----------------------------------------------------------------------------------------------------------
 

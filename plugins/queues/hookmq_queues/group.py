@@ -227,6 +227,15 @@ class Group:
             self.settle(offset)
         return offset
 
+    def purge(self, end: int) -> int:
+        """Settle all messages below `end` that nobody has, and return their number."""
+        found = [offset for offset in self.unsettled if offset not in self.leases]
+        for offset in found:
+            self.settle(offset)
+        more = max(0, end - self.next)
+        self.next += more
+        return len(found) + more
+
     # positions -------------------------------------------------------------------------------------------------------
 
     def seek(self, offset: int) -> None:

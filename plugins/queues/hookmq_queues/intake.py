@@ -33,6 +33,12 @@ class Intake:
         self._own = f"plugin:{plugin}"
         self._time = time
 
+    def configure(self, config: QueueConfig) -> None:
+        """Continue with other settings. Those for duplicates stay."""
+        self._config = config
+        if self.delays is not None:
+            self.delays.configure(config)
+
     def check(self, message: Message) -> Message | Deny:
         """Return a message to ``$queue/NAME`` as it is to be stored, or why the publisher is refused."""
         found = checked(message, self._names, self._config, self._time())

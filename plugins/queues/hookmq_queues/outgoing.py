@@ -13,7 +13,9 @@ GROUP: Final = "group"
 OFFSET: Final = "offset"
 DELIVERY_COUNT: Final = "delivery-count"
 SOURCE_TOPIC: Final = "source-topic"
-RESERVED: Final = frozenset({MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_TOPIC})
+FOR_GROUP: Final = "redrive-group"
+"""The user property of a message that was a dead letter of one group. The other groups do not get it again."""
+RESERVED: Final = frozenset({MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_TOPIC, FOR_GROUP})
 """The user properties that the plugin sets. Those of publishers are removed."""
 DEAD: Final = "dead-letter-"
 """Prefix of the user properties of dead letters. Those of clients are removed."""
@@ -121,3 +123,27 @@ def dead_letter(
         now,
         None,
     )
+
+
+def revived(message: Message, topic: str, group: str, now: float, origin: str) -> Message:
+    """Return a dead letter as it was published to `topic`. It is for `group` only, unless that is empty."""
+    kept = tuple(
+        one for one in message.user_property if not one[0].startswith(DEAD) and one[0] != FOR_GROUP
+    )
+    own = ((FOR_GROUP, group),) if group else ()
+    return make_message(
+        topic,
+        message.payload,
+        message.qos,
+        False,
+        message.properties.replace(user_property=(*kept, *own)),
+        message.sender,
+        origin,
+        now,
+        None,
+    )
+
+
+def is_for(message: Message, group: str) -> bool:
+    """Return whether a message of this plugin is for a group."""
+    return all(name != FOR_GROUP or value == group for name, value in message.user_property)

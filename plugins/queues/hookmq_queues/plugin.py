@@ -1,6 +1,8 @@
 """The `queues` plugin."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import (
@@ -9,6 +11,7 @@ from hookmq.plugin import (
     Context,
     DeliveryEnd,
     Deny,
+    DirectDeliveries,
     Handled,
     Journal,
     Message,
@@ -19,19 +22,29 @@ from hookmq.plugin import (
     SessionEvent,
     StoreError,
     Subscription,
+    SubscriptionSnapshot,
     hookimpl,
 )
+from hookmq_toolkit.listing import visit_all
+from hookmq_toolkit.queues import SERVICE, QueueError
 
-from hookmq_queues.config import QueuesConfig
+from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
 from hookmq_queues.consumers import Consumer
+from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, restore
 from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
 from hookmq_queues.queue import Queue
 from hookmq_queues.queue_types import make_queue
+from hookmq_queues.registry import Registry
 from hookmq_queues.settlement import VERBS
 from hookmq_queues.settler import Settler
 from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, queue_of, rest_of
+
+T = TypeVar("T")
+Published = Message | Deny | Handled | None
+"""What `on_publish` decides."""
 
 
 class QueuesPlugin(Plugin):
@@ -45,7 +58,13 @@ class QueuesPlugin(Plugin):
 
     def __init__(self, config: QueuesConfig, context: Context) -> None:
         super().__init__(config, context)
-        self.queues: dict[str, Queue] = {}
+        self._maker = QueueMaker(
+            config, Registry(config.path), self._make, self._opened, self._deleted
+        )
+        self.queues: Mapping[str, Queue] = self._maker.queues
+        self._control: QueueControl | None = None
+        self._broker: BrokerHandle
+        self._deliveries: DirectDeliveries
         self._delayed: DelayLog | None = None
         self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
         """By client id, the dispatcher of each of its consumers."""
@@ -55,11 +74,24 @@ class QueuesPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return a sentence for each queue that stores messages of ordinary topics."""
-        return [
+        """Return a sentence for each queue that stores messages of ordinary topics, and for each file of a queue that
+        the configuration replaces.
+        """
+        captured = [
             f"queue {one.name} stores the messages of all clients on {', '.join(one.bindings)}"
             for one in self.config.queues
             if one.bindings
+        ]
+        known = {one.name.lower() for one in self.config.queues}
+        registry = self._maker.registry
+        try:
+            stored = [one for one in registry.names() if one.lower() in known]
+        except StoreError:
+            stored = []  # the start reports it
+        return captured + [
+            f"queue {one} is configured, so its settings in {registry.folder}, with which it was made while the broker "
+            "ran, are ignored"
+            for one in stored
         ]
 
     # life cycle ------------------------------------------------------------------------------------------------------
@@ -67,28 +99,31 @@ class QueuesPlugin(Plugin):
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
         """Return a journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
-        self._check_folders()
-        self.queues = {
-            one.name: make_queue(
-                one,
-                self.config.path,
-                broker,
-                self.config.sync,
-                self.id,
-                lambda name: self.queues[name],
-            )
-            for one in self.config.queues
-        }
+        self._broker = broker
         self._delayed = DelayLog(self.config.path, broker.runtime, self.config.sync, self.id)
-        for one in self.queues.values():
-            one.intake.delays = Delays(one.config, self._delayed, broker, one)
+        self._maker.load(broker)
+        self._check_folders()
+        self._control = QueueControl(self._maker, broker, self.id)
+        self.offered_services = {SERVICE: self._control}
         return (*(one.log for one in self.queues.values()), self._delayed)
+
+    def _make(self, config: QueueConfig) -> Queue:
+        made = make_queue(
+            config,
+            self.config.path,
+            self._broker,
+            self.config.sync,
+            self.id,
+            lambda name: self.queues[name],
+        )
+        assert self._delayed is not None
+        made.intake.delays = Delays(config, self._delayed, self._broker, made)
+        return made
 
     def _check_folders(self) -> None:
         path = self.config.path
-        known = {one.name for one in self.config.queues}
         for folder in sorted(path.iterdir()) if path.is_dir() else ():
-            if folder.name not in known and any(folder.glob("*.segment")):
+            if folder.name not in self.queues and any(folder.glob("*.segment")):
                 raise StoreError(
                     f"{folder} contains a queue that is not configured: if it was renamed, restore its name; if it is no "
                     "longer needed, move the folder away"
@@ -97,12 +132,13 @@ class QueuesPlugin(Plugin):
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
         """Load the groups, and delete the state of groups that are no longer configured."""
-        if not self.queues:
+        if self._control is None:
             raise PluginError(self.id, "a reload cannot add the plugin: restart the broker")
-        deliveries = broker.deliveries(self._ended)
+        self._deliveries = broker.deliveries(self._ended)
         for one in self.queues.values():
-            one.open(deliveries)
+            one.open(self._deliveries)
         self._open_delayed(broker)
+        self._control.restore()
         known = {
             state_key(one.config.name, group)
             for one in self.queues.values()
@@ -144,6 +180,8 @@ class QueuesPlugin(Plugin):
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:
         """Store the state of the groups, and close the queues."""
+        if self._control is not None:
+            self._control.close()
         for one in self.queues.values():
             one.close()
             if one.intake.delays is not None:
@@ -171,11 +209,25 @@ class QueuesPlugin(Plugin):
     @hookimpl
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
-    ) -> Message | Deny | Handled | Awaitable[Deny | Handled] | None:
-        """Take settlements, and refuse messages to unknown queues. Messages of queues are never retained."""
+    ) -> Published | Awaitable[Published]:
+        """Take settlements, and refuse messages to unknown queues, unless the configuration says that they are made.
+        Messages of queues are never retained.
+        """
         topic = message.topic
         if not topic.startswith(PREFIX):
             return None
+        name = queue_of(topic)
+        if name not in self.queues:
+            first_use = self._maker.first_use(name)
+            if first_use is not None and "/$" not in topic[len(PREFIX) :]:
+                checked = partial(self._checked_message, client, message, broker)
+                return self._made(name, first_use, ReasonCode.QUOTA_EXCEEDED, checked)
+        return self._checked_message(client, message, broker)
+
+    def _checked_message(
+        self, client: ClientInfo | None, message: Message, broker: BrokerHandle
+    ) -> Published | Awaitable[Published]:
+        topic = message.topic
         name = queue_of(topic)
         if name not in self.queues:
             return Deny(ReasonCode.TOPIC_NAME_INVALID, f"there is no queue {name!r}")
@@ -193,16 +245,44 @@ class QueuesPlugin(Plugin):
                 return found.replace(retain=False)
         return message.replace(retain=False) if message.retain else None
 
+    async def _made(
+        self,
+        name: str,
+        first_use: FirstUse,
+        code: ReasonCode,
+        then: Callable[[], T | Awaitable[T]],
+    ) -> T | Deny:
+        """Make a queue that a client uses for the first time, and return the result of `then`."""
+        try:
+            await self._maker.use(name, first_use)
+        except QueueError as error:
+            self._broker.log("warning", "queue.not_created", queue=name, error=str(error))
+            return Deny(code, f"the queue {name} cannot be made: {error}")
+        found = then()
+        return await found if isinstance(found, Awaitable) else found
+
     # consuming -------------------------------------------------------------------------------------------------------
 
     @hookimpl
     def on_subscribe(
         self, client: ClientInfo, subscription: Subscription
-    ) -> Subscription | Deny | None:
-        """Check a subscription to a queue."""
+    ) -> Subscription | Deny | None | Awaitable[Subscription | Deny | None]:
+        """Check a subscription to a queue. Make the queue if the configuration says so."""
         filter = subscription.topic_filter
         if not (filter + "/").startswith(PREFIX):
             return None
+        name = queue_of(filter)
+        if name not in self.queues:
+            first_use = self._maker.first_use(name)
+            if first_use is not None:
+                checked = partial(self._checked_subscription, client, subscription)
+                return self._made(name, first_use, ReasonCode.QUOTA_EXCEEDED, checked)
+        return self._checked_subscription(client, subscription)
+
+    def _checked_subscription(
+        self, client: ClientInfo, subscription: Subscription
+    ) -> Subscription | Deny | None:
+        filter = subscription.topic_filter
         name = queue_of(filter)
         queue = self.queues.get(name)
         if queue is None:
@@ -246,13 +326,41 @@ class QueuesPlugin(Plugin):
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
         """Find the clients that subscribed before this plugin was loaded."""
-        cursor, more = "", True
-        while more:
-            page = broker.subscriptions(cursor, 1000)
-            cursor, more = page.cursor, bool(page.cursor)
-            for one in page.items:
-                if one.subscription.topic_filter.startswith(PREFIX):
-                    self._refresh(one.client_id, broker)
+        self._find_consumers(PREFIX)
+
+    def _find_consumers(self, prefix: str) -> None:
+        """Find the clients with subscriptions whose filters begin with `prefix`."""
+        found: dict[str, None] = {}
+
+        def visit(one: SubscriptionSnapshot) -> None:
+            if one.subscription.topic_filter.startswith(prefix):
+                found[one.client_id] = None
+
+        def refresh() -> None:
+            for client_id in found:
+                self._refresh(client_id, self._broker)
+
+        fetch = partial(self._broker.subscriptions, limit=1000)
+        visit_all(self._broker.runtime, fetch, visit, refresh)
+
+    def _opened(self, queue: Queue) -> None:
+        """Open a queue that was made while the broker runs."""
+        queue.open(self._deliveries)
+        delays = queue.intake.delays
+        if delays is not None:
+            delays.load()  # a queue that had this name may have left delayed messages in the log
+            delays.start()
+        self._find_consumers(PREFIX + queue.config.name)
+
+    def _deleted(self, queue: Queue) -> None:
+        """Forget the consumers and the delayed messages of a queue that is deleted."""
+        if queue.intake.delays is not None:
+            queue.intake.delays.clear()
+            queue.intake.delays.close()
+        gone = set(queue.dispatchers.values())
+        for client_id, found in list(self._dispatchers.items()):
+            if not gone.isdisjoint(found.values()):
+                self._refresh(client_id, self._broker)
 
     @hookimpl
     async def on_subscribed(
@@ -333,7 +441,8 @@ class QueuesPlugin(Plugin):
         for dispatcher in touched:
             dispatcher.schedule()
         for queue in {dispatcher.queue: None for dispatcher in touched}:
-            self.queues[queue].ended()
+            if queue in self.queues:  # it may have been deleted
+                self.queues[queue].ended()
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:

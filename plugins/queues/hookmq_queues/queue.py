@@ -8,6 +8,7 @@ from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import BrokerHandle, DirectDeliveries, Message, StoreError
 from hookmq_toolkit.segment_log.fill import Fill
 
+from hookmq_queues.ages import Ages
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.group import Group
@@ -18,6 +19,7 @@ from hookmq_queues.storage import MessageLog, QueueLog
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
     "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted", "nacked", "discarded",
+    "purged", "redriven",
 )  # fmt: skip
 """What can happen to a message, for the metrics."""
 
@@ -64,6 +66,10 @@ class Queue:
         self._room_until = 0
         """Below this end of the log, the queue has fewer messages than its limit."""
         self._fill = Fill(self._report_fill)
+        self.origin = f"plugin:{plugin}"
+        self.paused: frozenset[str] = frozenset()
+        """The paused groups. An empty name stands for the queue."""
+        self.ages = Ages(self.log, broker)
 
     def _make_log(
         self, path: Path, broker: BrokerHandle, sync: bool, plugin: str
@@ -116,6 +122,18 @@ class Queue:
         raise SeekError(
             f"the queue {self.config.name} is not a stream: settled messages are deleted"
         )
+
+    def configure(self, config: QueueConfig) -> None:
+        """Continue with other settings; `hookmq_queues.making.CHANGEABLE` lists those that can change. Call
+        ``broker.invalidate_routes`` afterwards.
+        """
+        self.config = config
+        self.log.configure(config)
+        self.intake.configure(config)
+        for one in self.dispatchers.values():
+            one.configure(config)
+        self._enforce()
+        self._look()
 
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""

@@ -94,8 +94,8 @@ class MessageLog:
 
     @property
     def full(self) -> bool:
-        """Whether messages must be refused."""
-        return self.is_full()
+        """Whether messages must be refused. Nobody waits for a queue that is closing."""
+        return not self._closed and self.is_full()
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message to the batch of `commit`, unless it is dropped."""
@@ -144,9 +144,15 @@ class MessageLog:
         """Read messages from `offset` on into memory, and call `done` with an error or ''."""
         raise NotImplementedError
 
+    def in_memory(self) -> list[int]:
+        """Return the offsets of the messages that are in memory."""
+        return list(self._cache)
+
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return some committed messages from `offset` on, with their offsets, if they are on disk."""
-        return []
+        """Return messages with their offsets from `offset` on, as many as one read returns. The memory does not change.
+        Call this in a thread if the messages are on disk. Raises StoreError, ValueError or LookupError.
+        """
+        return [(at, one[0]) for at, one in self._cache.items() if at >= offset]
 
     def forget(self, offset: int) -> None:
         """Take a message out of memory, because it is not needed soon."""
@@ -160,9 +166,14 @@ class MessageLog:
         while sizes and sizes[0][0] <= floor:
             self.bytes -= sizes.popleft()[1]
 
-    def quiet(self) -> None:
-        """Begin to close: want no more messages."""
-        self._closed = True
+    def quiet(self, closed: bool = True) -> None:
+        """Begin to close: want no more messages. With False, want them again."""
+        self._closed = closed
+
+    def configure(self, config: QueueConfig) -> None:
+        """Continue with other settings. Call ``broker.invalidate_routes`` afterwards."""
+        self.config = config
+        self._filters = [compile_filter(one) for one in config.bindings]
 
     def close(self) -> None:
         """Release all resources."""

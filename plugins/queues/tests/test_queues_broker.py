@@ -40,8 +40,15 @@ class TestContract(PluginContract):
         },
     )
     bad_configs = (
-        {},
-        {"queues": []},
+        {"max_stored": -1},
+        {"on_first_use": [{}]},
+        {"on_first_use": [{"pattern": "a/*"}]},
+        {"on_first_use": [{"pattern": "a*", "name": "a"}]},
+        {"on_first_use": [{"pattern": "a*", "bindings": ["a/#"]}]},
+        {"on_first_use": [{"pattern": "a*"}, {"pattern": "a*"}]},
+        {"on_first_use": [{"pattern": "a*", "maximum": 0}]},
+        {"on_first_use": [{"pattern": "a*", "prefetch": 0}]},
+        {"on_first_use": [{"pattern": "a*", "delivery_limit": 1, "dead_letter": "b"}]},
         {"queues": [{"name": "a"}, {"name": "A"}]},
         {"queues": [{"name": "$a"}]},
         {"queues": [{"name": "a", "bindings": ["$queue/#"]}]},

@@ -1,0 +1,52 @@
+"""The ages of the oldest messages of groups."""
+
+from functools import partial
+
+from hookmq.plugin import BrokerHandle
+
+from hookmq_queues.dispatch import Dispatcher
+from hookmq_queues.storage import MessageLog
+
+
+class Ages:
+    """The times of arrival of the oldest unsettled messages of a queue's groups.
+
+    The time of a message that is not in memory is read in the background, and known at a later call.
+    """
+
+    def __init__(self, log: MessageLog, broker: BrokerHandle) -> None:
+        self._log = log
+        self._broker = broker
+        self._known: dict[str, tuple[int, float]] = {}
+        """By group, the offset of a message and its time."""
+        self._reading: set[str] = set()
+
+    def oldest(self, dispatcher: Dispatcher) -> float | None:
+        """Return the age of a group's oldest unsettled message in seconds: 0 without any, None if it is not known yet."""
+        floor, name = dispatcher.group.floor, dispatcher.name
+        if floor >= self._log.end:
+            return 0.0
+        offset, time = self._known.get(name, (-1, 0.0))
+        if offset != floor:
+            message = self._log.get(floor)
+            if message is None:
+                self._read(name, floor)
+                return None
+            time = message.received_at
+            self._known[name] = (floor, time)
+        return max(0.0, self._broker.time() - time)
+
+    def _read(self, name: str, offset: int) -> None:
+        if name in self._reading or offset >= self._log.visible:
+            return
+        self._reading.add(name)
+
+        def found(result: list[tuple[int, float]], error: BaseException | None) -> None:
+            self._reading.discard(name)
+            if error is None:
+                self._known.update((name, (at, time)) for at, time in result)
+
+        self._broker.runtime.run_blocking(partial(self._time_of, offset), found)
+
+    def _time_of(self, offset: int) -> list[tuple[int, float]]:
+        return [(at, one.received_at) for at, one in self._log.read(offset) if at == offset]

@@ -1,0 +1,224 @@
+"""The service with which one plugin manages queues, so that another plugin can offer this to operators.
+
+A plugin offers a `QueueManager` in `Plugin.offered_services` under the name `SERVICE`. A queue stores messages until a
+consumer of each of its groups has settled them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+from hookmq.plugin import Message
+
+SERVICE: Final = "queues"
+"""The name of the service in `Plugin.offered_services`."""
+MadeBy = Literal["configuration", "operator", "first_use"]
+"""Where the settings of a queue come from."""
+MessageState = Literal["waiting", "delayed", "unacknowledged"]
+"""Whether a message can be delivered now, later, or is with a consumer."""
+
+
+class QueueError(Exception):
+    """A request that is refused. The text tells an operator why.
+
+    `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such queue or group), ``conflict``
+    (the request contradicts the present state) or ``failed`` (the disk or the store failed).
+    """
+
+    def __init__(
+        self,
+        reason: Literal["invalid", "missing", "conflict", "failed"],
+        text: str,
+        field: str = "",
+    ) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConsumer:
+    """A consumer of a group.
+
+    - `unacknowledged`: the messages that it has and has not settled.
+    - `timed_out`: how many of its messages have timed out since it last settled one.
+    - `stalled`: whether that happened repeatedly, or keeps it from getting further messages.
+    """
+
+    client_id: str
+    filter: str
+    unacknowledged: int
+    timed_out: int = 0
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGroup:
+    """A group of consumers.
+
+    - `unsettled`: the messages that the group has not settled; `unacknowledged` and `delayed` are among them.
+    - `next`: the first offset that was never delivered to the group.
+    - `oldest`: the age of its oldest unsettled message in seconds; 0 without any, None if it is not known yet.
+    - `consumer_count`: the number of online consumers; `consumers` lists at most the first 100 of them.
+    """
+
+    name: str
+    unsettled: int
+    unacknowledged: int
+    delayed: int
+    next: int
+    oldest: float | None
+    paused: bool
+    stalled: int
+    consumer_count: int
+    consumers: tuple[QueueConsumer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """The state of a queue.
+
+    - `messages`: the unsettled messages of the slowest group; `bytes`: their approximate size.
+    - `delayed`: messages that are not due yet, and therefore not among `messages`.
+    - `end`: the offset of the next message.
+    - `counts`: messages by what happened to them since the broker started.
+    - `settings`: the settings as JSON values.
+    """
+
+    name: str
+    type: str
+    made_by: MadeBy
+    messages: int
+    delayed: int
+    bytes: int
+    max_messages: int
+    max_bytes: int
+    on_full: str
+    full: bool
+    paused: bool
+    end: int
+    oldest: float | None
+    dead_letter: str
+    counts: Mapping[str, int]
+    groups: tuple[QueueGroup, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessage:
+    """An unsettled message of a group.
+
+    - `deliveries`: how often it was delivered to the group.
+    - `client_id`: the client that has it, or None.
+    - `due`: when a delayed message can be delivered, in epoch seconds, or None.
+    """
+
+    offset: int
+    message: Message
+    state: MessageState
+    deliveries: int
+    client_id: str | None = None
+    due: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """A page of messages. `cursor` is the `after` of the next page, or None after the last one."""
+
+    items: Sequence[QueueMessage]
+    cursor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveRequest:
+    """Which dead letters to move back to the queues that they come from. Empty values select all.
+
+    - `group`: the group of the queue for dead letters in which they are settled; by default the first one.
+    - `queue`: only dead letters of this queue.
+    - `topic`: a filter of the topics to which they were published.
+    - `reason`: the reason why they are dead letters.
+    - `older_than`: the minimum age as dead letters, in seconds.
+    - `limit`: the maximum number of messages to move; None means all.
+    - `rate`: the maximum number of messages to move per second.
+    """
+
+    group: str = ""
+    queue: str = ""
+    topic: str = ""
+    reason: str = ""
+    older_than: float = 0.0
+    limit: int | None = None
+    rate: float = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveStatus:
+    """How far a redrive is.
+
+    - `examined`, `total`: messages that were compared with the request, and those that there were when it began.
+    - `moved`: messages that are in their old queue again. Each of them left the queue for dead letters in the same
+      commit.
+    - `skipped`: messages that match, but cannot be moved; `note` says why the last one could not.
+    - `waiting_for`: the full queue for which the redrive waits, or empty.
+    """
+
+    state: Literal["idle", "running", "done", "stopped", "failed"] = "idle"
+    examined: int = 0
+    total: int = 0
+    moved: int = 0
+    skipped: int = 0
+    waiting_for: str = ""
+    note: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@runtime_checkable
+class QueueManager(Protocol):
+    """Queues. Call the methods only on the event loop. Each of them raises QueueError.
+
+    A change is stored when its awaitable completes. An empty `group` stands for all groups of the queue, unless a
+    method says otherwise.
+    """
+
+    def list_queues(self) -> Sequence[QueueStatus]:
+        """Return all queues by name, without their consumers and settings."""
+
+    def show_queue(self, name: str) -> QueueStatus:
+        """Return one queue."""
+
+    async def create_queue(self, name: str, settings: Mapping[str, Any]) -> QueueStatus:
+        """Create a queue. The settings are those of the plugin's configuration, as JSON values."""
+
+    async def change_queue(self, name: str, settings: Mapping[str, Any]) -> QueueStatus:
+        """Change some settings of a queue that is not in the configuration."""
+
+    async def delete_queue(self, name: str, force: bool) -> int:
+        """Delete a queue that is not in the configuration, and return the number of messages that were in it. Without
+        `force`, a queue with unsettled messages is not deleted.
+        """
+
+    async def peek_queue(self, name: str, group: str, after: int | None, limit: int) -> MessagePage:
+        """Return unsettled messages by offset, beginning after the offset `after`. They stay where they are. An empty
+        `group` means the first one.
+        """
+
+    async def purge_queue(self, name: str, group: str) -> int:
+        """Drop all messages that no consumer has, and return their number. Delayed messages are dropped if `group` is
+        empty."""
+
+    async def pause_queue(self, name: str, group: str, paused: bool) -> None:
+        """Pause or resume the deliveries, until the next such call, even after a restart. A group gets messages if
+        neither the group nor its queue is paused."""
+
+    async def seek_queue(self, name: str, group: str, position: str) -> int:
+        """Move a group of a stream to a position, and return its offset. `group` must not be empty."""
+
+    def start_redrive(self, name: str, request: RedriveRequest) -> RedriveStatus:
+        """Begin to move dead letters back. Only one redrive of a queue runs at a time."""
+
+    def redrive_status(self, name: str) -> RedriveStatus:
+        """Return the state of the running redrive, or of the last one."""
+
+    def stop_redrive(self, name: str) -> RedriveStatus:
+        """Stop the redrive. Messages that were moved stay moved."""
