@@ -176,9 +176,12 @@ class QueueControl:
             partial(state.put, key, value) if changed else partial(state.delete, key)
         )
         _pause(queue, changed)
-        event = "queue.paused" if paused else "queue.resumed"
-        self._broker.log("info", event, queue=name, group=group or None)
-        self._broker.emit(event, None, queue=name, group=group)
+        if paused:
+            self._broker.log("info", "queue.paused", queue=name, group=group or None)
+            self._broker.emit("queue.paused", None, queue=name, group=group)
+        else:
+            self._broker.log("info", "queue.resumed", queue=name, group=group or None)
+            self._broker.emit("queue.resumed", None, queue=name, group=group)
         await _committed(stored)
 
     async def seek_queue(self, name: str, group: str, position: str) -> int:

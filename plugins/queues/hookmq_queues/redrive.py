@@ -51,7 +51,7 @@ class Redrive:
 
     def start(self) -> None:
         """Begin."""
-        self._log("queue.redrive_started")
+        self._broker.log("info", "queue.redrive_started", queue=self._queue.config.name)
         self._broker.runtime.spawn(self._run(), self._finished)
 
     def stop(self) -> None:
@@ -69,16 +69,14 @@ class Redrive:
     def _end_as(self, state: str) -> None:
         if self.status.state == "running":
             self._change(state=state, waiting_for="", ended_at=self._broker.time())
-            self._log("queue.redrive_ended")
+            status = self.status
+            self._broker.log(
+                "info", "queue.redrive_ended",
+                queue=self._queue.config.name, state=state, moved=status.moved, skipped=status.skipped,
+            )  # fmt: skip
 
     def _change(self, **fields: object) -> None:
         self.status = replace(self.status, **fields)  # type: ignore[arg-type]
-
-    def _log(self, event: str) -> None:
-        status = self.status
-        self._broker.log(
-            "info", event, queue=self._queue.config.name, state=status.state, moved=status.moved, skipped=status.skipped
-        )  # fmt: skip
 
     # the work --------------------------------------------------------------------------------------------------------
 
