@@ -13,6 +13,7 @@ from hookmq.plugin import ConfigError, Seconds, Size, setting
 
 from hookmq_queues.backoff import Backoff
 from hookmq_queues.consumers import MAX_WEIGHT, Mode
+from hookmq_queues.keys import KeyTemplate
 from hookmq_queues.positions import FORMS, parse_position
 from hookmq_queues.topics import PREFIX
 
@@ -20,12 +21,13 @@ QueueType = Literal["classic", "stream"]
 Compact = Literal["none", "key", "topic"]
 OnFull = Literal["reject", "drop_oldest", "drop_newest"]
 Settle = Literal["puback", "explicit"]
-Order = Literal["fifo", "priority"]
+Order = Literal["fifo", "priority", "by_key"]
 Scope = Literal["client", "queue"]
 _ONLY: Final[dict[str, tuple[QueueType, ...]]] = {
     "max_messages": ("classic",),
     "max_bytes": ("classic",),
     "on_full": ("classic",),
+    "order": ("classic",),
     "retention": ("stream",),
     "compact": ("stream",),
 }
@@ -129,7 +131,18 @@ class QueueConfig:
     )
     order: Order = setting(
         "fifo",
-        "which waiting message is next: fifo is the oldest, priority the one with the highest user property priority",
+        "which waiting message is next: fifo is the oldest, priority the one with the highest user property priority, "
+        "and by_key the oldest one whose key no older unsettled message has",
+    )
+    order_key: str = setting(
+        "${property.key}",
+        "the key of a message for by_key, made of ${topic}, ${topic.N} (a level), ${client_id} and ${property.NAME}",
+    )
+    lookahead: int = setting(
+        1000,
+        "how many waiting messages priority and by_key choose from",
+        minimum=1,
+        maximum=100_000,
     )
     dedupe_window: Seconds = setting(
         0.0,
@@ -191,6 +204,7 @@ class QueueConfig:
 
     def weight_of(self, client_id: str) -> int:
         """Return the weight of a client's consumers."""
+        KeyTemplate(self.order_key).check("order_key")
         for pattern, weight in self.weights.items():
             if fnmatchcase(client_id, pattern):
                 return weight
@@ -216,6 +230,7 @@ class QueueConfig:
             raise ConfigError(
                 f"dead_letter: {self.name} has a delivery_limit, so it needs this too"
             )
+        KeyTemplate(self.order_key).check("order_key")
         for pattern, weight in self.weights.items():
             if not 1 <= weight <= MAX_WEIGHT:
                 raise ConfigError(

@@ -25,6 +25,7 @@ from hookmq_queues.config import GroupConfig, QueueConfig
 from hookmq_queues.consumers import Consumer, Consumers
 from hookmq_queues.group import Group, Lease
 from hookmq_queues.holdings import Holdings
+from hookmq_queues.order import make_selection
 from hookmq_queues.outgoing import UserProperties, is_for, outgoing
 from hookmq_queues.settlement import SettlementError
 from hookmq_queues.stalls import Stalls
@@ -106,6 +107,7 @@ class Dispatcher:
         self._owner = owner
         self._stored = stored
         self._key = state_key(config.name, name)
+        self._selection = make_selection(config, group, log.get)
         self._reserved = group.next
         """Messages from this offset on must not be sent before the state is stored again."""
         self._dirty = False
@@ -241,7 +243,7 @@ class Dispatcher:
         done now. `time` is the clock's time.
         """
         group, log = self.group, self._log
-        offset = group.peek(log.visible)
+        offset = group.peek(log.visible) if self._selection is None else self._select()
         if offset is None:
             return False
         dead = 0 < self._config.delivery_limit <= group.attempts(offset)
@@ -254,6 +256,12 @@ class Dispatcher:
             if offset >= self._reserved and self._stored:
                 self._dirty = True
                 return False
+        elif (
+            self._selection is not None
+            and not group.unsettled[offset]
+            and len(group.unsettled) - self._selection.waiting >= self._config.max_unacknowledged
+        ):
+            return False
         message = log.get(offset)
         if message is None:
             end = log.gap_end(offset)
@@ -276,6 +284,8 @@ class Dispatcher:
             return True
         if consumer is None:
             return False
+        if self._selection is not None:
+            self._selection.leased(offset)
         token, count = group.lease(offset, consumer.key, now + self._config.visibility_timeout)
         self.consumers.took(consumer)
         if count > 1:
@@ -291,6 +301,21 @@ class Dispatcher:
         if self._explicit:
             self.holdings.leased(offset)
         return True
+
+    def _select(self) -> int | None:
+        """Return the message that the order of the queue chooses, or None."""
+        selection, log = self._selection, self._log
+        assert selection is not None
+        end = log.visible
+        if self._stored and end > self._reserved:
+            end = self._reserved
+            if self.group.next >= end and selection.has_room:
+                self._dirty = True
+        offset = selection.next(end)
+        missing = selection.missing
+        if missing is not None and (offset is None or log.get(offset) is not None):
+            log.load(missing, self._loaded)
+        return offset
 
     def _bury(
         self, offset: int, message: Message, reason: str = "delivery-limit", description: str = ""
@@ -314,7 +339,8 @@ class Dispatcher:
             self._unread = -1
             self.schedule()
             return
-        offset = self.group.peek(self._log.visible)
+        selection = self._selection
+        offset = self.group.peek(self._log.visible) if selection is None else selection.missing
         if offset is not None and offset != self._unread:
             self._unread = offset
             self._broker.log(
@@ -436,6 +462,9 @@ class Dispatcher:
 
     def drop_oldest(self) -> bool:
         """Drop the oldest message that no consumer has. Return False if there is none."""
+        oldest = None if self._selection is None else self._selection.oldest()
+        if oldest is not None:
+            return self._settle(oldest)
         offset = self.group.drop_oldest(self._log.visible)
         if offset is None:
             return False
@@ -464,6 +493,8 @@ class Dispatcher:
             self.holdings.settled(offset)
         if not self.group.settle(offset):
             return False
+        if self._selection is not None:
+            self._selection.settled(offset)
         self._dirty = True
         self._owner.settled(offset)
         return True

@@ -95,11 +95,16 @@ class Group:
             heappop(ready)
         return self.next if self.next < end else None
 
-    def ready(self, limit: int) -> list[int]:
-        """Return up to `limit` offsets that are ready, lowest first. This does not include `next`. O(n log n)."""
+    def take_ready(self) -> list[int]:
+        """Return the offsets that have become ready since the last call, lowest first. `peek` no longer returns them.
+
+        This is for a choice in another order than that of `peek`.
+        """
+        if not self._ready:
+            return []
         found = sorted({one for one in self._ready if self.is_ready(one)})
-        self._ready = found.copy()  # sorted, and therefore a heap
-        return found[:limit]
+        self._ready.clear()
+        return found
 
     def admit(self) -> int:
         """Make `next` ready without leasing it, so that a later message can be leased before it. Return its offset."""

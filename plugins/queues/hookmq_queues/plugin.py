@@ -40,6 +40,7 @@ from hookmq_queues.queue_types import make_queue
 from hookmq_queues.registry import Registry
 from hookmq_queues.settlement import VERBS
 from hookmq_queues.settler import Settler
+from hookmq_queues.storage import MessageLog
 from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, queue_of, rest_of
 
 T = TypeVar("T")
@@ -105,7 +106,13 @@ class QueuesPlugin(Plugin):
         self._check_folders()
         self._control = QueueControl(self._maker, broker, self.id)
         self.offered_services = {SERVICE: self._control}
-        return (*(one.log for one in self.queues.values()), self._delayed)
+        return self.journals
+
+    @property
+    def journals(self) -> tuple[MessageLog, ...]:
+        """The logs of all queues, and the one of delayed messages."""
+        logs = tuple(one.log for one in self.queues.values())
+        return logs if self._delayed is None else (*logs, self._delayed)
 
     def _make(self, config: QueueConfig) -> Queue:
         made = make_queue(
@@ -199,10 +206,8 @@ class QueuesPlugin(Plugin):
                     )  # fmt: skip
         # Plugins that end later may still publish, which must not reach a closed file.
         broker.invalidate_routes()
-        for one in self.queues.values():
-            one.log.close()
-        if self._delayed is not None:
-            self._delayed.close()
+        for log in self.journals:
+            log.close()
 
     # publishing ------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,12 @@ subscribers, and the queue ignores them.
 
 import re
 from collections.abc import Collection
-from hashlib import blake2b
 from typing import Final
 
 from hookmq.plugin import Message
 
 from hookmq_queues.config import QueueConfig
+from hookmq_queues.keys import shortened, value_of
 
 ID: Final = "message-id"
 DELAY: Final = "delay"
@@ -21,8 +21,6 @@ MAX_ID: Final = 256
 """Maximum length of a message-id, in characters."""
 _SECONDS: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?")
 _DIGIT: Final = re.compile(r"[0-9]")
-_LONG: Final = 64
-"""A key with more characters is replaced by its digest."""
 
 
 def names_of(config: QueueConfig) -> frozenset[str]:
@@ -88,14 +86,6 @@ def with_due(message: Message, due: float | None) -> Message:
     return message.replace(properties=message.properties.replace(user_property=kept or None))
 
 
-def value_of(message: Message, name: str) -> str | None:
-    """Return the value of a user property, or None."""
-    for one in message.user_property:
-        if one[0] == name:
-            return one[1]
-    return None
-
-
 def due_of(message: Message) -> float | None:
     """Return when a checked message is due, in epoch seconds; None if it is not to be delayed."""
     text = value_of(message, DELIVER_AT)
@@ -115,13 +105,6 @@ def identity_of(message: Message, scope: str) -> str | None:
         sender = message.sender
         id = f"{message.origin}\0\0{id}" if sender is None else f"{sender}\0{id}"
     return shortened(id)
-
-
-def shortened(key: str) -> str:
-    """Return a key of bounded length that differs for different keys."""
-    if len(key) <= _LONG:
-        return key
-    return "\0\0" + blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 def _shown(text: str) -> str:

@@ -34,11 +34,8 @@ class Brokers:
 
     def crash(self, harness: Harness) -> None:
         """End a broker as SIGKILL does: whatever is not committed is lost."""
-        plugin = plugin_of(harness)
-        for one in plugin.queues.values():
-            one.log.close()
-        if plugin._delayed is not None:
-            plugin._delayed.close()
+        for log in plugin_of(harness).journals:
+            log.close()
         self.made.remove(harness)
 
 

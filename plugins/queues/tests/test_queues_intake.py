@@ -8,8 +8,9 @@ from hookmq.mqtt_api import EMPTY, Properties, Puback, Publish
 from hookmq.plugin import Message
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.duplicates import Duplicates
+from hookmq_queues.keys import shortened
 from hookmq_queues.plugin import QueuesPlugin
-from hookmq_queues.properties import checked, due_of, identity_of, names_of, shortened
+from hookmq_queues.properties import checked, due_of, identity_of, names_of
 from hookmq_testing import Harness, MemoryClient
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,0 +1,68 @@
+"""The keys of messages, by which a queue finds those that belong together. Pure."""
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+from hookmq.plugin import ConfigError, Message
+from hookmq_toolkit.templates import Template
+
+_PLACE: Final = re.compile(r"topic|client_id|topic\.[1-9][0-9]{0,3}|property\..+")
+_LONG: Final = 64
+"""A key with more characters is replaced by its digest."""
+
+
+def value_of(message: Message, name: str) -> str | None:
+    """Return the value of a user property, or None."""
+    for one in message.user_property:
+        if one[0] == name:
+            return one[1]
+    return None
+
+
+def shortened(key: str) -> str:
+    """Return a key of bounded length that differs for different keys."""
+    if len(key) <= _LONG:
+        return key
+    return "\0\0" + blake2b(key.encode(), digest_size=16).hexdigest()
+
+
+class KeyTemplate:
+    """The key of messages, such as ``${property.key}`` or ``${topic.2}/${client_id}``.
+
+    ``${topic}`` is the topic to which the message was published, ``${topic.1}`` its first level, ``${client_id}`` the
+    publisher's client id and ``${property.NAME}`` a user property.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._template = Template(text)
+
+    def check(self, setting: str) -> None:
+        """Raise ConfigError if the template is not valid. `setting` is the name of the setting."""
+        template = self._template
+        if template.unclosed:
+            raise ConfigError(f"{setting}: {template.text!r} contains a '${{' that is not closed")
+        if not template.names:
+            raise ConfigError(f"{setting}: {template.text!r} is the same for all messages")
+        for name in template.names:
+            if not _PLACE.fullmatch(name):
+                known = "${topic}, ${topic.N}, ${client_id}, ${property.NAME}"
+                raise ConfigError(
+                    f"{setting}: unknown placeholder ${{{name}}}", hint=f"known: {known}"
+                )
+
+    def key_of(self, message: Message) -> str | None:
+        """Return the key of a message; None if it lacks one of the values, and therefore needs no order."""
+
+        def value(name: str) -> str | None:
+            if name == "topic":
+                return message.topic
+            if name == "client_id":
+                return message.sender
+            kind, _, rest = name.partition(".")
+            if kind == "property":
+                return value_of(message, rest)
+            levels = message.topic.split("/")
+            return levels[int(rest) - 1] if int(rest) <= len(levels) else None
+
+        return self._template.fill(value)
