@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -89,6 +89,19 @@ class QueueConfig:
         (DEFAULT_GROUP,),
         "groups of consumers, as names or with their settings; each group gets every message. A subscription to "
         "$queue/NAME is one to the first group",
+    )
+    groups_on_first_use: bool = setting(
+        False,
+        "a subscription to a group that does not exist makes it, with the settings of the first group",
+    )
+    max_groups: int = setting(
+        100, "number of groups at which clients cannot make more", minimum=1, maximum=10_000
+    )
+    group_expiry: Seconds = setting(
+        86400.0,
+        "time without a consumer after which a group that a client made is deleted",
+        minimum=1.0,
+        maximum=31_536_000,
     )
     type: QueueType = setting(
         "classic",
@@ -196,6 +209,11 @@ class QueueConfig:
         """The settings of the groups by name, in the order of the configuration."""
         made = (GroupConfig(one) if isinstance(one, str) else one for one in self.groups)
         return {one.name: one for one in made}
+
+    def settings_of(self, group: str) -> GroupConfig:
+        """Return the settings of a group. One that a client made has those of the first group."""
+        found = self.group_settings.get(group)
+        return found or replace(self.group_settings[self.first_group], name=group)
 
     @property
     def first_group(self) -> str:

@@ -150,7 +150,7 @@ class QueuesPlugin(Plugin):
             state_key(one.config.name, group)
             for one in self.queues.values()
             if one.stored
-            for group in one.config.group_settings
+            for group in one.dispatchers
         }
         cursor, more = "", True
         while more:
@@ -307,7 +307,8 @@ class QueuesPlugin(Plugin):
             )
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
         group = share or queue.config.first_group
-        if not queue.dispatchers[group].claim((client.client_id, subscription.filter)):
+        dispatcher = queue.group_use.use(group)
+        if dispatcher is None or not dispatcher.claim((client.client_id, subscription.filter)):
             why = f"the group {group} of the queue {name} has a consumer and takes no other"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
         # The session keeps the share name, so the group survives a restart.
@@ -322,10 +323,8 @@ class QueuesPlugin(Plugin):
             why = f"the subscription names {len(named)} groups: expected one"
             return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
         for group in named:
-            if group not in queue.dispatchers:
-                why = f"the queue {queue.config.name} has no group {group[:128]!r}"
-                return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
-            return group
+            why = "" if group in queue.dispatchers else queue.group_use.refusal(group)
+            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why) if why else group
         return None
 
     @hookimpl
@@ -426,7 +425,8 @@ class QueuesPlugin(Plugin):
         queue = self.queues.get(queue_of(filter))
         if queue is None:
             return None
-        dispatcher = queue.dispatchers.get(subscription.share or queue.config.first_group)
+        # A durable session may return to a group that was deleted meanwhile.
+        dispatcher = queue.group_use.use(subscription.share or queue.config.first_group)
         if dispatcher is None:
             return None
         client_id = client.client_id

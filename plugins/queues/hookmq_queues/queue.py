@@ -12,6 +12,7 @@ from hookmq_queues.ages import Ages
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.group import Group
+from hookmq_queues.group_use import GroupUse
 from hookmq_queues.intake import Intake
 from hookmq_queues.outgoing import dead_letter
 from hookmq_queues.storage import MessageLog, QueueLog
@@ -58,10 +59,14 @@ class Queue:
         self.dispatchers: dict[str, Dispatcher] = {}
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
         self._broker = broker
+        self._deliveries: DirectDeliveries
         self._plugin = plugin
         self._dead_letters = dead_letters
         self.new_groups: list[str] = []
         """The groups whose state was not stored when the queue was opened."""
+        self.group_use = GroupUse(
+            lambda: self.config, self.dispatchers, broker, self._load_group, self.ended
+        )
         self.closed = False
         self._room_until = 0
         """Below this end of the log, the queue has fewer messages than its limit."""
@@ -78,30 +83,47 @@ class Queue:
 
     def open(self, deliveries: DirectDeliveries) -> None:
         """Load the groups. Raises StoreError if the state of one is damaged."""
-        log = self.log
-        for name, settings in self.config.group_settings.items():
-            key = state_key(self.config.name, name)
-            stored = self._broker.state.get(key) if self.stored else None
-            if stored is None:
-                group = Group(self._first_offset(name))
-                self.new_groups.append(name)
-            else:
-                try:
-                    group = Group.decode(stored, log.earliest, log.end, self._broker.time())
-                except ValueError as error:
-                    raise StoreError(
-                        f"queue {self.config.name}, group {name}: {error}; to deliver all stored messages again, delete "
-                        f"its state: hookmq storage state FOLDER --delete queues"
-                    ) from error
-            self.dispatchers[name] = Dispatcher(
-                name, self.config, log, group, self._broker, deliveries, self, self.stored, settings
-            )
+        self._deliveries = deliveries
+        for name in (
+            *self.config.group_settings,
+            *(self.group_use.stored() if self.stored else ()),
+        ):
+            self._load_group(name)
+        self.group_use.watch()
         if self.intake.duplicates is not None:
             self._remember()
         self._enforce()
         self.ended()
         for one in self.dispatchers.values():
             one.schedule()  # a message may have reached its delivery limit
+
+    def _load_group(self, name: str) -> Dispatcher:
+        log = self.log
+        key = state_key(self.config.name, name)
+        stored = self._broker.state.get(key) if self.stored else None
+        if stored is None:
+            group = Group(self._first_offset(name))
+            self.new_groups.append(name)
+        else:
+            try:
+                group = Group.decode(stored, log.earliest, log.end, self._broker.time())
+            except ValueError as error:
+                raise StoreError(
+                    f"queue {self.config.name}, group {name}: {error}; to deliver all stored messages again, delete "
+                    f"its state: hookmq storage state FOLDER --delete queues"
+                ) from error
+        made = self.dispatchers[name] = Dispatcher(
+            name,
+            self.config,
+            log,
+            group,
+            self._broker,
+            self._deliveries,
+            self,
+            self.stored,
+            self.config.settings_of(name),
+        )
+        return made
 
     def _first_offset(self, group: str) -> int:
         """Return the offset of the first message that a new group gets."""
@@ -110,6 +132,7 @@ class Queue:
     def close(self) -> None:
         """Begin to close: want no more messages. The groups' states must still be stored, and the log be closed."""
         self.closed = True
+        self.group_use.close()
         self.log.quiet()
 
     async def seek(self, group: str, position: str) -> int:

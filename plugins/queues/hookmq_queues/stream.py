@@ -51,7 +51,7 @@ class StreamQueue(Queue):
         self._compact()
 
     def _first_offset(self, group: str) -> int:
-        settings = self.config.group_settings[group]
+        settings = self.config.settings_of(group)
         position = parse_position(settings.start or self.config.start)
         try:
             return self._resolve(position, self._broker.time())

@@ -101,3 +101,100 @@ def test_the_broker_authorizes_the_group(make: Make) -> None:
     assert [(one.topic, one.subscription.share) for one in asked] == [
         (JOBS, None), (JOBS, "second"),
     ]  # fmt: skip
+
+
+# --- groups on first use ----------------------------------------------------------------------------------------------
+
+FREE: dict[str, Any] = {
+    "name": "jobs", "groups": [{"name": "first", "settle": "explicit"}], "groups_on_first_use": True, "max_groups": 3,
+    "group_expiry": 100,
+}  # fmt: skip
+
+
+def names(harness: Harness) -> list[str]:
+    harness.settle()
+    return list(plugin_of(harness).queues["jobs"].dispatchers)
+
+
+def test_a_subscription_makes_a_group(make: Make) -> None:
+    harness = make(queues=[FREE])
+    publisher = harness.connect("publisher")
+    publisher.publish(JOBS, b"before", 1)
+    client = harness.connect("c")
+    assert subscribe(client, JOBS, "mine") == (1, None)
+    publisher.publish(JOBS, b"after", 1)
+    for payload in (b"before", b"after"):
+        message = client.expect_message(JOBS, payload)
+        assert ("group", "mine") in (message.properties.user_property or ())
+    assert plugin_of(harness).queues["jobs"].dispatchers["mine"].settings.settle == "explicit"
+    assert names(harness) == ["first", "mine"]
+
+
+def test_groups_that_clients_cannot_make(make: Make) -> None:
+    harness = make(queues=[FREE])
+    client = harness.connect("c")
+    for group in ("a/b", "$a", "", "x" * 129, "\u00e4"):
+        assert subscribe(client, JOBS, group) == (
+            0x8F, f"the queue jobs has no group {group[:128]!r}",
+        )  # fmt: skip
+    assert subscribe(client, JOBS, "no", qos=0)[0] == 0x83
+    assert names(harness) == ["first"]
+    assert subscribe(client, "$share/one/$queue/jobs")[0] == 1
+    assert subscribe(client, "$share/two/$queue/jobs")[0] == 1
+    assert subscribe(client, "$share/three/$queue/jobs") == (
+        0x8F, "the queue jobs has 3 groups, which is the maximum",
+    )  # fmt: skip
+    assert names(harness) == ["first", "one", "two"]
+
+
+def test_a_group_that_a_client_made_survives_a_crash(make: Any) -> None:
+    harness = make(queues=[FREE])
+    publisher, client = harness.connect("publisher"), harness.connect("c")
+    subscribe(client, JOBS, "mine")
+    client.drop()
+    publisher.publish(JOBS, b"x", 1, expect=0)
+    make.crash(harness)
+    harness = make(queues=[FREE])
+    assert names(harness) == ["first", "mine"]
+    assert plugin_of(harness).queues["jobs"].dispatchers["mine"].backlog == 1
+
+
+def test_a_group_without_consumers_is_deleted(make: Any) -> None:
+    harness = make(queues=[FREE])
+    publisher, client = (
+        harness.connect("publisher", keep_alive=0),
+        harness.connect("c", keep_alive=0),
+    )
+    subscribe(client, JOBS, "mine")
+    harness.advance(300)
+    assert names(harness) == ["first", "mine"]
+    client.drop()
+    publisher.publish(JOBS, b"x", 1, expect=0)
+    harness.advance(100)
+    assert names(harness) == ["first", "mine"]
+    harness.advance(30)
+    assert names(harness) == ["first"]
+    make.crash(harness)
+    assert names(make(queues=[FREE])) == ["first"]
+
+
+def test_a_durable_session_returns_to_a_group_that_was_deleted(make: Make) -> None:
+    harness = make(queues=[FREE])
+    how: dict[str, Any] = {"session_expiry_interval": 3600, "clean_start": False}
+    client = harness.connect("c", **how)
+    subscribe(client, JOBS, "mine")
+    client.drop()
+    harness.advance(130)
+    assert names(harness) == ["first"]
+    client = harness.connect("c", **how)
+    assert names(harness) == ["first", "mine"]
+    harness.connect("publisher").publish(JOBS, b"x", 1)
+    client.expect_message(JOBS, b"x")
+
+
+def test_without_the_setting_such_groups_are_forgotten(make: Any) -> None:
+    harness = make(queues=[FREE])
+    subscribe(harness.connect("c"), JOBS, "mine")
+    harness.close()
+    make.made.remove(harness)
+    assert names(make(queues=[{**FREE, "groups_on_first_use": False}])) == ["first"]
