@@ -121,11 +121,19 @@ class Consumers:
             heappop(heap)
         return None
 
-    def took(self, consumer: Consumer) -> None:
-        """Note that a consumer has got the message for which it was chosen."""
-        consumer.held += 1
+    def share(self, consumer: Consumer, number: int) -> int:
+        """Return how many of the next `number` messages the chosen consumer gets at once: one if few messages wait, or
+        if it is not the only one that can take some; otherwise so many that others still get theirs.
+        """
+        others = len(self.by_key) if self.mode == "shared" else 1
+        fair = number if others == 1 else max(1, number // (4 * others))
+        return min(fair, consumer.most - consumer.held)
+
+    def took(self, consumer: Consumer, number: int = 1) -> None:
+        """Note that a consumer has got `number` messages for which it was chosen."""
+        consumer.held += number
         self._turn = max(self._turn, consumer.turn)
-        consumer.turn = self._turn + 1 / consumer.weight
+        consumer.turn = self._turn + number / consumer.weight
         self._served += 1
         consumer.served = self._served
         self._offer(consumer)

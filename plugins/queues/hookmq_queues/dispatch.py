@@ -47,7 +47,9 @@ PAUSE: Final = 1.0
 
 Token = tuple["Dispatcher", Consumer, int, int]
 """Identifies a delivery: the dispatcher, the consumer, the offset and the token of the lease."""
-Runs = dict[tuple[str, str], tuple[Consumer, list[tuple[Message, bytes, Token]]]]
+Run = list[tuple[Message, bytes, Token]]
+"""What to send to one consumer, with the encoded user properties."""
+Runs = dict[tuple[str, str], tuple[Consumer, Run]]
 """What to send in this turn, by the consumer's key."""
 
 
@@ -215,15 +217,18 @@ class Dispatcher:
         time = self._broker.time()
         looked = 0
         try:
-            while looked < SLICE and self._lease_one(now, time, runs):
-                looked += 1
+            while looked < SLICE:
+                leased = self._lease_next(now, time, runs, SLICE - looked)
+                if not leased and not self._lease_one(now, time, runs):
+                    break
+                looked += leased or 1
         finally:
             for consumer, run in runs.values():
                 self._send_run(consumer, run)
             self._again.clear()
         return looked
 
-    def _send_run(self, consumer: Consumer, run: list[tuple[Message, bytes, Token]]) -> None:
+    def _send_run(self, consumer: Consumer, run: Run) -> None:
         """Send leased messages to one consumer. Withdraw the leases of those that cannot be sent."""
         sent = self._deliveries.send_run(consumer.client_id, consumer.filter, run)
         left = len(run) - sent
@@ -237,6 +242,65 @@ class Dispatcher:
             again = sum(one[2][2] in self._again for one in run[:sent])
         self._owner.count("redelivered", again)
         self._owner.count("delivered", sent - again)
+
+    def _lease_next(self, now: float, time: float, runs: Runs, limit: int) -> int:
+        """Add up to `limit` messages that were never delivered to the run of one consumer. Return their number.
+
+        This does for most messages what `_lease_one` does for any. It stops at a message that needs more.
+        """
+        group, log = self.group, self._log
+        first = group.next
+        if self._selection is not None or group.peek(log.visible) != first:
+            return 0
+        consumer = self.consumers.choose()
+        if consumer is None:
+            return 0
+        end = first + min(self.consumers.share(consumer, limit), self._room(first))
+        count = 0
+        if end > first:
+            run = runs.get(consumer.key)
+            if run is None:
+                run = runs[consumer.key] = (consumer, [])
+            count = self._take(consumer, first, end, time, run[1])
+        if count:
+            deadline = now + self._config.visibility_timeout
+            group.lease_next(count, consumer.key, deadline)
+            self.consumers.took(consumer, count)
+            if self._explicit:
+                for offset in range(first, first + count):
+                    self.holdings.leased(offset)
+        return count
+
+    def _room(self, first: int) -> int:
+        """Return how many of the messages from `first` on, which were never delivered, can be leased."""
+        room = min(
+            self._log.visible - first,
+            self._config.max_unacknowledged - len(self.group.unsettled),
+        )
+        return min(room, self._reserved - first) if self._stored else room
+
+    def _take(self, consumer: Consumer, first: int, end: int, time: float, run: Run) -> int:
+        """Append the messages from `first` to `end` to a run, until one is not in memory, or needs `_lease_one`. Return
+        their number.
+        """
+        log, own, encode = self._log, self._owner.origin, self._added.encode
+        queue, topic_filter = self.queue, consumer.topic_filter
+        expire = self._config.message_ttl > 0
+        added = b""
+        token = self.group.token - first + 1
+        for offset in range(first, end):
+            message = log.get(offset)
+            if (
+                message is None
+                or message.origin == own
+                or ((expire or message.expires_at is not None) and self._is_expired(message, time))
+            ):
+                return offset - first
+            if consumer.with_properties:
+                added = encode(offset, 1, message.topic)
+            made = outgoing(message, queue, topic_filter)
+            run.append((made, added, (self, consumer, offset, token + offset)))
+        return end - first
 
     def _lease_one(self, now: float, time: float, runs: Runs) -> bool:
         """Add the next message to the run of a consumer, or drop an expired one. Return False if nothing more can be

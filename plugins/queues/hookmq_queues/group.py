@@ -63,7 +63,8 @@ class Group:
         self._dues: list[tuple[int, int]] = []
         """A heap of (due, offset). Those no longer deferred leave it later."""
         self._pages = Pages()
-        self._token = 0
+        self.token = 0
+        """The token of the newest lease."""
         self.since = 0
         """The newest token when `seek` was called. Leases up to it are of no account."""
 
@@ -123,13 +124,31 @@ class Group:
             if self._ready and self._ready[0] == offset:
                 heappop(self._ready)
             count = self._count(offset, 1)
-        self._token += 1
-        self.leases[offset] = Lease(self._token, consumer, deadline)
-        heappush(self._deadlines, (deadline, offset, self._token))
+        self.token += 1
+        self.leases[offset] = Lease(self.token, consumer, deadline)
+        heappush(self._deadlines, (deadline, offset, self.token))
+        self._clean_deadlines()
+        return self.token, count
+
+    def lease_next(self, count: int, consumer: Hashable, deadline: float) -> None:
+        """Lease `next` and the offsets after it, `count` in total. Their leases get the tokens after `token`."""
+        first, token = self.next, self.token
+        leases, unsettled, deadlines = self.leases, self.unsettled, self._deadlines
+        for offset in range(first, first + count):
+            token += 1
+            unsettled[offset] = 1
+            leases[offset] = Lease(token, consumer, deadline)
+            heappush(deadlines, (deadline, offset, token))
+        self.next = first + count
+        self.token = token
+        for page in range(first >> SHIFT, (self.next - 1 >> SHIFT) + 1):
+            self._pages.touch(page)
+        self._clean_deadlines()
+
+    def _clean_deadlines(self) -> None:
         if len(self._deadlines) > 64 + 2 * len(self.leases):
             self._deadlines = [one for one in self._deadlines if self._is_current(one[1], one[2])]
             heapify(self._deadlines)
-        return self._token, count
 
     def settle(self, offset: int) -> bool:
         """Forget a message: it was acknowledged, expired or dropped. Return False if it was settled before.
@@ -246,7 +265,7 @@ class Group:
     def seek(self, offset: int) -> None:
         """Move the group to `offset`. All messages below it are settled, the others are new, and all leases end."""
         self.next = offset
-        self.since = self._token
+        self.since = self.token
         for part in (self.unsettled, self.leases, self.due, self._odd, self._unsure):
             part.clear()
         for heap in (self._ready, self._deadlines, self._dues):

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import BrokerHandle, DirectDeliveries, Message, StoreError
 from hookmq_toolkit.segment_log.fill import Fill
 
@@ -68,8 +67,6 @@ class Queue:
             lambda: self.config, self.dispatchers, broker, self._load_group, self.ended
         )
         self.closed = False
-        self._room_until = 0
-        """Below this end of the log, the queue has fewer messages than its limit."""
         self._fill = Fill(self._report_fill)
         self.origin = f"plugin:{plugin}"
         self.paused: frozenset[str] = frozenset()
@@ -152,6 +149,7 @@ class Queue:
         """
         self.config = config
         self.log.configure(config)
+        self.log.sure_until = 0
         self.intake.configure(config)
         for one in self.dispatchers.values():
             one.configure(config)
@@ -190,9 +188,9 @@ class Queue:
         log = self.log
         if log.bytes >= self.config.max_bytes:
             return True
-        if log.end >= self._room_until:
-            self._room_until = log.end + self.config.max_messages - self.depth
-        return log.end >= self._room_until
+        log.sure_bytes = self.config.max_bytes
+        log.sure_until = log.end + self.config.max_messages - self.depth
+        return log.end >= log.sure_until
 
     def _is_refused(self) -> bool:
         if self.config.on_full != "reject" or not self.is_full:
@@ -204,8 +202,6 @@ class Queue:
     def _is_dropped(self, message: Message) -> bool:
         # Messages at QoS 0 do not wait for a journal, so a full one is not asked about them.
         full = self.config.on_full != "drop_oldest" and self.is_full
-        if not full and message.properties is EMPTY:
-            return False  # `Intake` has nothing to read
         fate = self.intake.take(message, self.log.end, full)
         if fate == "stored":
             return False

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hookmq.mqtt_api import compile_filter
+from hookmq.mqtt_api import EMPTY, compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
 from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.segment_log import SegmentLog
@@ -61,6 +61,9 @@ class MessageLog:
         """The offset of the next message."""
         self.visible = 0
         """The end of the messages that are committed."""
+        self.sure_until = 0
+        self.sure_bytes = 0
+        """As long as `end` and `bytes` are below these, the queue is certainly not full."""
         self.bytes = 0
         """The approximate size of the messages that are not settled."""
         self._runtime = runtime
@@ -95,6 +98,8 @@ class MessageLog:
     @property
     def full(self) -> bool:
         """Whether messages must be refused. Nobody waits for a queue that is closing."""
+        if self.end < self.sure_until and self.bytes < self.sure_bytes:
+            return False
         return not self._closed and self.is_full()
 
     def append(self, commit: CommitId, message: Message) -> None:
@@ -206,7 +211,11 @@ class QueueLog(MessageLog):
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message to the batch of `commit`, unless it is dropped."""
-        if self.is_dropped(message):
+        if (
+            self.end >= self.sure_until
+            or self.bytes >= self.sure_bytes
+            or message.properties is not EMPTY
+        ) and self.is_dropped(message):
             return
         batches = self._batches
         if not batches or (batches[-1][0] is not commit and batches[-1][0] != commit):
