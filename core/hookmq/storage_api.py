@@ -19,6 +19,7 @@ from hookmq.storage.protocols import (
     Readable,
     Store,
     StoreFailed,
+    Volatile,
 )
 from hookmq.storage.records import (
     MAX_STATE_KEY,
@@ -87,6 +88,7 @@ __all__ = [
     "SetPacket",
     "Store",
     "StoreFailed",
+    "Volatile",
     "group_owner",
     "make_message",
     "session_owner",

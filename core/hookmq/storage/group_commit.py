@@ -15,7 +15,7 @@ from functools import partial
 from hookmq.model.histogram import Histogram
 from hookmq.model.message import Message
 from hookmq.session.inflight import Delivery
-from hookmq.storage.protocols import Journal, Readable, Store, StoreFailed
+from hookmq.storage.protocols import Journal, Readable, Store, StoreFailed, Volatile
 from hookmq.storage.records import CommitId, Enqueue, PutMessage, Record
 
 MAX_RECORDS = 20000
@@ -75,6 +75,7 @@ class GroupCommit:
         "_splits",
         "_taken",
         "_told",
+        "_volatile",
         "_waiters",
         "added",
         "collecting",
@@ -102,6 +103,8 @@ class GroupCommit:
         """The journals to flush at each commit."""
         self._members: set[int] | None = None
         """The identities of the journals that take messages, or None as long as none has been removed."""
+        self._volatile: frozenset[int] = frozenset()
+        """The identities of the journals that no acknowledgement waits for."""
         self._told: tuple[Callable[[CommitId], None], ...] = ()
         self._set_journals(tuple(journals))
         self._failed: Callable[[str], None] | None = failed
@@ -221,6 +224,9 @@ class GroupCommit:
     def _set_journals(self, journals: tuple[Journal, ...]) -> None:
         self.journals = journals
         self._told = tuple(one.committed for one in journals if isinstance(one, Readable))
+        self._volatile = frozenset(
+            id(one) for one in journals if isinstance(one, Volatile) and one.volatile
+        )
 
     def add_journal(self, journal: Journal) -> None:
         """Add a recovered journal. The commit that is running does not include it."""
@@ -242,9 +248,10 @@ class GroupCommit:
         """Add `message` to the batch in `journal`, unless that is being removed."""
         if self._members is not None and id(journal) not in self._members:
             return
-        self._journaled = True
-        self.added += 1
-        self.collecting = True
+        if not self._volatile or id(journal) not in self._volatile:
+            self._journaled = True
+            self.added += 1
+            self.collecting = True
         commit = self._commit_id
         if commit.number != self.number:
             commit = self._commit_id = CommitId(self._identity, self.number)

@@ -174,3 +174,12 @@ class Diverting(Protocol):
         Journals get them all the same. The result is cached in the route, as that of `Journal.wants`. Retained messages
         are not diverted.
         """
+
+
+@runtime_checkable
+class Volatile(Protocol):
+    """Optional members for a `Journal` that keeps messages in memory only."""
+
+    volatile: bool
+    """Whether no acknowledgement waits for this journal. A message that nothing else stores then causes no commit, and
+    the commit passed to `Journal.append` may contain nothing. Read when the broker gets the journal."""

@@ -31,7 +31,7 @@ from hookmq.storage.records import (
     Record,
     SetPacket,
 )
-from hookmq_testing import DurableStore, Harness, MemoryClient, SlowStore
+from hookmq_testing import DurableStore, Harness, MemoryClient, RecordingJournal, SlowStore
 
 Make = Callable[..., Harness]
 
@@ -733,3 +733,41 @@ def test_joined_answers_are_bounded_as_those_apart(broker_harness: Make, store: 
     assert connection.reading
     assert connection.unacknowledged == 0
     assert len(acknowledged_ids(pub)) == 1 + number * 10
+
+
+class VolatileJournal(RecordingJournal):
+    """Keeps messages in memory."""
+
+    volatile = True
+
+
+def test_nothing_waits_for_a_volatile_journal(broker_harness: Make, store: SlowStore) -> None:
+    volatile = VolatileJournal("memory", wants=lambda topic: topic.startswith("memory/"))
+    other = RecordingJournal("disk", wants=lambda topic: topic == "memory/and/disk")
+    harness = broker_harness(store=store, journals=[volatile, other])
+    away(harness, "sub", "memory/and/store")
+    pub = harness.connect("pub")
+    store.slow = True
+    number = pub.publish("memory/1", b"x", 1)
+    assert pub.expect(Puback) == Puback(number)
+    assert store.committing is None
+    for topic in ("memory/and/store", "memory/and/disk"):
+        number = pub.publish(topic, b"x", 1)
+        pub.expect_nothing()
+        store.finish()
+        assert pub.expect(Puback) == Puback(number)
+    assert volatile.topics == ["memory/1", "memory/and/store", "memory/and/disk"]
+
+
+def test_an_acknowledgement_of_a_volatile_journal_keeps_the_order(
+    broker_harness: Make, store: SlowStore
+) -> None:
+    volatile = VolatileJournal("memory", wants=lambda topic: topic == "memory")
+    harness = broker_harness(store=store, journals=[volatile])
+    away(harness, "sub", "t")
+    pub = harness.connect("pub")
+    store.slow = True
+    first, second = pub.publish("t", b"x", 1), pub.publish("memory", b"x", 1)
+    pub.expect_nothing()
+    store.finish()
+    assert [pub.expect(Puback), pub.expect(Puback)] == [Puback(first), Puback(second)]

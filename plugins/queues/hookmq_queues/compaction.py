@@ -126,10 +126,13 @@ class Compactor:
             closed = [one for one in self.log.segments[:-1] if one.end <= self.log.readable]
             if not closed or closed[-1].end <= self.clean:
                 return removed
-            newest, upto = self._newest(closed)
-            for segment in closed:
-                if segment.base < upto:
-                    removed += self._rewrite(segment, newest, replace)
+            try:
+                newest, upto = self._newest(closed)
+                for segment in closed:
+                    if segment.base < upto:
+                        removed += self._rewrite(segment, newest, replace)
+            except FileNotFoundError:
+                return removed  # retention deletes segments meanwhile; the next call goes on
             self.clean = upto
 
     def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:

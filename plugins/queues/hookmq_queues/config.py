@@ -17,17 +17,19 @@ from hookmq_queues.keys import KeyTemplate
 from hookmq_queues.positions import FORMS, parse_position
 from hookmq_queues.topics import PREFIX
 
-QueueType = Literal["classic", "stream"]
+QueueType = Literal["classic", "stream", "ephemeral"]
 Compact = Literal["none", "key", "topic"]
 OnFull = Literal["reject", "drop_oldest", "drop_newest"]
 Settle = Literal["puback", "explicit"]
 Order = Literal["fifo", "priority", "by_key"]
 Scope = Literal["client", "queue"]
 _ONLY: Final[dict[str, tuple[QueueType, ...]]] = {
-    "max_messages": ("classic",),
-    "max_bytes": ("classic",),
-    "on_full": ("classic",),
+    "max_messages": ("classic", "ephemeral"),
+    "max_bytes": ("classic", "ephemeral"),
+    "on_full": ("classic", "ephemeral"),
     "order": ("classic",),
+    "memory": ("classic", "stream"),
+    "expires_after": ("ephemeral",),
     "retention": ("stream",),
     "compact": ("stream",),
 }
@@ -105,7 +107,8 @@ class QueueConfig:
     )
     type: QueueType = setting(
         "classic",
-        "classic: a message is deleted when every group has settled it; stream: messages stay as retention says",
+        "classic: a message is deleted when every group has settled it; stream: messages stay as retention says; "
+        "ephemeral: messages are in memory only",
     )
     max_messages: int = setting(
         100_000, "number of unsettled messages at which the queue is full", minimum=1
@@ -202,6 +205,12 @@ class QueueConfig:
     compact: Compact = setting(
         "none",
         "key and topic keep only the newest message of each user property key, or of each topic; only for streams",
+    )
+    expires_after: Seconds = setting(
+        60.0,
+        "how long a group of an ephemeral queue keeps messages without a consumer; only for ephemeral queues",
+        minimum=0,
+        maximum=604800,
     )
 
     @cached_property
@@ -342,6 +351,8 @@ def check_dead_letters(first: QueueConfig, known: Mapping[str, QueueConfig]) -> 
             raise ConfigError(f"dead_letter: messages of {name} would return to it")
         if name not in known:
             raise ConfigError(f"dead_letter: no queue {name}")
+        if known[name].type == "ephemeral":
+            raise ConfigError(f"dead_letter: {name} is ephemeral and would lose dead letters")
         name = known[name].dead_letter
 
 

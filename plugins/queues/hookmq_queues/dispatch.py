@@ -79,6 +79,9 @@ class Owner(Protocol):
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message."""
 
+    def consumers_changed(self, group: str) -> None:
+        """Take note that a group has got or lost a consumer."""
+
 
 class Dispatcher:
     """The consumers of one group, and what is sent to them. Unless the state is `stored`, it ends with the process."""
@@ -145,6 +148,7 @@ class Dispatcher:
             self._give_back(known)
         self.consumers.add(consumer)
         self._report_active(active)
+        self._owner.consumers_changed(self.name)
         self.schedule()
 
     def remove(self, key: tuple[str, str]) -> None:
@@ -156,6 +160,7 @@ class Dispatcher:
         if self._claim[0] == key:
             self._claim = (None, 0.0)
         self._report_active(active)
+        self._owner.consumers_changed(self.name)
         self.schedule()
 
     def claim(self, key: tuple[str, str]) -> bool:

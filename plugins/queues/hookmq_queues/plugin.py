@@ -124,13 +124,16 @@ class QueuesPlugin(Plugin):
             lambda name: self.queues[name],
         )
         assert self._delayed is not None
-        made.intake.delays = Delays(config, self._delayed, self._broker, made)
+        if made.stored:
+            made.intake.delays = Delays(config, self._delayed, self._broker, made)
         return made
 
     def _check_folders(self) -> None:
         path = self.config.path
         for folder in sorted(path.iterdir()) if path.is_dir() else ():
-            if folder.name not in self.queues and any(folder.glob("*.segment")):
+            queue = self.queues.get(folder.name)
+            known = queue is not None and queue.stored
+            if not known and any(folder.glob("*.segment")):
                 raise StoreError(
                     f"{folder} contains a queue that is not configured: if it was renamed, restore its name; if it is no "
                     "longer needed, move the folder away"

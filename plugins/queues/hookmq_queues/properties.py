@@ -71,8 +71,9 @@ def _delayed(
         wanted = "seconds" if name == DELAY else "epoch seconds"
         return f"{name}: expected {wanted} such as 90 or 1.5, found {_shown(text)}"
     due = float(text) + (now if name == DELAY else 0.0)
-    if due - now > config.max_delay:
-        if not config.max_delay:
+    limit = 0 if config.type == "ephemeral" else config.max_delay  # delayed messages are on disk
+    if due - now > limit:
+        if not limit:
             return f"{name}: the queue {config.name} delays no messages"
         return f"{name}: the queue {config.name} delays messages by at most {config.max_delay:g} s"
     return with_due(message, due if due > now else None)

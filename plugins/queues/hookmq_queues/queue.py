@@ -19,7 +19,7 @@ from hookmq_queues.storage import MessageLog, QueueLog
 RESULTS = (
     "accepted", "rejected", "dropped_newest", "dropped_oldest", "delivered", "redelivered", "acknowledged", "refused",
     "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted", "nacked", "discarded",
-    "purged", "redriven",
+    "purged", "redriven", "dropped_unused",
 )  # fmt: skip
 """What can happen to a message, for the metrics."""
 
@@ -311,6 +311,9 @@ class Queue:
             at = page[-1][0] + 1
             if at >= self.log.visible:
                 return
+
+    def consumers_changed(self, group: str) -> None:
+        """Take note that a group has got or lost a consumer."""
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message. It leaves the memory if no group needs it."""

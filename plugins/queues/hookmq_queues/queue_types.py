@@ -7,10 +7,15 @@ from typing import Final
 from hookmq.plugin import BrokerHandle
 
 from hookmq_queues.config import QueueConfig, QueueType
+from hookmq_queues.ephemeral import EphemeralQueue
 from hookmq_queues.queue import Queue
 from hookmq_queues.stream import StreamQueue
 
-TYPES: Final[dict[QueueType, type[Queue]]] = {"classic": Queue, "stream": StreamQueue}
+TYPES: Final[dict[QueueType, type[Queue]]] = {
+    "classic": Queue,
+    "stream": StreamQueue,
+    "ephemeral": EphemeralQueue,
+}
 """The class of each type."""
 
 

@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 from hookmq.mqtt_api import EMPTY, compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
 from hookmq.storage_api import CommitId, StoreFailed
-from hookmq_toolkit.segment_log import SegmentLog
+from hookmq_toolkit.segment_log import Frame, SegmentLog
 
+from hookmq_queues.compaction import decode_frame
 from hookmq_queues.config import QueueConfig
-from hookmq_queues.record import decode_block, encode_block, size_of
+from hookmq_queues.record import encode_block, size_of
 from hookmq_queues.topics import PREFIX
 
 PAGE: Final = 256 << 10
@@ -340,9 +341,16 @@ class QueueLog(MessageLog):
     def _read(self, offset: int) -> Page:
         """Return the messages from `offset` on. This runs in a thread."""
         found: list[tuple[int, Message]] = []
-        for frame in self.log.read(offset, PAGE):
-            found += enumerate(decode_block(frame.payload), frame.offset)
-        return Page(found, [])
+        gaps: list[tuple[int, int]] = []
+        for frame in self._frames(offset):
+            messages, empty = decode_frame(frame)
+            found += messages
+            gaps += empty
+        return Page(found, gaps)
+
+    def _frames(self, offset: int, size: int = PAGE) -> list[Frame]:
+        """Return the blocks from `offset` on, of about `size` bytes. This runs in a thread."""
+        return self.log.read(offset, size)
 
     def gap_end(self, offset: int) -> int:
         """Return the next offset that may have a message, as far as reading has shown."""

@@ -11,7 +11,7 @@ from hookmq_toolkit.segment_log import Frame, Segment, Trimmed
 
 from hookmq_queues.compaction import decode_frame
 from hookmq_queues.config import QueueConfig
-from hookmq_queues.storage import PAGE, Page, QueueLog
+from hookmq_queues.storage import PAGE, QueueLog
 
 _ATTEMPTS: Final = 8
 """How often a search begins again because the segment that it read was deleted."""
@@ -46,15 +46,9 @@ class StreamLog(QueueLog):
         while self._cached > self.config.memory and cache:
             self._cached -= cache.pop(next(iter(cache)))[1]
 
-    def _read(self, offset: int) -> Page:
-        page = Page([], [])
+    def _frames(self, offset: int, size: int = PAGE) -> list[Frame]:
         with self.replacing:
-            frames = self.log.read(offset, PAGE)
-        for frame in frames:
-            messages, gaps = decode_frame(frame)
-            page.messages.extend(messages)
-            page.gaps.extend(gaps)
-        return page
+            return self.log.read(offset, size)
 
     # retention -------------------------------------------------------------------------------------------------------
 
@@ -134,6 +128,5 @@ class StreamLog(QueueLog):
         """Return the block that holds `offset`, or None if there is none."""
         if offset >= self.log.readable:
             return None
-        with self.replacing:
-            frames = self.log.read(offset, 1)
+        frames = self._frames(offset, 1)
         return frames[0] if frames else None

@@ -35,7 +35,8 @@ class TestContract(PluginContract):
                     "compact": "topic",
                     "start": "last",
                     "retention": {"age": "7d", "bytes": "1MiB", "wait_for_groups": "2MiB"},
-                }
+                },
+                {"name": "live", "type": "ephemeral", "expires_after": "5m", "max_bytes": "1MiB"},
             ]
         },
     )
@@ -70,6 +71,15 @@ class TestContract(PluginContract):
         },
         {"queues": [{"name": "a", "unknown": 1}]},
         {"queues": [{"name": "a", "type": "log"}]},
+        {"queues": [{"name": "a", "expires_after": "1s"}]},
+        {"queues": [{"name": "a", "type": "ephemeral", "memory": "1MiB"}]},
+        {"queues": [{"name": "a", "type": "ephemeral", "retention": {"age": "1h"}}]},
+        {
+            "queues": [
+                {"name": "a", "delivery_limit": 1, "dead_letter": "b"},
+                {"name": "b", "type": "ephemeral"},
+            ]
+        },
         {"queues": [{"name": "a", "start": "last"}]},
         {"queues": [{"name": "a", "groups": [{"name": "g", "start": "last"}]}]},
         {"queues": [{"name": "a", "retention": {"age": "1h"}}]},

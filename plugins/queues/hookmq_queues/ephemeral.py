@@ -1,0 +1,133 @@
+"""A queue of the type `ephemeral`: it is in memory only, and a group without consumers loses its messages."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hookmq.plugin import BrokerHandle, DirectDeliveries, Message, Timer
+from hookmq.storage_api import CommitId, StoreFailed
+
+from hookmq_queues.queue import Queue
+from hookmq_queues.record import size_of
+from hookmq_queues.storage import MessageLog
+
+
+class MemoryLog(MessageLog):
+    """The messages of a queue in memory; implements `Volatile` of `hookmq.storage_api`."""
+
+    volatile = True
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Add a message, unless it is dropped. Consumers get it in the next turn, whatever becomes of the commit."""
+        if self.is_dropped(message):
+            return
+        size = size_of(message)
+        self._cache[self.end] = (message, size)
+        self._cached += size
+        self.end += 1
+        self._add_size(size)
+        self.on_appended()
+        if self.visible == self.end - 1:
+            self._runtime.call_soon(self._show)
+
+    def _show(self) -> None:
+        if not self._closed:
+            self.visible = self.end
+            self.on_committed()
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Do nothing: no message is written."""
+        done(None)
+
+    def committed(self, commit: CommitId) -> None:
+        """Do nothing: messages do not wait for commits."""
+
+    def recover(self, last: CommitId) -> None:
+        """Do nothing: a queue in memory begins empty."""
+
+    @property
+    def earliest(self) -> int:
+        """The offset of the first message that is left."""
+        return next(iter(self._cache), self.end)
+
+    def read(self, offset: int) -> list[tuple[int, Message]]:
+        """Return no messages: none is on disk."""
+        return []
+
+    def load(self, offset: int, done: Callable[[str], None]) -> None:
+        """Tell that a message is missing, because none is on disk."""
+        done(f"the message {offset} is missing")
+
+    def settle(self, floor: int) -> None:
+        """Forget all messages below `floor`."""
+        super().settle(floor)
+        while self._cache and (first := next(iter(self._cache))) < floor:
+            self.forget(first)
+
+
+class EphemeralQueue(Queue):
+    """A queue in memory. A group that has had no consumer for `expires_after` loses its messages, and gets no others
+    until it has a consumer again.
+    """
+
+    stored = False
+
+    def _make_log(self, path: Path, broker: BrokerHandle, sync: bool, plugin: str) -> MessageLog:
+        self._expired: set[str] = set()
+        """The groups that get no messages."""
+        self._timers: dict[str, Timer] = {}
+        """Those of the groups without consumers."""
+        return MemoryLog(self.config, broker.runtime, plugin)
+
+    def open(self, deliveries: DirectDeliveries) -> None:
+        """Create the groups. They have `expires_after` to get their first consumer."""
+        super().open(deliveries)
+        for name in self.dispatchers:
+            self.consumers_changed(name)
+
+    def consumers_changed(self, group: str) -> None:
+        """Begin or end the time after which a group without consumers expires."""
+        if self.dispatchers[group].consumers:
+            self._expired.discard(group)
+            timer = self._timers.pop(group, None)
+            if timer is not None:
+                timer.cancel()
+        elif group not in self._timers and group not in self._expired and not self.closed:
+            self._timers[group] = self._broker.runtime.call_later(
+                self.config.expires_after, lambda: self._expire(group)
+            )
+
+    def _expire(self, group: str) -> None:
+        del self._timers[group]
+        self._expired.add(group)
+        dropped = self._drop(group)
+        self._broker.log(
+            "info", "queue.expired", queue=self.config.name, group=group, messages=dropped
+        )
+        self._broker.emit(
+            "queue.expired", None, queue=self.config.name, group=group, messages=dropped
+        )
+        self.ended()
+
+    def _drop(self, group: str) -> int:
+        dropped = self.dispatchers[group].trim(self.log.visible)
+        self.count("dropped_unused", dropped)
+        return dropped
+
+    def _is_dropped(self, message: Message) -> bool:
+        if len(self._expired) == len(self.dispatchers) > 0:
+            self.count("dropped_unused")
+            return True
+        return super()._is_dropped(message)
+
+    def _committed(self) -> None:
+        for name in self._expired:
+            self._drop(name)
+        super()._committed()
+        self.ended()
+
+    def close(self) -> None:
+        """Stop the timers."""
+        super().close()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
