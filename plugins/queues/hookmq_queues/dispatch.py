@@ -126,7 +126,7 @@ class Dispatcher:
         """How often the group was moved. What was reserved before counts for nothing."""
         self._unread = -1
         """The offset of the message that could not be read."""
-        self._added = UserProperties(config.name, name)
+        self._added = UserProperties(config.name, name, self._explicit)
         self._again: set[int] = set()
         """The offsets in the runs of this turn that were delivered before."""
         self.paused = False

@@ -15,7 +15,10 @@ DELIVERY_COUNT: Final = "delivery-count"
 SOURCE_TOPIC: Final = "source-topic"
 FOR_GROUP: Final = "redrive-group"
 """The user property of a message that was a dead letter of one group. The other groups do not get it again."""
-RESERVED: Final = frozenset({MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_TOPIC, FOR_GROUP})
+SETTLE: Final = "settle"
+RESERVED: Final = frozenset(
+    {MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_TOPIC, FOR_GROUP, SETTLE}
+)
 """The user properties that the plugin sets. Those of publishers are removed."""
 DEAD: Final = "dead-letter-"
 """Prefix of the user properties of dead letters. Those of clients are removed."""
@@ -26,9 +29,10 @@ _FORMS: Final = 1024
 class UserProperties:
     """The user properties that the consumers of one group get, encoded. Only two of them differ for most messages."""
 
-    def __init__(self, queue: str, group: str) -> None:
+    def __init__(self, queue: str, group: str, explicit: bool) -> None:
         self._queue = queue
         self._group = group
+        self._settle = _pair(SETTLE, b"explicit") if explicit else b""
         self._forms: dict[tuple[str, int, int], tuple[bytes, bytes, bytes]] = {}
         """What surrounds the two offsets, by source topic, number of digits and delivery count."""
 
@@ -47,7 +51,9 @@ class UserProperties:
         form = self._forms[source, size, count] = (
             _pair(MESSAGE_ID, prefix, size),
             _pair(GROUP, self._group.encode()) + _pair(OFFSET, b"", size),
-            _pair(DELIVERY_COUNT, b"%d" % count) + _pair(SOURCE_TOPIC, source.encode()),
+            _pair(DELIVERY_COUNT, b"%d" % count)
+            + _pair(SOURCE_TOPIC, source.encode())
+            + self._settle,
         )
         return form
 

@@ -93,6 +93,16 @@ def test_puback_does_not_settle(make: Make) -> None:
     assert results(harness) == {"accepted": 2, "delivered": 2, "acknowledged": 1}
 
 
+def test_consumers_are_told_how_their_group_settles(make: Make) -> None:
+    harness = make(queues=[{"name": "jobs", "groups": [GROUP, "plain"]}])
+    sender = harness.connect("sender")
+    sender.publish(JOBS, b"a", 1, user_property=(("settle", "forged"),), expect=0)
+    for name, expected in (("work", "explicit"), ("plain", None)):
+        client = harness.connect(name)
+        client.subscribe(f"$share/{name}/{JOBS}", 1)
+        assert properties(client.expect(Publish)).get("settle") == expected
+
+
 def test_a_settlement_goes_to_nobody(make: Make) -> None:
     harness = make(queues=[{**queue(), "bindings": ["in/#"]}, {"name": "other"}])
     publish(harness, "a")
