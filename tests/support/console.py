@@ -2,11 +2,12 @@
 
 A line that begins with ``$`` is a command. The lines up to the next command are its output, in which ``...`` matches
 anything. A command without output in the manual must succeed, but may print anything. The supported commands are
-`hookmq` with all its subcommands, `cd`, `pip install -e .`, `pytest`, `curl`, `export` and `make` (only its target is
-checked).
+`hookmq` with all its subcommands, `hookmq-worker`, `python`, `cat`, `cd`, `pip install -e .`, `pytest`, `curl`, `export`
+and `make` (only its target is checked).
 
 ``hookmq serve`` keeps running in the background, on ports that the kernel chooses. Later commands are redirected from
-the port in the manual, or the default port, to the real one.
+the port in the manual, or the default port, to the real one. A worker runs in the background too, and must end with
+code 0. ``cat`` waits until its output matches, because workers write files at any time.
 """
 
 import os
@@ -14,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -23,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hookmq.config.model import Config, default_config, load
-from serving import Served, serving
+from serving import WAIT, Served, serving
 from workspace import ROOT
 
 HOOKMQ = [sys.executable, "-m", "hookmq.cli"]
@@ -110,6 +112,15 @@ class Console:
             ]
             options += ["-p", "no:xdist", "-o", "asyncio_default_fixture_loop_scope=function"]
             code, printed = self._call([sys.executable, *options, *arguments])
+        elif program == "hookmq-worker":
+            self._work(arguments)
+            return
+        elif program == "python":
+            script = self.folder / arguments[0]
+            script.write_text(self._moved(script.read_text()))
+            code, printed = self._call([sys.executable, *arguments])
+        elif program == "cat":
+            code, printed = self._read(arguments[0], step.output or "")
         elif program == "hookmq" and arguments[:1] == ["serve"]:
             self._serve(arguments[1:])
             return
@@ -148,6 +159,33 @@ class Console:
     def _moved(self, word: str) -> str:
         """Return `word` with the port of a URL replaced by the real port."""
         return re.sub(r"(?<=//127\.0\.0\.1:)\d+", lambda m: str(self.ports.get(m[0], m[0])), word)
+
+    def _work(self, arguments: list[str]) -> None:
+        """Start a worker. It must be running when the page ends, and end with code 0."""
+        words = [*arguments, "--url", self._moved("mqtt://127.0.0.1:1883")]
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "hookmq_queues_client.cli", *words],
+            cwd=self.folder, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert worker.stderr is not None
+        printed = worker.stderr.readline()
+
+        def end() -> None:
+            worker.terminate()
+            _, rest = worker.communicate(timeout=WAIT)
+            assert worker.returncode == 0, printed + rest
+
+        self.stack.callback(end)
+        assert "connected to" in printed, printed
+
+    def _read(self, name: str, shown: str) -> tuple[int, str]:
+        deadline = time.monotonic() + WAIT
+        path = self.folder / name
+        while True:
+            printed = path.read_text() if path.exists() else ""
+            if like(shown, printed) or time.monotonic() > deadline:
+                return int(not path.exists()), printed
+            time.sleep(0.02)
 
     def _fetch(self, arguments: list[str]) -> str:
         method = arguments[arguments.index("-X") + 1] if "-X" in arguments else "GET"

@@ -9,12 +9,13 @@ import signal
 import ssl
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from hookmq_queues_client.client import Client
 from hookmq_queues_client.errors import QueueClientError
-from hookmq_queues_client.worker import Handler, Worker
+from hookmq_queues_client.worker import BACKOFF, Handler, Worker
 
 _EPILOG = """\
 The function gets a hookmq_queues_client.Message. If it returns, the message is acknowledged. If it raises Reject, the
@@ -57,6 +58,13 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="reject a message after this many further deliveries",
+    )
+    add(
+        "--backoff",
+        type=float,
+        default=BACKOFF.initial,
+        metavar="SECONDS",
+        help="delay after the first failure, which doubles with each (default: %(default)g)",
     )
     add(
         "--grace",
@@ -165,6 +173,7 @@ async def work(options: argparse.Namespace) -> int:
             prefetch=options.prefetch,
             timeout=options.timeout,
             retries=options.retries,
+            backoff=replace(BACKOFF, initial=options.backoff),
             grace=options.grace,
         )
     except ValueError as error:

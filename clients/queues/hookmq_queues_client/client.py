@@ -192,8 +192,8 @@ class Queue:
         `filter` limits the messages to those whose topic after ``$queue/NAME/`` matches; `#` matches all, and makes the
         broker send each with its topic. `prefetch` is the maximum number of messages that are not settled.
 
-        `start` says where the group of a stream begins: "first", "last", "next", an offset, or a time. Raises ValueError
-        for an invalid argument.
+        `start` moves the group of a stream when the consumer subscribes for the first time: to the "first", "last" or
+        "next" message, to an offset, or to the first message since a time. Raises ValueError for an invalid argument.
         """
         if not 1 <= prefetch <= 65535:
             raise ValueError(f"prefetch must be from 1 to 65535, not {prefetch}")
@@ -208,7 +208,9 @@ class Queue:
 
 def _start(start: str | int | datetime) -> str:
     if isinstance(start, datetime):
-        return f"time:{start.timestamp():.3f}"
+        if start.tzinfo is None:
+            raise ValueError(f"start needs a time zone: {start!r}")
+        return start.isoformat()
     if start in ("first", "last", "next") or (type(start) is int and start >= 0):
         return str(start)
     raise ValueError(f'start must be "first", "last", "next", an offset or a time, not {start!r}')

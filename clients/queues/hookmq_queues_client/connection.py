@@ -43,6 +43,8 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         """Done when the connection has ended. The result is why."""
+        self.takes_more = True
+        """Whether settling a message explicitly may make room for another one."""
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[tuple[int, str]]] = {}
         self._room = asyncio.Semaphore(MAX_PENDING)

@@ -55,6 +55,8 @@ class Consumer:
         self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         self._error: Exception | None = None
         self._stopped = False
+        self._explicit = False
+        """Whether the group settles by `$ack`, as its last message said."""
         self._delay: float | None = None
         """How long to wait for the next connection, if `reconnect` was called."""
 
@@ -90,7 +92,12 @@ class Consumer:
         self._stopped = True
         self._arrived.put_nowait(None)
         connection = self._connection
-        if connection is not None and connection.is_open:
+        if connection is None or not connection.is_open:
+            return
+        if self._explicit:
+            # Without a subscription, the client could not settle what it has.
+            connection.takes_more = False
+        else:
             with contextlib.suppress(QueueClientError, TimeoutError):
                 async with asyncio.timeout(self._options.timeout):
                     await connection.unsubscribe(self._filter)
@@ -142,6 +149,7 @@ class Consumer:
                 log.warning("ignored a message on %s that is from no queue", message.topic)
                 connection.ack(message.mid)
             else:
+                self._explicit = made.explicit
                 self._arrived.put_nowait(made)
 
         connection = Connection(self._options, self._client_id, self._prefetch, received)
@@ -150,6 +158,7 @@ class Consumer:
             await connection.open()
             async with asyncio.timeout(self._options.timeout):
                 await connection.subscribe(self._filter, self._user_properties)
+            self._user_properties = ()  # a later connection must not move the group again
             log.info("consumer of %s: connected to %s", self._filter, self._options.address)
             return await asyncio.shield(connection.ended)
         except ConnectionLost as error:

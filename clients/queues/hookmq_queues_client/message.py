@@ -8,7 +8,7 @@ from typing import Final
 import paho.mqtt.client as paho
 
 from hookmq_queues_client.connection import Connection, UserProperties
-from hookmq_queues_client.errors import AlreadySettled, ConnectionLost, NotAvailable
+from hookmq_queues_client.errors import AlreadySettled, ConnectionLost, NotAvailable, Refused
 
 _DEAD: Final = "dead-letter-"
 _OWN: Final = frozenset(
@@ -18,13 +18,17 @@ _OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Where a dead letter comes from: its `id` in `queue`, the `group`, and the `topic` to which it was published."""
+    """Where a dead letter comes from: its `id` in `queue`, the `group`, and the `topic` to which it was published.
+
+    `reason` is a word of the broker, such as ``rejected``. `description` is what the last consumer said, or empty.
+    """
 
     queue: str
     group: str
     id: str
     topic: str
     reason: str
+    description: str
     count: int
     time: datetime | None
 
@@ -51,10 +55,11 @@ class Message:
     _connection: Connection = field(repr=False)
     _packet_id: int = field(repr=False)
     _settled: bool = field(default=False, repr=False)
+    _acknowledged: bool = field(default=False, repr=False)
 
     @property
     def settled(self) -> bool:
-        """Return whether `ack`, `nack` or `reject` was called."""
+        """Return whether `ack`, `nack` or `reject` was called and was not refused."""
         return self._settled
 
     @property
@@ -91,20 +96,30 @@ class Message:
         if self._settled:
             raise AlreadySettled(f"message {self.id} was settled already")
         if self.explicit:
-            self._settled = True
-            own = (("message-id", self.id), ("group", self.group), *more)
-            try:
-                await self._connection.settle(f"$queue/{self.queue}/${verb}", own)
-            except ConnectionLost:
-                return False
-        elif verb != "ack":
+            return await self._publish_settlement(verb, more)
+        if verb != "ack":
             raise NotAvailable(
                 f"message {self.id} cannot be given back or rejected, because the group {self.group} settles by PUBACK: "
                 "declare it with `settle: explicit`"
             )
         self._settled = True
-        # Only now, so that a broker that settles by PUBACK keeps a message whose settlement it refused.
         return self._connection.ack(self._packet_id)
+
+    async def _publish_settlement(self, verb: str, more: UserProperties) -> bool:
+        self._settled = True
+        own = (("message-id", self.id), ("group", self.group), *more)
+        try:
+            await self._connection.settle(f"$queue/{self.queue}/${verb}", own)
+        except ConnectionLost:
+            return False
+        except Refused:
+            self._settled = False
+            raise
+        finally:
+            # PUBACK settles nothing in this group, but makes room for another message.
+            if not self._acknowledged and self._connection.takes_more:
+                self._acknowledged = self._connection.ack(self._packet_id)
+        return True
 
 
 def read_message(received: paho.MQTTMessage, connection: Connection) -> Message | None:
@@ -138,7 +153,8 @@ def _dead_letter(found: Mapping[str, str]) -> DeadLetter | None:
     if _DEAD + "id" not in found:
         return None
     value = {
-        name: found.get(_DEAD + name, "") for name in ("queue", "group", "id", "topic", "reason")
+        name: found.get(_DEAD + name, "")
+        for name in ("queue", "group", "id", "topic", "reason", "description")
     }
     time = found.get(_DEAD + "time")
     return DeadLetter(

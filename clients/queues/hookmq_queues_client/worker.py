@@ -14,6 +14,7 @@ from hookmq_queues_client.message import Message
 from hookmq_queues_client.options import Backoff
 
 log: Final = logging.getLogger("hookmq_queues_client.worker")
+BACKOFF: Final = Backoff(1.0, 2.0, 300.0)
 Handler = Callable[[Message], Awaitable[object] | object]
 
 
@@ -34,11 +35,11 @@ class Worker:
 
     A handler is an ``async def``, or a function that runs in a thread. If it returns, the message is acknowledged. If it
     raises Reject, the message is rejected. If it raises another exception, or takes longer than `timeout` seconds, the
-    message is delivered again after `backoff`; after `retries` further deliveries, it is rejected. Without `retries`,
-    the `delivery_limit` of the queue decides.
+    message is delivered again after `backoff`; None means the backoff of the group. After `retries` further deliveries,
+    it is rejected. Without `retries`, the `delivery_limit` of the queue decides.
 
     In a group that settles by PUBACK, a message goes back only when the connection ends. After a failure, the worker
-    waits for the other handlers, connects again after the backoff, and cannot reject.
+    waits for the other handlers, and connects again after `backoff`. It cannot reject.
 
     `prefetch` is the maximum number of messages that this worker has, by default `concurrency`. Raises ValueError for an
     invalid argument.
@@ -54,7 +55,7 @@ class Worker:
         prefetch: int | None = None,
         timeout: float | None = None,
         retries: int | None = None,
-        backoff: Backoff | None = None,
+        backoff: Backoff | None = BACKOFF,
         grace: float = 30.0,
     ) -> None:
         if concurrency < 1:
@@ -81,7 +82,7 @@ class Worker:
         self._prefetch = prefetch or concurrency
         self._timeout = timeout
         self._retries = retries
-        self._backoff = backoff or Backoff(1.0, 2.0, 300.0)
+        self._backoff = backoff
         self._grace = grace
         self._stopping = asyncio.Event()
         self._room = asyncio.Semaphore(concurrency)
@@ -192,19 +193,21 @@ class Worker:
             log.error("message %s: failed for the last time", message.id, exc_info=error)
             await self._reject(message, reason)
             return
-        delay = (
-            error.delay if isinstance(error, Retry) else self._backoff.delay(message.delivery_count)
-        )
+        retry = error if isinstance(error, Retry) else None
         log.warning(
-            "message %s: delivery %d failed; next in %.1f s", message.id, message.delivery_count, delay,
-            exc_info=None if isinstance(error, Retry) else error,
+            "message %s: delivery %d failed, it is delivered again: %s", message.id, message.delivery_count, reason,
+            exc_info=None if retry else error,
         )  # fmt: skip
         if message.settled:
             return
+        delay = retry.delay if retry else self._delay(message)
         if message.explicit:
             await self._settle(message, message.nack(delay=delay, reason=reason[:200]))
         else:
             self._give_back(delay)
+
+    def _delay(self, message: Message) -> float | None:
+        return None if self._backoff is None else self._backoff.delay(message.delivery_count)
 
     async def _reject(self, message: Message, reason: str) -> None:
         if message.settled:
@@ -217,7 +220,7 @@ class Worker:
             "message %s: cannot be rejected, because the group %s settles by PUBACK; it is delivered again: %s",
             message.id, message.group, reason,
         )  # fmt: skip
-        self._give_back(self._backoff.delay(message.delivery_count))
+        self._give_back(self._delay(message))
 
     async def _settle(self, message: Message, settling: Awaitable[bool]) -> bool:
         try:
@@ -228,11 +231,11 @@ class Worker:
             log.warning("message %s: %s", message.id, error)
         return False
 
-    def _give_back(self, delay: float) -> None:
+    def _give_back(self, delay: float | None) -> None:
         """Give back what is not settled by a new connection, once the running handlers have returned."""
         if self._giving_back is None or self._giving_back.done():
             self._may_start.clear()
-            self._giving_back = asyncio.create_task(self._connect_again(delay))
+            self._giving_back = asyncio.create_task(self._connect_again(delay or 0.0))
 
     async def _connect_again(self, delay: float) -> None:
         assert self._consumer is not None

@@ -13,6 +13,7 @@ from lossy_network import Network
 from serving import Served, serving
 
 QUEUES = 40
+EXPLICIT = 16
 CONFIG = """\
 version: 1
 listeners:
@@ -53,6 +54,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broker(folder: Path) -> Iterator[Served]:
     """Run a broker for all tests of a process. It must exit with code 0 and must not log errors."""
     more = "".join(f"        - {{name: q{number}}}\n" for number in range(QUEUES))
+    for number in range(EXPLICIT):
+        more += (
+            f"        - {{name: dead{number}}}\n"
+            f"        - {{name: e{number}, groups: [{{name: workers, settle: explicit}}], visibility_timeout: 2s,\n"
+            f"           delivery_limit: 4, dead_letter: dead{number}}}\n"
+        )
     (folder / "hookmq.yaml").write_text(CONFIG.format(folder=folder) + more)
     with serving("-c", str(folder / "hookmq.yaml")) as served:
         yield served
@@ -68,6 +75,18 @@ def names() -> Iterator[str]:
 def name(names: Iterator[str]) -> str:
     """Return the name of a queue that no other test uses."""
     return next(names)
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Iterator[int]:
+    """Return the numbers of explicit queues that no test has used."""
+    return iter(range(EXPLICIT))
+
+
+@pytest.fixture
+def explicit(numbers: Iterator[int]) -> str:
+    """Return the name of a queue with explicit settlement. Its dead letters are in ``dead`` with the same number."""
+    return f"e{next(numbers)}"
 
 
 @pytest.fixture
