@@ -135,6 +135,7 @@ LONG = {
     ROOT / name
     for name in (
         "docs/tutorials/first-plugin.md",
+        "docs/tutorials/worker-queue.md",
         "docs/how-to/from-mosquitto.md",
         "docs/how-to/access-rules.md",
         "docs/how-to/accounts.md",
