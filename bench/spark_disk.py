@@ -56,7 +56,7 @@ def write(
     runtime = VirtualRuntime()
     config = StreamConfig("all", ("#",), partitions=4, compression=compression)
     stream = Stream(config, folder, runtime, sync=False)
-    stream.merge = merge
+    stream.upkeep.merge = merge
     stream.recover(CommitId("bench", 0))
     for number, start in enumerate(range(0, len(made), size), 1):
         commit = CommitId("bench", number)
@@ -68,7 +68,7 @@ def write(
     live = used(stream)
     runtime.advance(60)
     for _ in range(2):
-        stream.look()
+        stream.upkeep.look()
         runtime.run_until_idle()
     sealed = used(stream)
     stream.close()

@@ -30,7 +30,7 @@ def fill(folder: pathlib.Path, count: int, partitions: int = 4) -> int:
     folder.mkdir(exist_ok=True)
     runtime, draw = VirtualRuntime(), random.Random(1)
     stream = Stream(StreamConfig("all", ("#",), partitions), folder, runtime, sync=False, boot=BOOT)
-    stream.merge = merge
+    stream.upkeep.merge = merge
     stream.recover(CommitId("bench", 0))
     topics = [f"plant/line{n % 8}/device-{n:04}/telemetry" for n in range(DEVICES)]
     for number, first in enumerate(range(0, count, AT_ONCE), 1):

@@ -101,7 +101,7 @@ def register(
     registry.gauge(
         "spark_sink_retention_held",
         "1 while retention keeps files that are due, because a consumer has not committed their messages.",
-        lambda: each(lambda s: int(s.held)),
+        lambda: each(lambda s: int(s.upkeep.held)),
     )
 
     def consumers(

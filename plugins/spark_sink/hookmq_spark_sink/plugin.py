@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from hookmq.plugin import (
@@ -112,7 +113,7 @@ class SparkSinkPlugin(Plugin):
     def _look(self) -> None:
         assert self._broker is not None
         for one in self.streams:
-            one.look()
+            one.upkeep.look()
         self._timer = self._broker.runtime.call_later(self.config.check_every, self._look)
 
     @hookimpl
@@ -126,7 +127,7 @@ class SparkSinkPlugin(Plugin):
             await reader.stop(min(deadline, STOP))
         for one in self.streams:
             quiet = broker.runtime.promise()
-            one.quiet(lambda quiet=quiet: quiet.set_result(None))  # type: ignore[misc]
+            one.upkeep.quiet(partial(quiet.set_result, None))
             # Plugins that end later may still publish, which must not reach a closed file.
             broker.invalidate_routes()
             await quiet

@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 
 class Sealed(Protocol):
-    """A complete and committed segment (`hookmq_spark_sink.stream.Summary`)."""
+    """A complete and committed segment (`hookmq_spark_sink.summary.Summary`)."""
 
     base: int
     end: int

@@ -7,10 +7,9 @@ frame of the log contains a block of one partition.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hookmq.mqtt_api import compile_filter
 from hookmq.plugin import EMPTY, Message, Runtime, StoreError, Timer
@@ -18,14 +17,14 @@ from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
-from hookmq_spark_sink import block, files, placement
+from hookmq_spark_sink import block, files, placement, recovery
 from hookmq_spark_sink.ages import Ages
 from hookmq_spark_sink.config import StreamConfig
-from hookmq_spark_sink.consumers import ConsumerState, ConsumerWatch, states
-from hookmq_spark_sink.index import SegmentIndex, closed_indexes
-from hookmq_spark_sink.merge import worthwhile
-from hookmq_spark_sink.retention import Merged, MergeProcess, Plan, Upkeep, keep_up, merge_one
+from hookmq_spark_sink.consumers import ConsumerState, states
+from hookmq_spark_sink.index import closed_indexes
 from hookmq_spark_sink.space import PER_BLOCK, PER_RECORD, Space, properties_size
+from hookmq_spark_sink.summary import Counts, Summary, summary
+from hookmq_spark_sink.upkeep import StreamUpkeep
 
 TAIL_BLOCKS: Final = 1 << 14
 TAIL_BYTES: Final = 8 << 20
@@ -34,64 +33,9 @@ merged and compressed soon."""
 TAIL: Final = 16
 """A segment that is sealed before it is full has at least this part of the stream's size. Otherwise a large stream would
 have too many files."""
-IDLE: Final = 60.0
-"""Seconds without a message after which the newest segment is sealed, if it has many blocks or bytes."""
-IDLE_BLOCKS: Final = 256
-IDLE_BYTES: Final = 1 << 20
 REFUSING: Final = 60.0
 """Seconds after a refusal for which the stream counts as full."""
 Rows = dict[int, list[Message]]
-
-
-@dataclass(slots=True)
-class Summary:
-    """A summary of one segment: each partition's first offset and end. `newest` is a timestamp in µs, and `oldest` that
-    of the newest message in the first block.
-    """
-
-    base: int
-    end: int
-    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
-    newest: int = 0
-    oldest: int = 0
-    blocks: int = 0
-    packed: int = 0
-    size: int = 0
-
-    def add(self, head: block.Head) -> None:
-        """Add a block to the summary."""
-        first = self.parts.get(head.partition, (head.base, 0))[0]
-        self.parts[head.partition] = (first, head.end)
-        self.newest = max(self.newest, head.max_timestamp)
-        if not self.blocks:
-            self.oldest = head.max_timestamp
-        self.blocks += 1
-        self.end += head.rows
-
-
-def summary(index: SegmentIndex) -> Summary:
-    """Return a summary of an indexed segment."""
-    parts = {number: (part.bases[0], part.end) for number, part in index.parts.items()}
-    newest = max((part.highs[-1] for part in index.parts.values()), default=0)
-    oldest = min((part.highs[0] for part in index.parts.values()), default=0)
-    return Summary(
-        index.base, index.end, parts, newest, oldest, index.blocks, index.packed, index.position
-    )
-
-
-@dataclass
-class Counts:
-    """Counters for the metrics."""
-
-    records: int = 0
-    bytes: int = 0
-    blocks: int = 0
-    flushes: int = 0
-    flush_seconds: float = 0.0
-    removed: int = 0
-    dropped: int = 0
-    merged: int = 0
-    refused: int = 0
 
 
 class Stream:
@@ -126,16 +70,9 @@ class Stream:
         self.latest = [0] * config.partitions
         """The end of the readable offsets of each partition."""
         self.ages = Ages(config.partitions)
-        self.held = False
-        """Whether retention keeps segments that are due, because a consumer has not committed them."""
         self.summaries: list[Summary] = []
-        self.low_disk = False
-        self._merger = MergeProcess()
-        self.merge: Callable[[Path, Path, str], None] = self._merger
-        """Merges and compresses a segment's blocks."""
         self.generation = 0
         self._runtime = runtime
-        self._min_free = min_free
         self._boot = boot
         self._plugin = plugin
         self._filters = [compile_filter(one) for one in config.topics]
@@ -148,40 +85,30 @@ class Stream:
         """The commit of the newest message, whose rows are `_rows`; None if no message is buffered."""
         self._rows: Rows = {}
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
-        self._space = Space(config)
+        self.space = Space(config)
         self._pending = 0
         """Estimated size in bytes of the messages that are buffered but not yet written; never too low."""
         self._refused_at = float("-inf")
         self._state: files.StateFile | None = None
         self._state_failed = False
         self._told: files.Operation | None = None
-        self._last_flush = float("-inf")
+        self.last_flush = float("-inf")
         self._fill = Fill(self._say_fill)
         self._waiting: Timer | None = None
-        self._keeping = False
-        self._again = False
-        self._merging = False
-        self._too_small: set[int] = set()
-        """The segments that merging does not make smaller, by their first record."""
-        self._after: list[Callable[[], None]] = []
-        """Called when retention has ended."""
-        self._closed = False
-        self._quiet: list[Callable[[], None]] = []
-        self._began = 0.0
-        self._opened = 0.0
-        self._watch = ConsumerWatch(config.consumers, self._log)
+        self.closed = False
+        self.upkeep = StreamUpkeep(self, runtime, min_free)
 
     # Journal ---------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
         """Return whether any of the stream's filters matches `topic`. A stream that is closing wants nothing."""
-        return not self._closed and any(matches(topic) for matches in self._filters)
+        return not self.closed and any(matches(topic) for matches in self._filters)
 
     @property
     def full(self) -> bool:
         """Return whether to refuse messages. They are refused if the disk is full, or if the stream has reached its
         hard limit and nothing may be deleted."""
-        if self._pending < self._space.room and not self.low_disk:
+        if self._pending < self.space.room and not self.upkeep.low_disk:
             return False
         self.counts.refused += 1
         self._refused_at = self._runtime.now()
@@ -191,20 +118,21 @@ class Stream:
     @property
     def fill(self) -> float:
         """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 upwards."""
-        return (self._space.used + self._pending) / self.config.max_bytes
+        return (self.space.used + self._pending) / self.config.max_bytes
 
-    def _look_at_fill(self) -> None:
+    def look_at_fill(self) -> None:
+        """Log when the stream is nearly full, full, or has room again."""
         if self.config.on_full == "reject":
-            self._fill.look(max(self.fill, 1.0 if self.low_disk else 0.0))
+            self._fill.look(max(self.fill, 1.0 if self.upkeep.low_disk else 0.0))
 
     def _say_fill(self, word: str, share: float) -> None:
         fields = {"share": round(share, 2), "bytes": self.size, "max_bytes": self.config.max_bytes}
         if word == "filling":
-            self._log("warning", "spark_sink.stream_filling", **fields)
+            self.report("warning", "spark_sink.stream_filling", **fields)
         elif word == "full":
-            self._log("warning", "spark_sink.stream_full", **fields)
+            self.report("warning", "spark_sink.stream_full", **fields)
         else:
-            self._log("info", "spark_sink.stream_has_room", **fields)
+            self.report("info", "spark_sink.stream_has_room", **fields)
 
     @property
     def refusing(self) -> bool:
@@ -214,8 +142,8 @@ class Stream:
         hide refusals.
         """
         return (
-            self.low_disk
-            or self._pending >= self._space.room
+            self.upkeep.low_disk
+            or self._pending >= self.space.room
             or self._runtime.now() - self._refused_at < REFUSING
         )
 
@@ -253,9 +181,9 @@ class Stream:
         if not groups:
             self.log.flush(done)
             return
-        self._space.writing, self._pending = self._pending, 0  # an estimate until it is encoded
-        self._space.settle()
-        wait = self._last_flush + self.config.flush_window - self._runtime.now()
+        self.space.writing, self._pending = self._pending, 0  # an estimate until it is encoded
+        self.space.settle()
+        wait = self.last_flush + self.config.flush_window - self._runtime.now()
         if wait > 0:
             self._waiting = self._runtime.call_later(wait, partial(self._flush, groups, done))
         else:
@@ -267,10 +195,10 @@ class Stream:
         done: Callable[[StoreFailed | None], None],
     ) -> None:
         self._waiting = None
-        began = self._last_flush = self._runtime.now()
+        began = self.last_flush = self._runtime.now()
         made: list[tuple[int, block.Head]] = []
         size = 0
-        small = self._space.writing <= block.MAX_BYTES  # so is each part of it
+        small = self.space.writing <= block.MAX_BYTES  # so is each part of it
         for commit, rows in groups:
             for place, messages in rows.items():
                 if small and len(messages) <= block.MAX_ROWS:
@@ -283,42 +211,32 @@ class Stream:
                     self.log.append(commit, data, len(run))
                     made.append((commit.number, block.read_head(data)))
                     size += len(data) + FRAME_HEADER
-        self._space.writing = size
-        self._space.settle()
+        self.space.writing = size
+        self.space.settle()
 
         def written(failed: StoreFailed | None) -> None:
             if failed is None:
-                self._space.writing = 0
-                self._space.stored = self.log.size
-                self._space.settle()
+                self.space.writing = 0
+                self.space.stored = self.log.size
+                self.space.settle()
                 self._written(made)
                 counts = self.counts
                 counts.flushes += 1
                 counts.flush_seconds += self._runtime.now() - began
                 counts.bytes += size
-                self._look_at_fill()
+                self.look_at_fill()
             done(failed)
 
         write = partial(self.log.flush, written)
-        if self._space.lacking():
-            self._make_room(write)
+        if self.space.lacking():
+            self.upkeep.make_room(write)
         else:
             write()
-
-    def _make_room(self, then: Callable[[], None]) -> None:
-        """Delete the oldest segments, then call `then`. All but the newest can be deleted: the store has committed them,
-        since it finishes each commit before the next is written."""
-        if self._keeping:
-            self._after.append(partial(self._make_room, then))
-        elif self.look():
-            self._after.append(then)
-        else:
-            then()
 
     def _written(self, made: list[tuple[int, block.Head]]) -> None:
         """Update the summaries on the event loop, before the next write starts."""
         segment = self.log.segments[-1]
-        sealed = self._sealed_one()
+        sealed = self.begin_segment()
         active = self.summaries[-1]
         ends: dict[int, int] = {}
         for _, head in made:
@@ -329,38 +247,20 @@ class Stream:
         self.counts.blocks += len(made)
         active.size = segment.size
         large = active.blocks >= TAIL_BLOCKS or active.size >= TAIL_BYTES
-        if large and active.size * TAIL >= self._space.stored:
+        if large and active.size * TAIL >= self.space.stored:
             self.log.roll = True
         self._unread.append((made[-1][0], ends))
         if sealed:
-            self.look()
+            self.upkeep.look()
 
-    def _sealed_one(self) -> bool:
+    def begin_segment(self) -> bool:
         """Return whether a new segment has begun, and if so, add its summary."""
         segment = self.log.segments[-1]
         if self.summaries[-1].base == segment.base:
             return False
         self.summaries.append(Summary(segment.base, segment.base, size=segment.size))
-        self._began = self._runtime.now()
+        self.upkeep.began = self._runtime.now()
         return True
-
-    def _seal_idle(self) -> None:
-        """Begin a new segment if no message has arrived for a while, so that the small blocks of the old one are
-        merged."""
-        log, active = self.log, self.summaries[-1]
-        if (
-            (active.blocks <= IDLE_BLOCKS and active.size <= IDLE_BYTES)
-            or self._runtime.now() - self._last_flush < IDLE
-            or log.readable < log.next
-        ):
-            return
-
-        def sealed(failed: StoreFailed | None) -> None:
-            if failed is None and not self._closed and self._sealed_one():
-                self.look()
-
-        log.roll = True
-        log.flush(sealed)
 
     def committed(self, commit: CommitId) -> None:
         """Make the messages of `commit` visible to readers. The publishers of these messages are acknowledged next."""
@@ -371,9 +271,15 @@ class Stream:
                 self.latest[place] = end
             moved = True
         if moved:
-            self._tell()
+            self.tell()
 
-    def _tell(self) -> None:
+    @property
+    def opened(self) -> bool:
+        """Return whether the stream is open."""
+        return self._state is not None
+
+    def tell(self) -> None:
+        """Write how far readers may read."""
         if self._state is None:
             return
         try:
@@ -382,18 +288,20 @@ class Stream:
         except OSError as error:
             # Readers see fewer messages than they could, but nothing is lost.
             if not self._state_failed:
-                self._log("error", "spark_sink.state_not_written", reason=str(error.strerror))
+                self.report("error", "spark_sink.state_not_written", reason=str(error.strerror))
             self._state_failed = True
 
-    def _tell_operation(self) -> None:
+    def tell_operation(self) -> None:
         """Write the counters for commands, if they have changed."""
-        told = files.Operation(self.counts.refused, self.counts.dropped, self.refusing, self.held)
+        told = files.Operation(
+            self.counts.refused, self.counts.dropped, self.refusing, self.upkeep.held
+        )
         if told != self._told and self._state is not None:
             self._told = told
             try:
                 files.write_operation(self.folder, told)
             except OSError as error:
-                self._log("error", "spark_sink.state_not_written", reason=str(error.strerror))
+                self.report("error", "spark_sink.state_not_written", reason=str(error.strerror))
 
     def recover(self, last: CommitId) -> None:
         """Open the folder, creating it if necessary, and drop records that the store did not commit. This call blocks.
@@ -417,9 +325,9 @@ class Stream:
             left.unlink()
         refuse_foreign(self.folder, os.listdir(self.folder), files.KNOWN.__contains__)
         described = files.read_description(self.folder)
-        self._check_name(described)
+        recovery.check_description(self.folder, self.config, described)
         self.log.open()
-        self._check_log(described)
+        recovery.check_log(self.folder, self.log, described)
         trimmed = files.read_trimmed(self.folder, self.log.id)
         dropped = self.log.recover(last)
         if described is None:
@@ -428,7 +336,12 @@ class Stream:
                 config.name, config.partitions, self.log.id, config.placement
             )
             files.write_description(self.folder, described)
-        self._take_up(closed_indexes(self.folder), trimmed)
+        segments = closed_indexes(self.folder)
+        self.earliest, after = recovery.edges(
+            self.folder, self.config.partitions, segments, trimmed
+        )
+        self.next[:], self.latest = after, list(after)
+        self.summaries = [summary(segment) for segment in segments]
         for one in self.summaries:  # one sample for each segment
             for number, (_, end) in one.parts.items():
                 self.ages.note(number, end, one.newest)
@@ -436,230 +349,13 @@ class Stream:
         self._places = self._placement.places
         files.read_consumers(self.folder, self.log.id)
         self._state = files.StateFile(self.folder, self._boot)
-        self._space.stored = self.log.size
-        self._space.settle()
+        self.space.stored = self.log.size
+        self.space.settle()
         files.write_declared(self.folder, self.config.consumers)
-        self._began = self._opened = self._runtime.now()
-        self._tell()
+        self.upkeep.open()
+        self.tell()
         if dropped:
-            self._log("info", "spark_sink.uncommitted_dropped", records=dropped)
-
-    def _check_name(self, described: files.Description | None) -> None:
-        config = self.config
-        if described is None:
-            return
-        if described.name != config.name:
-            raise StoreError(
-                f"{self.folder} contains the stream {described.name!r}, not {config.name!r}: it was renamed, or folders "
-                "were swapped; restore its name, or move the folder away for a new stream"
-            )
-        if described.partitions != config.partitions:
-            raise StoreError(
-                f"{self.folder} has {described.partitions} partitions, but the configuration says {config.partitions}:"
-                " that would break the order per topic; restore the number, or create a stream with another name"
-            )
-        if (described.placement == placement.ROUND_ROBIN) != (
-            config.placement == placement.ROUND_ROBIN
-        ):
-            raise StoreError(
-                f"{self.folder} was created with partition_by: {placement.setting(described.placement)}, but the "
-                f"configuration says {config.partition_by}: restore it, or create a stream with another name"
-            )
-
-    def _check_log(self, described: files.Description | None) -> None:
-        log = self.log
-        if described is None:
-            if log.next or any(segment.base for segment in log.segments):
-                raise StoreError(
-                    f"{self.folder / files.STREAM} is missing, but there are records; restore it"
-                )
-            return
-        if not log.segments:
-            raise StoreError(
-                f"{self.folder / files.LOG} is empty, but {files.STREAM} describes a log; restore it, or move "
-                "the whole folder away for a new stream"
-            )
-        if log.id != described.log_id:
-            raise StoreError(
-                f"{self.folder / files.LOG} is not the log that {files.STREAM} describes: folders were swapped"
-            )
-
-    def _take_up(self, segments: list[SegmentIndex], trimmed: dict[int, int]) -> None:
-        self.summaries = [summary(segment) for segment in segments]
-        first = segments[0].base if segments else 0
-        if first and not trimmed:
-            raise StoreError(
-                f"{self.folder / files.TRIMMED} is missing: records were deleted before"
-            )
-        ends: dict[int, int] = {}
-        for one in segments:
-            for number, part in one.parts.items():
-                if number >= self.config.partitions:
-                    raise StoreError(
-                        f"{one.path} has a partition {number}, but the stream has fewer"
-                    )
-                expected = ends.get(number, trimmed.get(number, 0))
-                begins = part.bases[0]
-                # Retention may have been interrupted before it deleted every segment that was due.
-                if begins > expected or (begins != expected and number in ends):
-                    raise StoreError(
-                        f"{one.path}: partition {number} goes from offset {expected} to {begins}"
-                    )
-                ends[number] = part.end
-        first_of = {
-            number: part.bases[0]
-            for one in reversed(segments)
-            for number, part in one.parts.items()
-        }
-        for number in range(self.config.partitions):
-            at = trimmed.get(number, 0)
-            self.earliest[number] = max(at, first_of.get(number, 0))
-            self.next[number] = self.latest[number] = max(ends.get(number, 0), at)
-
-    # retention and merging -------------------------------------------------------------------------------------------
-
-    def look(self) -> bool:
-        """Run retention, then merge the small blocks of sealed segments. Both run in threads, each one call at a time.
-        Return whether retention was started."""
-        if self._keeping:
-            self._again = True
-            return False
-        if self._closed or self._state is None or self.log.failure is not None:
-            return False
-        self._keeping = True
-        self._again = False
-        now = self._runtime.now()
-        if 0 < self.config.segment_time <= now - self._began:
-            self.log.roll = True
-            self._began = now
-        self._seal_idle()
-        merging = self._mergeable() if not self._merging else None
-        plan = Plan(
-            self.config,
-            self.folder,
-            self.log,
-            self._sealed,
-            list(self.earliest),
-            self._runtime.time(),
-            self._min_free,
-            self._space.writing + self._space.copying + (merging.size if merging else 0),
-        )
-
-        def kept(result: Any, error: BaseException | None) -> None:
-            self._keeping = False
-            if isinstance(result, Upkeep):
-                self._kept(result)
-            if error is not None and not self._closed:
-                self._log("error", "spark_sink.upkeep_failed", reason=str(error))
-            after, self._after = self._after, []
-            for call in after:
-                call()
-            self._merge_next()
-            self._say_quiet()
-            if self._again:
-                self.look()
-
-        self._runtime.run_blocking(partial(keep_up, plan), kept)
-        return True
-
-    @property
-    def _sealed(self) -> list[Summary]:
-        readable = self.log.readable
-        return [one for one in self.summaries[:-1] if one.end <= readable]
-
-    def _mergeable(self) -> Summary | None:
-        """Return the oldest segment whose blocks are worth merging, or None."""
-        return next(
-            (
-                one
-                for one in self._sealed
-                if one.base not in self._too_small
-                and worthwhile(
-                    one.blocks, one.packed, len(one.parts), one.size, self.config.compression
-                )
-            ),
-            None,
-        )
-
-    def _merge_next(self) -> None:
-        """Merge the blocks of one segment if there is room for its copy, then those of the next one."""
-        if self._merging or self._closed or self.log.failure is not None:
-            return
-        one = self._mergeable()
-        if one is None or not self._space.fits(one.size):
-            return
-        self._merging = True
-        self._space.copying = one.size
-        self._space.settle()
-
-        def merged(result: Any, error: BaseException | None) -> None:
-            self._merging = False
-            self._space.copying = 0
-            if isinstance(result, Merged):
-                if result.size:
-                    one.blocks, one.packed, one.size = result
-                    self.counts.merged += 1
-                    self.generation += 1
-                    self._tell()
-                else:
-                    self._too_small.add(one.base)
-            self._space.stored = self.log.size
-            self._space.settle()
-            if error is not None and not self._closed:
-                self._log("error", "spark_sink.upkeep_failed", reason=str(error))
-            elif error is None:
-                self._merge_next()
-            self._say_quiet()
-
-        self._runtime.run_blocking(
-            partial(merge_one, self.log, self.merge, self.config.compression, one), merged
-        )
-
-    def _say_quiet(self) -> None:
-        if not self._keeping and not self._merging:
-            quiet, self._quiet = self._quiet, []
-            for call in quiet:
-                call()
-
-    def _kept(self, result: Upkeep) -> None:
-        for one in result.problems:
-            self._log("error", "spark_sink.upkeep_failed", reason=one)
-        seconds = self._runtime.now() - self._opened
-        self._watch.look(result.consumers, self.latest != self.earliest, seconds)
-        if result.held != self.held:
-            self.held = result.held
-            if result.held:
-                self._log("warning", "spark_sink.retention_held", consumers=sorted(result.holders))
-        self._tell_operation()
-        if result.low_disk != self.low_disk:
-            self.low_disk = result.low_disk
-            if result.low_disk:
-                self._log("warning", "spark_sink.disk_low", free=result.free, refused=True)
-            else:
-                self._log("info", "spark_sink.disk_has_room", free=result.free)
-        if result.removed:
-            gone = {id(one) for one in result.removed}
-            self.summaries = [one for one in self.summaries if id(one) not in gone]
-            for place, end in result.earliest.items():
-                self.earliest[place] = max(self.earliest[place], end)
-            self.counts.removed += sum(one.end - one.base for one in result.removed)
-            self.counts.dropped += result.dropped
-            if result.dropped:
-                self._log("warning", "spark_sink.unread_dropped", records=result.dropped)
-            self.generation += 1
-            self._tell()
-        self._too_small &= {one.base for one in self.summaries}
-        self._space.stored = self.log.size
-        self._space.settle()
-        self._look_at_fill()
-
-    def quiet(self, done: Callable[[], None]) -> None:
-        """Begin to close: want no more messages, and stop retention and merging. Call `done` after the last thread has
-        finished."""
-        self._closed = True
-        self._merger.stop()
-        self._quiet.append(done)
-        self._say_quiet()
+            self.report("info", "spark_sink.uncommitted_dropped", records=dropped)
 
     def consumers(self) -> list[ConsumerState]:
         """Return the declared consumers and those that have committed, declared ones first.
@@ -672,19 +368,20 @@ class Stream:
     @property
     def size(self) -> int:
         """Return the stored size in bytes, including an estimate for buffered messages."""
-        return self._space.stored + self._space.writing + self._pending
+        return self.space.stored + self.space.writing + self._pending
 
     @property
     def oldest(self) -> float | None:
         """Return the approximate time of the oldest message in epoch seconds, or None if the stream is empty."""
         return next((one.oldest / 1e6 for one in self.summaries if one.blocks), None)
 
-    def _log(self, level: str, event: str, **fields: object) -> None:
+    def report(self, level: str, event: str, **fields: object) -> None:
+        """Log an event of this stream."""
         self._runtime.log(level, event, plugin=self._plugin, stream=self.config.name, **fields)
 
     def close(self) -> None:
         """Close the stream."""
-        self._closed = True
+        self.closed = True
         if self._waiting is not None:
             self._waiting.cancel()
         if self._state is not None:

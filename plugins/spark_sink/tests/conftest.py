@@ -32,7 +32,7 @@ class Kept:
         """Return a stream that is not open yet."""
         config = StreamConfig(**self.config)
         made = Stream(config, self.path, self.runtime, boot=BOOT, min_free=self.min_free)
-        made.merge = merge  # a process takes its time
+        made.upkeep.merge = merge  # a process takes its time
         return made
 
     def open(self, last: int | None = None, **config: Any) -> Stream:
@@ -70,7 +70,7 @@ class Kept:
 
     def look(self) -> None:
         """Apply the retention rules."""
-        self.stream.look()
+        self.stream.upkeep.look()
         self.runtime.run_until_idle()
 
     def payloads(self, partition: int = 0) -> list[bytes]:

@@ -83,7 +83,7 @@ def test_status_of_a_stopped_broker_tells_of_refusals(
     while not kept.stream.full:
         kept.publish(b"x" * 3000)
     kept.look()
-    assert kept.stream.held
+    assert kept.stream.upkeep.held
     assert [one[:2] for one in kept.runtime.logged if "held" in one[1]] == [
         ("warning", "spark_sink.retention_held")
     ]

@@ -187,7 +187,7 @@ def test_a_copy_that_is_not_smaller_is_not_used(keep: Keep) -> None:
         tried.append(1)
         target.write_bytes(source.read_bytes() + b"x")
 
-    kept.stream.merge = larger
+    kept.stream.upkeep.merge = larger
     while len(kept.stream.summaries) < 2:
         kept.publish(b"x")
     kept.look()

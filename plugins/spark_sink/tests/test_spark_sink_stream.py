@@ -254,7 +254,7 @@ def test_a_disk_with_little_room_refuses_until_there_is_more(keep: Keep) -> None
     kept.look()
     assert kept.stream.full is True
     assert ("warning", "spark_sink.disk_low") in [one[:2] for one in kept.runtime.logged]
-    kept.stream._min_free = 0
+    kept.stream.upkeep.min_free = 0
     kept.look()
     assert kept.stream.full is False
 
@@ -285,7 +285,7 @@ def test_retention_that_was_interrupted_is_finished(keep: Keep) -> None:
 
 def test_a_reader_that_was_away_while_a_segment_began_and_another_went(keep: Keep) -> None:
     kept = keep(**SMALL)
-    kept.stream.merge = not_now
+    kept.stream.upkeep.merge = not_now
     fill(kept, 20)
     index = StreamIndex(kept.stream.folder)
     state = read_state(kept.stream.folder)
@@ -309,7 +309,7 @@ def not_now(source: Path, target: Path, compression: str) -> None:
 
 def test_merging_is_a_process_of_its_own(keep: Keep) -> None:
     kept = keep(**SMALL)
-    kept.stream.merge = MergeProcess()
+    kept.stream.upkeep.merge = MergeProcess()
     while len(kept.stream.summaries) < 2:
         kept.publish(b"x")
     assert kept.stream.counts.merged == 1
@@ -318,7 +318,7 @@ def test_merging_is_a_process_of_its_own(keep: Keep) -> None:
 
 def test_a_kill_during_the_merge_loses_and_doubles_nothing(keep: Keep) -> None:
     kept = keep(partitions=2, **SMALL | {"compression": "zstd"})
-    merging, kept.stream.merge = kept.stream.merge, not_now
+    merging, kept.stream.upkeep.merge = kept.stream.upkeep.merge, not_now
     for number in range(60):
         kept.publish(b"%03d" % number * 20, topic=f"t/{number % 7}")
     before = [kept.rows(place) for place in range(2)]
@@ -330,7 +330,7 @@ def test_a_kill_during_the_merge_loses_and_doubles_nothing(keep: Keep) -> None:
         kept.close()
         target.write_bytes(whole[:size])  # the copy, not renamed yet
         stream = kept.open()
-        stream.merge = not_now
+        stream.upkeep.merge = not_now
         assert not target.exists()
         assert [kept.rows(place) for place in range(2)] == before
     kept.close()
@@ -386,14 +386,14 @@ def test_an_idle_tail_is_sealed(keep: Keep) -> None:
 
 def test_closing_stops_merging(keep: Keep) -> None:
     kept = keep(**SMALL | {"compression": "zstd"})
-    kept.stream.merge, merging = not_now, MergeProcess()
+    kept.stream.upkeep.merge, merging = not_now, MergeProcess()
     while len(kept.stream.summaries) < 2:
         kept.publish(b"x")
     kept.runtime.logged.clear()
-    kept.stream.merge = merging
+    kept.stream.upkeep.merge = merging
     merging.stop()
-    kept.stream.look()
-    kept.stream.quiet(lambda: None)
+    kept.stream.upkeep.look()
+    kept.stream.upkeep.quiet(lambda: None)
     kept.runtime.run_until_idle()
     assert not kept.runtime.logged
     assert kept.stream.counts.merged == 0
@@ -406,14 +406,14 @@ def test_closing_stops_merging(keep: Keep) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_small_blocks_of_sealed_segments_are_merged(keep: Keep, compression: str) -> None:
     kept = keep(partitions=3, **SMALL | {"compression": compression})
-    merging, kept.stream.merge = kept.stream.merge, not_now
+    merging, kept.stream.upkeep.merge = kept.stream.upkeep.merge, not_now
     for number in range(120):
         kept.publish(b"%d" % number, topic=f"t/{number % 7}")
     before = [kept.rows(place) for place in range(3)]
     index = StreamIndex(kept.stream.folder)
     index.refresh(read_state(kept.stream.folder))
     places = list(index.blocks(0, 0, 1 << 60))
-    kept.stream.merge = merging
+    kept.stream.upkeep.merge = merging
     kept.look()
     assert kept.stream.counts.merged > 0
     assert [kept.rows(place) for place in range(3)] == before

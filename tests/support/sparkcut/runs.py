@@ -139,7 +139,7 @@ def opened(folder: Path) -> Iterator[Stream]:
     runtime.run_until_idle()
     config = StreamConfig("all", ("k/#", "r/#"), PARTITIONS, segment_size=SEGMENT, retention_time=0)
     stream = Stream(config, folder / "spark", runtime)
-    stream.merge = merge
+    stream.upkeep.merge = merge
     try:
         stream.recover(last)
         yield stream
@@ -167,7 +167,7 @@ def check(folder: Path, marks: list[bytes], one: Cut) -> None:
                     f"offset {offset} of partition {place} was served as another message"
                 )
         _acknowledged(memory, kept, stream.earliest)
-        stream.look()  # what was interrupted is done, and changes nothing else
+        stream.upkeep.look()  # what was interrupted is done, and changes nothing else
         stream._runtime.run_until_idle()  # type: ignore[attr-defined]
         assert _kept(stream) == {
             key: row for key, row in kept.items() if key[1] >= stream.earliest[key[0]]
