@@ -159,6 +159,7 @@ demo-tells:
 
 simulate: install  ## run the simulator with SEEDS seeds: crashes, faults and a virtual clock
 	@$(SIMULATE)
+	@$(SIMULATE) --queues
 
 sim: simulate
 

@@ -8,9 +8,9 @@
 ``python -m simulator --help`` runs many seeds, replays one and shrinks a failure to a regression test.
 """
 
-from simulator.generate import make_plan
+from simulator.generate import make_plan, make_queue_plan
 from simulator.plan import Knobs, Plan, Step
 from simulator.process import Result
 from simulator.world import run
 
-__all__ = ["Knobs", "Plan", "Result", "Step", "make_plan", "run"]
+__all__ = ["Knobs", "Plan", "Result", "Step", "make_plan", "make_queue_plan", "run"]

@@ -10,7 +10,7 @@ import sys
 import time
 
 from simulator.coverage import UNREACHABLE, Coverage
-from simulator.generate import make_plan
+from simulator.generate import make_plan, make_queue_plan
 from simulator.plan import Plan
 from simulator.process import Result
 from simulator.runner import run_seeds
@@ -24,16 +24,17 @@ ENOUGH = 500
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return 0 if all invariants held."""
     options = _parse(arguments)
+    make = make_queue_plan if options.queues else make_plan
     if options.plan is not None:
         return _one(options, runpy.run_path(options.plan)["PLAN"])
     if options.seed is not None:
-        return _one(options, make_plan(options.seed))
+        return _one(options, make(options.seed))
     began = time.monotonic()
     coverage = Coverage()
     failures: list[Result] = []
     done = events = packets = crashes = 0
     count = options.seeds
-    for result in run_seeds(range(options.start, options.start + count), options.workers):
+    for result in run_seeds(range(options.start, options.start + count), options.workers, make):
         done += 1
         events += result.events
         packets += result.packets
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         coverage.add(result.cells.items())
         if result.failed:
             failures.append(result)
-            _report(result)
+            _report(result, options.queues)
             if options.first:
                 break
         if not options.quiet and (done % 25 == 0 or done == count):
@@ -60,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"{done} seeds in {seconds:.1f} s: {events:,} events, {packets:,} packets, {crashes:,} crashes, "
         f"{len(failures)} failures"
     )
-    missing = coverage.missing() if done >= ENOUGH and not options.first else []
+    whole = done >= ENOUGH and not options.first and not options.queues
+    missing = coverage.missing() if whole else []
     for cell in missing:
         print(f"never reached: {cell[0].name} {cell[1].name}")
     return 1 if failures or missing else 0
@@ -74,7 +76,7 @@ def _one(options: argparse.Namespace, plan: Plan) -> int:
             f"trace {result.hash:08x}"
         )
         return 0
-    _report(result)
+    _report(result, options.queues)
     if options.shrink:
         short = shrink(plan, result.invariant, options.seconds, lambda text: print(f"# {text}"))
         last = run(short)
@@ -82,12 +84,13 @@ def _one(options: argparse.Namespace, plan: Plan) -> int:
     return 1
 
 
-def _report(result: Result) -> None:
+def _report(result: Result, queues: bool) -> None:
     print(
         f"\nseed {result.seed}, at {result.at:.4f} s, trace {result.hash:08x}: {result.invariant}: {result.text}"
     )
-    print(f"    replay: python -m simulator --seed {result.seed} --trace")
-    print(f"    shrink: python -m simulator --seed {result.seed} --shrink", flush=True)
+    more = " --queues" if queues else ""
+    print(f"    replay: python -m simulator{more} --seed {result.seed} --trace")
+    print(f"    shrink: python -m simulator{more} --seed {result.seed} --shrink", flush=True)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -102,6 +105,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", action="store_true", help="stop at the first failure")
     parser.add_argument("--quiet", action="store_true", help="no progress, no coverage")
     parser.add_argument("--seed", type=int, help="one seed only")
+    parser.add_argument("--queues", action="store_true", help="worlds with queues")
     parser.add_argument("--plan", help="one plan only: a Python file with a PLAN")
     parser.add_argument("--trace", action="store_true", help="tell everything that happens in it")
     parser.add_argument("--shrink", action="store_true", help="make its failure short, as a test")

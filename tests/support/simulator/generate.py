@@ -5,11 +5,15 @@ have few clients, one topic, tight limits and few kinds of faults, but frequent 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from simulator.journal import JOURNALS
 from simulator.plan import Knobs, Plan, Step
+from simulator.queues import SEED as QUEUES_SEED
+from simulator.queues import TOPICS as QUEUE_TOPICS
+from simulator.queues import WORKERS
 
 PLUGINS: Final = ("gate", "acl", "shaper", "courier", "filter", "mourner", "watch")
 TOPICS: Final = ("t/0", "t/1", "t/2", "t/0/x", "t/1/x")
@@ -47,6 +51,38 @@ def make_plan(seed: int) -> Plan:
     tight = focused and random.random() < 0.5
     knobs = _knobs(seed, random, focused, tight)
     return Plan(knobs, _Script(knobs, random, _taste(random, focused, tight)).steps())
+
+
+def make_queue_plan(seed: int) -> Plan:
+    """Return the plan of a seed, with queues and fewer other steps. The store is durable, and there are no journals of
+    other plugins.
+    """
+    plan = make_plan(seed)
+    random = Random(seed ^ QUEUES_SEED)
+    knobs = replace(plan.knobs, queues=True, volatile=False, journals=(), keeper=0.0)
+    kept = {what: random.random() for what in sorted({step.what for step in plan.steps})}
+    steps = [
+        step
+        for step in plan.steps
+        if step.at < 0.3 or (step.what not in ("journal", "want") and random.random() < 0.3 * kept[step.what])
+    ]  # fmt: skip
+    clients = 1 + WORKERS + 1
+    for _ in range(random.randrange(40, 120)):
+        at = round(random.uniform(0.5, knobs.duration), 4)
+        what = random.choices(("publish", "leave", "come", "crash", "disk"), (60, 12, 20, 6, 2))[0]
+        who = random.randrange(clients)
+        if what == "publish":
+            topic, count = random.choice(QUEUE_TOPICS), random.choice((1, 1, 2, 8))
+            steps.append(Step(at, "queue_publish", -1, (topic, count)))
+        elif what == "leave":
+            steps.append(Step(at, "queue_leave", who, (random.random() < 0.5,)))
+        elif what == "come":
+            steps.append(Step(at, "queue_come", who))
+        elif what == "disk":
+            steps.append(Step(at, "queue_disk", -1, (random.choice(("error", "unknown")),)))
+        else:
+            steps.append(Step(at, "crash", -1, (random.choice((0.1, 1.0)),)))
+    return Plan(knobs, tuple(sorted(steps, key=lambda step: step.at)))
 
 
 def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:

@@ -161,7 +161,9 @@ class Keeper:
 
 
 def _stored(records: Mapping[Place, PutState]) -> Kept:
-    return {place: (one.value, one.due) for place, one in records.items()}
+    """Return the records of the keeper, without those of other plugins."""
+    mine = (_STATE, _TIMERS)
+    return {place: (one.value, one.due) for place, one in records.items() if place[0] in mine}
 
 
 def _shown(kept: Kept) -> dict[Place, tuple[bytes, float | None]]:

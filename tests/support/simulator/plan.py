@@ -49,6 +49,8 @@ class Knobs:
     journals: tuple[str, ...] = ()
     """Names from `journal.JOURNALS`."""
     journal_latency: float = 0.005
+    queues: bool = False
+    """Whether the plugin `queues` runs, with its own clients."""
     keeper: float = 0.0
     """Mean seconds between changes made by a plugin that keeps state; 0 for no such plugin."""
     latency: float = 0.002

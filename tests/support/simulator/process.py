@@ -20,7 +20,7 @@ from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.mqtt.packets import Packet, Publish
 from hookmq.mqtt.reason_codes import PacketType
-from hookmq.plugin import BrokerHandle
+from hookmq.plugin import BrokerHandle, Plugin
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import Store
 from hookmq_testing.runtime import EPOCH, VirtualRuntime
@@ -37,6 +37,7 @@ from simulator.misbehaving_client import Rude
 from simulator.network import Endpoint, Link, Weather
 from simulator.plan import Plan
 from simulator.plugins import PARTS, certificate_of
+from simulator.queues import Queues
 from simulator.wills import Wills
 
 JOURNALS_SEED: Final = 0x6A6F7572
@@ -94,6 +95,9 @@ class Process:
             lambda: self.store.last_commit(), self.mix,
         )  # fmt: skip
         self.keeper = Keeper(Random(knobs.seed ^ KEEPER_SEED), self.complain)
+        self.queues: Queues | None = None
+        if knobs.queues:
+            self.queues = Queues(self, knobs.seed, self.ledger.crashed_between)
         self.weather = Weather(knobs.latency, knobs.jitter, knobs.split, knobs.high_water)
         self.calm = False
         self.denied: set[tuple[str, str]] = set()
@@ -167,7 +171,24 @@ class Process:
         self._watch_drops(broker.state)
         broker.on_failure = partial(self._store_failed, runtime)
         self.ready = False
-        broker.start(self._is_up)
+        if self.queues is None:
+            broker.start(self._is_up)
+            return
+        self.queues.watch(tuple(broker.state.journals))
+
+        def loaded(error: BaseException | None) -> None:
+            if error is not None:
+                self._is_up(error)
+                return
+            self.hooks.startup(started)
+
+        def started(error: BaseException | None) -> None:
+            if error is not None:
+                self._is_up(error)
+                return
+            broker.start(self._is_up)
+
+        broker.load(loaded)
 
     def _is_up(self, error: BaseException | None) -> None:
         if error is not None:
@@ -198,7 +219,10 @@ class Process:
         names = ("warden", *self.knobs.plugins, *self.knobs.journals)
         if self.knobs.keeper:
             names += (KEEPER,)
-        return Hooks.of(*(PARTS[name](self, name) for name in names))
+        made: list[Plugin] = [PARTS[name](self, name) for name in names]
+        if self.queues is not None:
+            made.append(self.queues.make())
+        return Hooks.of(*made)
 
     def _watch_drops(self, core: BrokerState) -> None:
         def dropped(
@@ -274,6 +298,8 @@ class Process:
         result.packets += broker.metrics.packets_received
         result.takeovers += broker.metrics.takeovers
         runtime.kill()
+        if self.queues is not None:
+            self.queues.crash(tuple(broker.state.journals))
         self.runtime = self.broker = None
         if isinstance(self.store, OpenDisk):
             self.store.lost = True

@@ -136,6 +136,22 @@ class Steps(Process):
         if names:
             self.journals.disks[names[number % len(names)]].trouble = trouble
 
+    def _do_queue_publish(self, who: int, topic: str, count: int) -> None:
+        if self.queues is not None:
+            self.queues.feeder.publish(topic, count)
+
+    def _do_queue_come(self, who: int) -> None:
+        if self.queues is not None:
+            self.queues.clients[who].connect()
+
+    def _do_queue_leave(self, who: int, lost: bool) -> None:
+        if self.queues is not None:
+            self.queues.clients[who].leave(lost)
+
+    def _do_queue_disk(self, who: int, trouble: str) -> None:
+        if self.queues is not None:
+            self.queues.trouble = trouble
+
     def _do_want(self, who: int, number: int, filters: tuple[str, ...]) -> None:
         names = list(self.journals.disks)
         handle = self._handle()

@@ -41,9 +41,15 @@ class World(Epochs):
             self.clock.at(step.at, partial(self._do, step))
         if knobs.keeper:
             self.clock.after(0.0, self._keep)
+        if self.queues is not None:
+            self.clock.after(0.0, self.queues.start)
         parts: tuple[tuple[float, Callable[[], None]], ...] = (
             (knobs.duration + 0.5, self._heal),
             (LIVENESS, self._check_promises),
+        )
+        if knobs.queues:
+            parts += ((0.0, self._crash_once_more), (10.0, self._check_queues))
+        parts += (
             (0.0, self._depart),
             (15.0, self._leave),
             (LIVENESS + max(60.0, knobs.server_expiry) + 15.0, self._check_leaks),
@@ -68,6 +74,8 @@ class World(Epochs):
             if events % SWEEP == 0 and self.broker is not None and self.ready:
                 checks.check_step(self.broker, self.settings, bool(result.crashes), self.complain)
                 self.journals.check_step()
+                if self.queues is not None:
+                    self.queues.check_step()
             if result.invariant:
                 break
         result.events += events
@@ -81,6 +89,9 @@ class World(Epochs):
             result.commits = self.disk.commits
         if self.runtime is not None:
             self.runtime.kill()
+        if self.queues is not None:
+            self.queues.crash(() if self.broker is None else tuple(self.broker.state.journals))
+            self.queues.close()
 
     def _packets(self) -> int:
         return self.broker.metrics.packets_received if self.broker is not None else 0
@@ -95,6 +106,8 @@ class World(Epochs):
             disk.latency = min(disk.latency, 0.01)
             disk.read_delay = min(disk.read_delay, 0.01)
         self.journals.calm()
+        if self.queues is not None:
+            self.queues.heal()
         self.weather.latency = min(self.weather.latency, 0.005)
         self.weather.jitter = min(self.weather.jitter, 0.005)
         self.denied.clear()
@@ -136,7 +149,18 @@ class World(Epochs):
             {topic: out.message.payload for topic, out in retained.match("r/#")}
         )
 
+    def _crash_once_more(self) -> None:
+        """Crash, to see whether everything that the queues' consumers have settled is on the disk."""
+        self._check_queues()
+        self.crash(0.1)
+
+    def _check_queues(self) -> None:
+        assert self.queues is not None
+        self.queues.check_settled()
+
     def _depart(self) -> None:
+        if self.queues is not None:
+            self.queues.depart()
         self.result.full_windows = 0
         for client in self.clients:
             client.connect((True, 0, None, 65535, 0, False))
