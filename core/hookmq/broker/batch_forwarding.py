@@ -5,105 +5,151 @@ from typing import Final
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.fast_path import forward_raw
 from hookmq.broker.plain_receivers import deliver_to_one
-from hookmq.broker.plugin_batch import Batch
 from hookmq.mqtt.encoder import encode_varint
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.route import CachedPublish
 from hookmq.session.inflight import Outgoing
-from hookmq.session.session import IDLE, PENDING, QUEUEING
+from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
 
 _EMPTY: Final = EMPTY  # compiled code reads a module's own constants directly
 _BYTES: Final = 65536
-"""The most bytes of packets in one run, like those of one read."""
+"""How many bytes of packets may follow the first one in a run, like those of one read."""
 
 
 def forward_run(
-    connection: ClientConnection, cached: CachedPublish, batch: Batch, enough: int
+    connection: ClientConnection,
+    cached: CachedPublish,
+    payloads: list[bytes],
+    at: int,
+    enough: int,
 ) -> int:
-    """Forward the messages of `batch` from index `Batch.at` on that have the topic and QoS of `cached`, until
-    `BrokerState.work` exceeds `enough`. Return the index of the first message that was not forwarded.
+    """Forward messages with these payloads, from index `at` on, until `BrokerState.work` exceeds `enough`. Return the
+    index of the first message that was not forwarded.
 
-    Call this only if `cached` is valid, may be forwarded as raw packets and is not observed. The first message must have
-    its topic and QoS. All messages of equal size share the start of their packet.
+    `cached` must be valid, have the topic and QoS of the messages, allow raw packets and not be observed.
     """
-    # Long on purpose: a call for each message or receiver would cost more than the work itself.
     state = connection.state
-    session = connection.session
-    assert session is not None
     route = cached.route
-    writes = state.writes
-    topics, payloads, levels, special = batch.topics, batch.payloads, batch.levels, batch.special
-    topic = route.topic
     qos = cached.header >> 1 & 3
-    count = len(topics)
-    at = batch.at
-    size = -1
-    start5 = start3 = b""
-    name = topic.encode()
-    name = len(name).to_bytes(2, "big") + name
     five, three = route.plain5, route.plain3
-    raw_five = bool(five) or not three
-    delivered = total = 0
-    while at < count:
-        if (
-            levels[at] != qos
-            or state.work > enough
-            or total > _BYTES
-            or not route.valid
-            or topics[at] != topic
-            or (special and at in special)
-        ):
-            break
+    cost = 1 + (len(five) >> 4) + (len(three) >> 4)
+    end = min(len(payloads), at + 1 + max(0, enough - state.work) // cost)
+    packets, total = _encode(cached, payloads, at, end, bool(five) or not three)
+    end = at + len(packets)
+    if qos:
+        end = _forward_acknowledged(connection, cached, payloads, packets, at, enough)
+    else:
+        others = _encode(cached, payloads, at, end, False)[0] if five and three else packets
+        if _mark(connection, five) or _mark(connection, three):
+            end = _forward_each(connection, cached, payloads, packets, others, at, enough)
+        else:
+            for receiver in five:
+                receiver.out.extend(packets)
+            for receiver in three:
+                receiver.out.extend(others)
+            state.work += cost * len(packets)
+            state.metrics.messages_delivered += len(packets) * (len(five) + len(three))
+    done = end - at
+    state.metrics.messages_received += done
+    state.metrics.received_qos_sum += qos * done
+    state.writes.share(total if done == len(packets) else sum(map(len, packets[:done])))
+    return end
+
+
+def _encode(
+    cached: CachedPublish, payloads: list[bytes], at: int, end: int, five: bool
+) -> tuple[list[bytes], int]:
+    """Return the packets for MQTT 5 or 3 receivers, with packet id 0, and their total size. Those of equal size share
+    their start.
+    """
+    name = cached.route.topic.encode()
+    name = len(name).to_bytes(2, "big") + name
+    tail = b"\0" if five else b""
+    if cached.header & 6:
+        tail = b"\0\0" + tail
+    packets: list[bytes] = []
+    size = -1
+    total = 0
+    start = b""
+    while at < end and total <= _BYTES:
         payload = payloads[at]
         if len(payload) != size:
             size = len(payload)
-            body = name + b"\0\0" if qos else name
-            start5 = b"%c%b%b\0" % (cached.header, encode_varint(len(body) + 1 + size), body)
-            start3 = b"%c%b%b" % (cached.header, encode_varint(len(body) + size), body)
+            rest = encode_varint(len(name) + len(tail) + size)
+            start = b"%c%b%b%b" % (cached.header, rest, name, tail)
+        packet = start + payload
+        total += len(packet)
+        packets.append(packet)
         at += 1
+    return packets, total
+
+
+def _mark(connection: ClientConnection, receivers: list[Session]) -> bool:
+    """Note that the receivers that are ready get packets in this turn. Return whether one is offline or slow."""
+    slow = False
+    dirty = connection.state.writes.dirty
+    for receiver in receivers:
+        if receiver.state == IDLE:
+            receiver.state = PENDING
+            dirty.append(receiver)
+        elif receiver.state == QUEUEING:
+            slow = True
+    return slow
+
+
+def _forward_each(
+    connection: ClientConnection,
+    cached: CachedPublish,
+    payloads: list[bytes],
+    packets: list[bytes],
+    others: list[bytes],
+    at: int,
+    enough: int,
+) -> int:
+    """Forward QoS 0 messages one by one, because a receiver is offline or slow."""
+    state = connection.state
+    route = cached.route
+    for index in range(len(packets)):
+        if index and (state.work > enough or not route.valid):
+            return at + index
         state.work += 1
-        if qos:
-            start = start5 if raw_five else start3
-            packet = start + payload
-            end = len(packet)
-            first = len(start) - (3 if raw_five else 2)
-            forward_raw(
-                connection, session, cached, packet, 0, first, len(start), end, qos, _EMPTY, None, raw_five,
-            )  # fmt: skip
-            total += end
-            continue
         behind: Outgoing | None = None
-        if five:
-            packet = start5 + payload
-            for receiver in five:
-                write_state = receiver.state
-                if write_state == IDLE:
-                    receiver.state = PENDING
-                    writes.dirty.append(receiver)
-                elif write_state == QUEUEING:
+        for receivers, packet in ((route.plain5, packets[index]), (route.plain3, others[index])):
+            state.work += len(receivers) >> 4
+            for receiver in receivers:
+                if receiver.state == QUEUEING:
+                    payload = payloads[at + index]
                     behind = deliver_to_one(connection, receiver, route, payload, _EMPTY, behind)
                     continue
+                state.writes.mark(receiver)
                 receiver.out.append(packet)
-                delivered += 1
-            state.work += len(five) >> 4
-        if three:
-            packet = start3 + payload
-            for receiver in three:
-                write_state = receiver.state
-                if write_state == IDLE:
-                    receiver.state = PENDING
-                    writes.dirty.append(receiver)
-                elif write_state == QUEUEING:
-                    behind = deliver_to_one(connection, receiver, route, payload, _EMPTY, behind)
-                    continue
-                receiver.out.append(packet)
-                delivered += 1
-            state.work += len(three) >> 4
-        total += size + len(start5)
-    done = at - batch.at
-    metrics = state.metrics
-    metrics.messages_received += done
-    metrics.received_qos_sum += qos * done
-    metrics.messages_delivered += delivered
-    writes.share(total)
-    return at
+                state.metrics.messages_delivered += 1
+    return at + len(packets)
+
+
+def _forward_acknowledged(
+    connection: ClientConnection,
+    cached: CachedPublish,
+    payloads: list[bytes],
+    packets: list[bytes],
+    at: int,
+    enough: int,
+) -> int:
+    """Forward QoS 1 and QoS 2 messages, each with a packet id of its receiver."""
+    state = connection.state
+    route = cached.route
+    session = connection.session
+    assert session is not None
+    qos = cached.header >> 1 & 3
+    five = bool(route.plain5) or not route.plain3
+    for index, packet in enumerate(packets):
+        if index and (state.work > enough or not route.valid):
+            return at + index
+        state.work += 1
+        end = len(packet)
+        start = end - len(payloads[at + index])
+        stop = start - (3 if five else 2)
+        forward_raw(
+            connection, session, cached, packet, 0, stop, start, end, qos, _EMPTY, None, five
+        )
+    return at + len(packets)

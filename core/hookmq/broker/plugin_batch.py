@@ -1,59 +1,82 @@
 """Messages that a plugin client publishes with one call, and their reason codes."""
 
 from hookmq.model.runtime import Promise
-from hookmq.mqtt.properties import EMPTY, Properties
+from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
 
-Special = tuple[bool, Properties]
-"""The RETAIN flag and the properties of a message, if they are not the default ones."""
+
+class Run:
+    """Consecutive messages of a batch that have the same topic, QoS, RETAIN flag and properties."""
+
+    __slots__ = ("payloads", "properties", "qos", "retain", "topic")
+
+    def __init__(self, topic: str, qos: int, retain: bool, properties: Properties) -> None:
+        self.topic = topic
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.payloads: list[bytes] = []
 
 
 class Batch:
     """A checked batch. `promise` gets the reason codes once every message has one. `depth` is the depth of recursion.
 
-    The lists have an item for each message. A code remains UNSPECIFIED_ERROR if the client ends before the message is
-    acknowledged.
+    A code remains UNSPECIFIED_ERROR if the client ends before the message is acknowledged.
     """
 
-    __slots__ = (
-        "at", "codes", "depth", "left", "levels", "payloads", "promise", "special", "topics",
-    )  # fmt: skip
+    __slots__ = ("at", "codes", "depth", "first", "left", "promise", "run", "runs", "size")
 
     def __init__(self, promise: Promise, depth: int) -> None:
         self.promise = promise
         self.depth = depth
-        self.topics: list[str] = []
-        self.payloads: list[bytes] = []
-        self.levels: list[int] = []
-        """The QoS of each message."""
-        self.special: dict[int, Special] = {}
-        """RETAIN and properties, by index. Most messages have neither."""
+        self.runs: list[Run] = []
         self.codes: list[ReasonCode] = []
+        self.run = 0
+        """The index of the current run."""
+        self.first = 0
+        """The number of messages in the runs before it."""
         self.at = 0
-        """The number of messages that were handed on."""
+        """The number of its messages that were handed on."""
         self.left = 0
         """The number of messages without a reason code."""
+        self.size = 0
+        """What the batch counts against the limit of waiting messages, in bytes."""
 
-    def close(self) -> None:
+    def __len__(self) -> int:
+        return sum([len(one.payloads) for one in self.runs])
+
+    def add(self, topic: str, qos: int, retain: bool, properties: Properties) -> list[bytes]:
+        """Begin a run. Return the list that its payloads must be added to."""
+        run = Run(topic, qos, retain, properties)
+        self.runs.append(run)
+        return run.payloads
+
+    def close(self, size: int) -> None:
         """Expect a reason code for each message. Call this once, after the last message was added."""
-        self.left = len(self.topics)
+        self.size = size
+        self.left = len(self)
         self.codes = [ReasonCode.UNSPECIFIED_ERROR] * self.left
 
-    def special_of(self, index: int) -> Special:
-        """Return the RETAIN flag and the properties of a message."""
-        return self.special.get(index, (False, EMPTY))
+    def next(self) -> None:
+        """Go on with the next run."""
+        self.first += len(self.runs[self.run].payloads)
+        self.run += 1
+        self.at = 0
 
     def settle(self, first: int, end: int, code: ReasonCode) -> None:
         """Set the code of the messages from index `first` to before `end`."""
-        codes = self.codes
-        for index in range(first, end):
-            codes[index] = code
-        self.left -= end - first
+        number = end - first
+        if number == len(self.codes):
+            self.codes = [code] * number
+        else:
+            for index in range(first, end):
+                self.codes[index] = code
+        self.left -= number
 
     def abandon(self) -> None:
         """Expect no codes for the messages that were not handed on, because the client has ended."""
-        self.left -= len(self.topics) - self.at
-        self.at = len(self.topics)
+        self.left -= len(self.codes) - self.first - self.at
+        self.first, self.at, self.run = len(self.codes), 0, len(self.runs)
         self.finish()
 
     def finish(self) -> None:

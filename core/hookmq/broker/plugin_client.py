@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from inspect import CO_COROUTINE, iscoroutinefunction
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.plugin_batch import Batch
@@ -216,11 +216,10 @@ class PluginClient:
         """Publish messages in order and return an awaitable for their reason codes."""
         connection = self._open("publish_many()")
         batch = Batch(connection.state.runtime.promise(), self._depth())
-        topics, payloads, levels = batch.topics, batch.payloads, batch.levels
-        most_qos: int = connection.offered.max_qos
-        known: object = None
-        room = 0
-        size = 0
+        payloads: list[bytes] = []
+        topic: object = None
+        qos: object = None
+        room = each = size = 0
         try:
             iterator = iter(messages)
         except TypeError:
@@ -229,35 +228,34 @@ class PluginClient:
             ) from None
         for item in iterator:
             if type(item) is not tuple or not 2 <= len(item) <= 5:
-                raise self._wrong(len(topics), "expected a tuple of 2 to 5 items")
+                raise self._wrong(len(batch), "expected a tuple of 2 to 5 items")
             fields: tuple[Any, ...] = item
-            topic, payload = fields[0], fields[1]
+            payload = fields[1]
             given = len(fields)
-            qos = fields[2] if given > 2 else 0
             if (
-                topic is not known
+                fields[0] is not topic
                 or type(payload) is not bytes
                 or len(payload) > room
-                or type(qos) is not int
-                or not 0 <= qos <= most_qos
+                or (fields[2] if given > 2 else 0) is not qos
                 or given > 3
             ):
+                topic, qos = fields[0], fields[2] if given > 2 else 0
                 retain = fields[3] if given > 3 else False
-                properties = fields[4] if given > 4 else _EMPTY
                 try:
-                    properties = self._check(topic, payload, qos, retain, properties)
+                    properties = self._check(
+                        topic, payload, qos, retain, fields[4] if given > 4 else _EMPTY
+                    )
                 except PluginError as error:
-                    raise self._wrong(len(topics), error.message) from None
-                if retain or properties is not _EMPTY:
-                    batch.special[len(topics)] = (retain, properties)
-                known = topic
-                room = connection.limits.max_packet_size - 4 * len(topic) - _HEADER
-            size += len(payload) + len(topic) + EACH
-            topics.append(topic)
+                    raise self._wrong(len(batch), error.message) from None
+                payloads = batch.add(cast(str, topic), cast(int, qos), retain, properties)
+                room = connection.limits.max_packet_size - 4 * len(cast(str, topic)) - _HEADER
+                each = len(cast(str, topic)) + EACH
+                if given > 3:
+                    topic = None  # the next message begins another run
+            size += len(payload) + each
             payloads.append(payload)
-            levels.append(qos)
         if (
-            (connection.pending or len(topics) > 1)
+            (connection.pending or len(batch) > 1)
             and connection.pending_bytes + size
             > connection.state.settings.broker.max_held_inbound_bytes
         ):
@@ -266,7 +264,7 @@ class PluginClient:
                 "broker.max_held_inbound_bytes: publish fewer at once, or await earlier ones"
             )
         self._open("publish_many()")  # the iterable may have ended the client
-        batch.close()
+        batch.close(size)
         connection.pending_bytes += size
         connection.pending.append(batch)
         connection.schedule()

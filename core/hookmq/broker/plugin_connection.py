@@ -281,6 +281,7 @@ class PluginConnection(PluginMailbox):
                     return False
                 if pending and pending[0] is one:  # a hook may have ended the client
                     pending.popleft()
+                    self.pending_bytes -= one.size
                 continue
             state.work += 1
             if not isinstance(one, tuple):
@@ -293,11 +294,11 @@ class PluginConnection(PluginMailbox):
             if one[2] and self._window_is_full():
                 return False  # `release` continues
             pending.popleft()
+            self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
             self._publish_one(one)
         return False
 
     def _publish_one(self, one: Publishing) -> None:
-        self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
         try:
             forwarded = self._forward(one)
         except Exception:
@@ -311,17 +312,19 @@ class PluginConnection(PluginMailbox):
         whether all have been handed on.
         """
         state = self.state
-        topics, payloads = batch.topics, batch.payloads
-        count = len(topics)
-        while batch.at < count:
+        while batch.run < len(batch.runs):
             if not self._may_read():
                 return False
             if state.work > enough:
                 self.schedule()
                 return False
+            run = batch.runs[batch.run]
             at = batch.at
-            topic, qos = topics[at], batch.levels[at]
-            cached = self.memo.get(topic)
+            if at == len(run.payloads):
+                batch.next()
+                continue
+            qos = run.qos
+            cached = self.memo.get(run.topic)
             if (
                 cached is not None
                 and cached.raw_forwardable
@@ -331,23 +334,24 @@ class PluginConnection(PluginMailbox):
                 and cached.route.valid
                 and not cached.route.bounded
                 and not (qos and self.answers)
-                and at not in batch.special
+                and not run.retain
+                and run.properties is _EMPTY
                 and self.shortcuts
             ):
                 matched = cached.route.matched
-                end = forward_run(self, cached, batch, enough)
-                for index in range(at, end):
-                    self.pending_bytes -= len(topics[index]) + len(payloads[index]) + EACH
+                end = forward_run(self, cached, run.payloads, at, enough)
                 batch.at = end
-                batch.settle(at, end, _SUCCESS if matched else _NO_MATCH)
+                first = batch.first
+                batch.settle(first + at, first + end, _SUCCESS if matched else _NO_MATCH)
                 continue
             if qos and self._window_is_full():
                 return False  # `release` continues
             batch.at = at + 1
             state.work += 1
-            retain, properties = batch.special_of(at)
-            part = BatchPart(batch, at)
-            self._publish_one((topic, payloads[at], qos, retain, properties, part, batch.depth))
+            part = BatchPart(batch, batch.first + at)
+            self._publish_one(
+                (run.topic, run.payloads[at], qos, run.retain, run.properties, part, batch.depth)
+            )
         batch.finish()
         return True
 
