@@ -156,7 +156,7 @@ class QueueConfig:
     )
     lookahead: int = setting(
         1000,
-        "how many waiting messages priority and by_key choose from",
+        "how many waiting messages priority, by_key and filters below the queue choose from",
         minimum=1,
         maximum=100_000,
     )

@@ -4,6 +4,7 @@ The next message goes to the consumer with the fewest unacknowledged messages, r
 the messages are shared in proportion to the weights. A choice takes O(log n) among n consumers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Literal
@@ -128,6 +129,17 @@ class Consumers:
         others = len(self.by_key) if self.mode == "shared" else 1
         fair = number if others == 1 else max(1, number // (4 * others))
         return min(fair, consumer.most - consumer.held)
+
+    def free(self) -> list[Consumer]:
+        """Return the consumers that can take a message. O(n)."""
+        if self._freed:
+            self._take_freed()
+        return [one for one in self.by_key.values() if one.entry is not None]
+
+    def choose_if(self, takes: Callable[[Consumer], bool]) -> Consumer | None:
+        """Return the consumer for the next message among those that take it, or None. O(n)."""
+        found = [one.entry for one in self.free() if one.entry is not None and takes(one)]
+        return min(found)[3] if found else None
 
     def took(self, consumer: Consumer, number: int = 1) -> None:
         """Note that a consumer has got `number` messages for which it was chosen."""

@@ -5,6 +5,7 @@ sent is therefore known, and is sent again with a delivery count above 1. The st
 what changes while a commit runs is in the next one.
 """
 
+from collections import Counter
 from collections.abc import Awaitable
 from math import inf
 from typing import Any, Final, Protocol
@@ -23,9 +24,10 @@ from hookmq_toolkit.threads import in_thread
 from hookmq_queues.backoff import Cause
 from hookmq_queues.config import GroupConfig, QueueConfig
 from hookmq_queues.consumers import Consumer, Consumers
+from hookmq_queues.filters import MAX_FILTERS, ByFilter, is_narrow
 from hookmq_queues.group import Group, Lease
 from hookmq_queues.holdings import Holdings
-from hookmq_queues.order import make_selection
+from hookmq_queues.order import Selection, make_selection
 from hookmq_queues.outgoing import UserProperties, is_for, outgoing
 from hookmq_queues.settlement import SettlementError
 from hookmq_queues.stalls import Stalls
@@ -113,6 +115,9 @@ class Dispatcher:
         self._stored = stored
         self._key = state_key(config.name, name)
         self._selection = make_selection(config, group, log.get)
+        self._filters: ByFilter | None = None
+        self._narrow: Counter[str] = Counter()
+        """The filters of consumers that take only some messages."""
         self._reserved = group.next
         """Messages from this offset on must not be sent before the state is stored again."""
         self._dirty = False
@@ -146,6 +151,10 @@ class Dispatcher:
         known = self.consumers.by_key.get(consumer.key)
         if known is not None and known.connection is not consumer.connection:
             self._give_back(known)
+        if known is None or known.topic_filter != consumer.topic_filter:
+            if known is not None:
+                self._count_filter(known.topic_filter, -1)
+            self._count_filter(consumer.topic_filter, 1)
         self.consumers.add(consumer)
         self._report_active(active)
         self._owner.consumers_changed(self.name)
@@ -156,6 +165,7 @@ class Dispatcher:
         active = self.consumers.active
         consumer = self.consumers.remove(key)
         if consumer is not None:
+            self._count_filter(consumer.topic_filter, -1)
             self._give_back(consumer)
         if self._claim[0] == key:
             self._claim = (None, 0.0)
@@ -179,6 +189,36 @@ class Dispatcher:
             return False
         self._claim = (key, now + CLAIM)
         return True
+
+    def takes_filter(self, topic_filter: str) -> bool:
+        """Return whether a consumer can have this filter, or there are too many others."""
+        return (
+            not is_narrow(topic_filter, self.queue)
+            or topic_filter in self._narrow
+            or len(self._narrow) < MAX_FILTERS
+        )
+
+    def _count_filter(self, topic_filter: str, change: int) -> None:
+        """Note that a consumer has a filter, or has it no longer. Select messages by filters only while one is narrow."""
+        if not is_narrow(topic_filter, self.queue):
+            return
+        self._narrow[topic_filter] += change
+        if not self._narrow[topic_filter]:
+            del self._narrow[topic_filter]
+            if self._filters is not None:
+                self._filters.forget(topic_filter)
+        if self._narrow and self._filters is None:
+            self._filters = ByFilter(self.queue, self.consumers, self._is_dead)
+            self._selection = Selection(
+                self.group, self._filters, self._config.lookahead, self._log.get
+            )
+            self.group.requeue()
+        elif not self._narrow and self._filters is not None:
+            self._filters = self._selection = None
+            self.group.requeue()
+
+    def _is_dead(self, offset: int) -> bool:
+        return 0 < self._config.delivery_limit <= self.group.attempts(offset)
 
     def _report_active(self, before: Consumer | None) -> None:
         active = self.consumers.active
@@ -315,8 +355,9 @@ class Dispatcher:
         offset = group.peek(log.visible) if self._selection is None else self._select()
         if offset is None:
             return False
-        dead = 0 < self._config.delivery_limit <= group.attempts(offset)
-        consumer = self.consumers.choose()
+        filters = self._filters
+        dead = self._is_dead(offset)
+        consumer = self.consumers.choose() if filters is None else filters.choose(offset)
         if consumer is None and not dead:
             return False
         if offset == group.next:
@@ -464,10 +505,10 @@ class Dispatcher:
     def _delay(self, offset: int, cause: Cause, delay: float | None = None) -> None:
         """Defer a message whose lease has ended, unless it will be a dead letter."""
         self._dirty = True
-        attempts = self.group.attempts(offset)
-        if 0 < self._config.delivery_limit <= attempts:
+        if self._is_dead(offset):
             return
         if delay is None:
+            attempts = self.group.attempts(offset)
             delay = self.settings.backoff.delay(cause, attempts, self._broker.runtime.random())
         if delay > 0:
             self.group.defer(offset, self._broker.time() + delay)

@@ -107,6 +107,10 @@ class Group:
         self._ready.clear()
         return found
 
+    def requeue(self) -> None:
+        """Let `peek` return all messages that are ready, also those that `take_ready` returned."""
+        self._ready = [one for one in self.unsettled if self.is_ready(one)]
+
     def admit(self) -> int:
         """Make `next` ready without leasing it, so that a later message can be leased before it. Return its offset."""
         offset = self._advance(0)

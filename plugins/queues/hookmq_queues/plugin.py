@@ -33,6 +33,7 @@ from hookmq_queues.consumers import Consumer
 from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, restore
 from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.filters import MAX_FILTERS, is_narrow
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
 from hookmq_queues.queue import Queue
@@ -298,9 +299,14 @@ class QueuesPlugin(Plugin):
             if name in ("", "+", "#"):
                 why = "a subscription names one queue"
             return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
-        if filter not in (PREFIX + name, f"{PREFIX}{name}/#"):
-            why = f"a subscription to this queue is {PREFIX}{name} or {PREFIX}{name}/#"
-            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
+        if is_narrow(filter, name):
+            why = ""
+            if any(level.startswith("$") for level in rest_of(filter).split("/")):
+                why = "the levels of a filter below a queue must not start with $"
+            elif queue.config.order != "fifo" or queue.config.type == "stream":
+                why = f"a subscription to this queue is {PREFIX}{name} or {PREFIX}{name}/#"
+            if why:
+                return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
         share = self._share(queue, subscription)
         if isinstance(share, Deny):
             return share
@@ -313,6 +319,9 @@ class QueuesPlugin(Plugin):
         dispatcher = queue.group_use.use(group)
         if dispatcher is None or not dispatcher.claim((client.client_id, subscription.filter)):
             why = f"the group {group} of the queue {name} has a consumer and takes no other"
+            return Deny(ReasonCode.QUOTA_EXCEEDED, why)
+        if not dispatcher.takes_filter(filter):
+            why = f"the consumers of the group {group} have {MAX_FILTERS} different filters, which is the maximum"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
         # The session keeps the share name, so the group survives a restart.
         return subscription.replace(qos=1, share=share)

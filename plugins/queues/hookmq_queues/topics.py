@@ -20,10 +20,10 @@ def rest_of(topic: str) -> str:
 def delivered_topic(filter: str, queue: str, source: str) -> str:
     """Return the topic with which a message goes to the subscription `filter`, which the topic must match.
 
-    To ``$queue/NAME``, every message has that topic. To ``$queue/NAME/#``, a message that was published to the queue
-    has its own topic, and a captured one has its own topic after the queue's name.
+    To ``$queue/NAME``, every message has that topic. To filters below it, a message that was published to the queue has
+    its own topic, and a captured one has its own topic after the queue's name.
     """
-    if not filter.endswith("/#"):
+    if filter == PREFIX + queue:
         return PREFIX + queue
     if source.startswith(PREFIX):
         return source

@@ -1,0 +1,110 @@
+"""Consumers that take only messages with some topics: subscriptions such as ``$queue/jobs/resize/+``. Pure.
+
+The strategy `ByFilter` keeps a line of waiting messages for each filter. A message that no online consumer takes stays
+in the window of the selection, so others pass it, until the window is full of such messages.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from hookmq.mqtt_api import compile_filter
+from hookmq.plugin import Message
+
+from hookmq_queues.consumers import Consumer, Consumers
+from hookmq_queues.topics import PREFIX, delivered_topic
+
+MAX_FILTERS: Final = 64
+"""Maximum number of different filters of the consumers of one group. Each message is compared with all of them."""
+
+
+def is_narrow(topic_filter: str, queue: str) -> bool:
+    """Return whether a subscription to a queue takes only some of its messages."""
+    return topic_filter not in (PREFIX + queue, f"{PREFIX}{queue}/#")
+
+
+class _Line:
+    """The waiting messages that one filter matches: a heap. Those that wait no longer leave it later."""
+
+    def __init__(self, topic_filter: str, queue: str) -> None:
+        narrow = is_narrow(topic_filter, queue)
+        self.matches: Callable[[str], bool] = (
+            compile_filter(topic_filter) if narrow else lambda topic: True
+        )
+        self.heap: list[int] = []
+
+
+class ByFilter:
+    """Chooses the oldest message that a consumer with room takes. `is_dead` returns whether a message will be a dead
+    letter, for which it needs no consumer.
+    """
+
+    def __init__(self, queue: str, consumers: Consumers, is_dead: Callable[[int], bool]) -> None:
+        self.waiting: set[int] = set()
+        self._queue = queue
+        self._wildcard = f"{PREFIX}{queue}/#"
+        self._consumers = consumers
+        self._is_dead = is_dead
+        self._topics: dict[int, str] = {}
+        self._lines: dict[str, _Line] = {}
+        self._dead: list[int] = []
+
+    def add(self, offset: int, message: Message) -> None:
+        """Take a message. Messages are added in the order of their offsets."""
+        self._topics[offset] = delivered_topic(self._wildcard, self._queue, message.topic)
+
+    def ready(self, offset: int) -> None:
+        """Note that a message is waiting."""
+        if offset in self.waiting:
+            return
+        self.waiting.add(offset)
+        if self._is_dead(offset):
+            heappush(self._dead, offset)
+        topic = self._topics[offset]
+        for line in self._lines.values():
+            if line.matches(topic):
+                heappush(line.heap, offset)
+                if len(line.heap) > 64 + 2 * len(self.waiting):
+                    line.heap = sorted({one for one in line.heap if one in self.waiting})
+
+    def leased(self, offset: int) -> None:
+        """Note that a consumer has got a message."""
+        self.waiting.discard(offset)
+
+    def gone(self, offset: int) -> None:
+        """Forget a message. It may be unknown."""
+        self.waiting.discard(offset)
+        self._topics.pop(offset, None)
+
+    def peek(self) -> int | None:
+        """Return the offset of the next message, or None."""
+        best = self._first(self._dead)
+        if best is not None:
+            return best
+        for topic_filter in {one.topic_filter for one in self._consumers.free()}:
+            first = self._first(self._line(topic_filter).heap)
+            if first is not None and (best is None or first < best):
+                best = first
+        return best
+
+    def choose(self, offset: int) -> Consumer | None:
+        """Return the consumer for a message, or None if no consumer can take it."""
+        topic = self._topics[offset]
+        return self._consumers.choose_if(lambda one: self._line(one.topic_filter).matches(topic))
+
+    def forget(self, topic_filter: str) -> None:
+        """Note that no consumer has this filter any more."""
+        self._lines.pop(topic_filter, None)
+
+    def _line(self, topic_filter: str) -> _Line:
+        line = self._lines.get(topic_filter)
+        if line is None:
+            line = self._lines[topic_filter] = _Line(topic_filter, self._queue)
+            line.heap = [one for one in self.waiting if line.matches(self._topics[one])]
+            heapify(line.heap)
+        return line
+
+    def _first(self, heap: list[int]) -> int | None:
+        while heap and heap[0] not in self.waiting:
+            heappop(heap)
+        return heap[0] if heap else None
