@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def command(name: str, help: str, run: Run, to: Any = commands) -> argparse.ArgumentParser:
         found: argparse.ArgumentParser = to.add_parser(name, help=help, description=f"{help}.")
         add_options(found)
-        found.set_defaults(run=lambda arguments: _run(run, arguments))
+        found.set_defaults(run=lambda arguments: run_command(run, arguments))
         return found
 
     command("overview", "Print the most important figures", _overview)
@@ -160,7 +160,7 @@ def _one(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(run: Run, arguments: argparse.Namespace) -> int:
+def run_command(run: Run, arguments: argparse.Namespace) -> int:
     """Run a command. If it returns an exit code, return that. Print any other value."""
     try:
         found = run(ApiClient.of(arguments), arguments)

@@ -19,6 +19,7 @@ from hookmq_admin import (
     draining,
     logs,
     messages,
+    queues,
     streams,
     system,
     tracing,
@@ -46,7 +47,8 @@ OPENAPI: Final = Route(
 )  # fmt: skip
 ROUTES: Final = (
     *system.ROUTES, *logs.ROUTES, *draining.ROUTES, *backups.ROUTES, *clients.ROUTES, *messages.ROUTES,
-    *streams.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
+    *streams.ROUTES, *queues.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES,
+    *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 

@@ -58,6 +58,22 @@ _MESSAGE: Final[Schema] = {
     "received_at": TIME, "expires_at": maybe(TIME), "payload": ref("Payload"), "properties": ref("Properties"),
 }  # fmt: skip
 _CONTENT: Final = ("payload", "properties")
+_OLDEST: Final[Schema] = {
+    "type": ["number", "null"], "description": "age of the oldest message in seconds; null if not known yet",
+}  # fmt: skip
+_QUEUE: Final[Schema] = {
+    "name": TEXT, "type": TEXT, "made_by": {"type": "string", "enum": ["configuration", "operator", "first_use"]},
+    "messages": {"type": "integer", "description": "unsettled messages of the slowest group"},
+    "delayed": {"type": "integer", "description": "messages that are not due yet"}, "bytes": WHOLE,
+    "max_messages": WHOLE, "max_bytes": WHOLE, "on_full": TEXT, "full": FLAG, "paused": FLAG,
+    "end": {"type": "integer", "description": "the offset of the next message"}, "oldest": _OLDEST, "dead_letter": TEXT,
+    "counts": mapped(WHOLE),
+}  # fmt: skip
+_QUEUE_GROUP: Final[Schema] = {
+    "name": TEXT, "unsettled": WHOLE, "unacknowledged": WHOLE, "delayed": WHOLE, "next": WHOLE, "oldest": _OLDEST,
+    "paused": FLAG, "stalled": {"type": "integer", "description": "consumers that do not settle their messages in time"},
+    "consumer_count": WHOLE,
+}  # fmt: skip
 _SESSION: Final[Schema] = {
     "client_id": TEXT, "username": maybe(TEXT), "identity": maybe(TEXT), "listener": TEXT, "address": TEXT,
     "port": WHOLE, "transport": TEXT, "version": WHOLE, "connected": FLAG, "connected_at": TIME,
@@ -119,6 +135,27 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Plugin": record(
         id=TEXT, use=TEXT, version=TEXT, listeners=maybe(listed(TEXT)), filters=maybe(listed(TEXT)), disabled=TEXT,
         circuit_open=FLAG, hooks=listed(ref("Hook")),
+    ),
+    "QueueSummary": record(**_QUEUE, groups=listed(record(**_QUEUE_GROUP))),
+    "Queue": record(
+        **_QUEUE, settings={"type": "object", "description": "the settings, as in the configuration of the plugin"},
+        groups=listed(record(**_QUEUE_GROUP, consumers=listed(record(
+            client_id=TEXT, filter=TEXT, unacknowledged=WHOLE,
+            timed_out={
+                "type": "integer", "description": "messages that timed out since the consumer last settled one",
+            },
+            stalled=FLAG,
+        )))),
+    ),
+    "PeekedMessage": record(
+        _CONTENT, offset=WHOLE, deliveries=WHOLE, client_id=maybe(TEXT), due=maybe(TIME), **_MESSAGE,
+        state={"type": "string", "enum": ["waiting", "delayed", "unacknowledged"]},
+    ),
+    "Redrive": record(
+        state={"type": "string", "enum": ["idle", "running", "done", "stopped", "failed"]}, examined=WHOLE, total=WHOLE,
+        moved=WHOLE, skipped=WHOLE, note={"type": "string", "description": "why the last message was skipped"},
+        waiting_for={"type": "string", "description": "the full queue for which the redrive waits, or empty"},
+        started_at=maybe(TIME), ended_at=maybe(TIME),
     ),
     "Stream": record(
         plugin=TEXT, name=TEXT, kind={"type": "string", "enum": ["log", "queue"]}, messages=WHOLE, bytes=WHOLE,

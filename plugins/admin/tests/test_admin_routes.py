@@ -35,6 +35,19 @@ SAMPLES = {
     "listStreams": Sample("/streams"),
     "getConfiguration": Sample("/configuration"),
     "reloadConfiguration": Sample("/configuration/reload"),
+    "listQueues": Sample("/queues"),
+    "createQueue": Sample("/queues", {}, {"name": "made", "settings": {"prefetch": 5, "groups": ["a", "b"]}}),
+    "getQueue": Sample("/queues/jobs"),
+    "changeQueue": Sample("/queues/stored", {}, {"settings": {"max_messages": 7, "bindings": None}}),
+    "deleteQueue": Sample("/queues/doomed", {"force": "true"}),
+    "peekQueue": Sample("/queues/jobs/messages", {"group": "default", "limit": "1"}),
+    "purgeQueueMessages": Sample("/queues/purged/messages", {"group": "default"}),
+    "pauseQueue": Sample("/queues/stored/pause", {}, {"group": "default"}),
+    "resumeQueue": Sample("/queues/stored/resume", {}, {}),
+    "seekQueue": Sample("/queues/events/seek", {}, {"group": "default", "position": "first"}),
+    "getRedrive": Sample("/queues/jobs/redrive"),
+    "startRedrive": Sample("/queues/jobs/redrive", {}, {"topic": "none/#", "rate": 10}),
+    "stopRedrive": Sample("/queues/slow/redrive"),
     "getBackup": Sample("/backup"),
     "startBackup": Sample("/backup"),
     "getDrain": Sample("/drain"),
@@ -127,8 +140,43 @@ def accounts(site: Site) -> None:
     assert site.ask("POST", "/accounts", json=body).json["created"] == 6
 
 
+@pytest.fixture(scope="module", autouse=True)
+def queues(site: Site) -> None:
+    """Queues with messages, and a redrive that does not end soon."""
+    for name in ("stored", "doomed", "purged", "slow", "work"):
+        settings = {"delivery_limit": 1, "dead_letter": "slow"} if name == "work" else {}
+        body = {"name": name, "settings": settings}
+        assert site.ask("POST", "/queues", json=body).status == 200
+    publisher = site.client("filler")
+    for topic in (
+        "$queue/jobs/a",
+        "$queue/jobs/b",
+        "$queue/purged",
+        "$queue/doomed",
+        "$queue/slow",
+    ):
+        site.run(publisher.publish(topic, b"\xff\x00", 1, expect=0))
+
+
 def test_each_route_has_a_sample() -> None:
     assert SAMPLES.keys() == {route.name for route in ROUTES}
+
+
+def start_endless(site: Site) -> None:
+    """Start a redrive that waits for its rate."""
+    consumer = site.client("once", receive_maximum=5, auto_ack=False)
+    site.run(consumer.subscribe("$queue/work", 1))
+    publisher = site.client("worker")
+    for _ in range(3):
+        site.run(publisher.publish("$queue/work", b"", 1, expect=0))
+    for _ in range(3):
+        site.run(consumer.message())
+    site.thread.call(consumer.drop)
+    site.run(consumer.wait_closed())
+    while site.ask("GET", "/queues/slow").json["messages"] < 4:
+        pass
+    body = {"queue": "work", "rate": 0.01}
+    assert site.ask("POST", "/queues/slow/redrive", json=body).json["state"] == "running"
 
 
 @pytest.mark.parametrize("route", CASES)
@@ -144,6 +192,8 @@ def test_each_route_answers_as_the_document_says(site: Site, route: Route) -> No
     if route.name == "revokeToken":
         made = site.ask("POST", "/tokens", json={"name": "doomed", "role": "viewer"})
         path = f"/tokens/{made.json['id']}"
+    if route.name == "stopRedrive":
+        start_endless(site)
     answer = site.ask(route.method, path, route.role.label, params=sample.query, json=sample.body)
     assert answer.status == 200, answer.text
     operation = DOCUMENT["paths"][route.path][route.method.lower()]
