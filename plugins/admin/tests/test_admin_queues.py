@@ -14,9 +14,7 @@ Cli = Callable[..., Any]
 
 
 @pytest.fixture
-def cli(
-    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
+def cli(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Return a function that runs ``hookmq queues`` and returns what it prints."""
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
@@ -24,7 +22,8 @@ def cli(
 
     def run(*arguments: str, code: int = 0) -> str:
         assert run_command(["queues", *arguments]) == code
-        return capsys.readouterr().out
+        out: str = capsys.readouterr().out
+        return out
 
     return run
 

@@ -1,5 +1,6 @@
 """Test streams in a broker: cursors, replay, positions, retention, compaction and restarts."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ def stream(**settings: Any) -> tuple[dict[str, Any], ...]:
     return ({"name": "log", "type": "stream", **settings},)
 
 
-def queues_of(harness: Harness) -> dict[str, Queue]:
+def queues_of(harness: Harness) -> Mapping[str, Queue]:
     instance = harness.hooks.instance("queues")
     assert instance is not None
     assert isinstance(instance.plugin, QueuesPlugin)
