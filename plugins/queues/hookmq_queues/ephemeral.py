@@ -86,7 +86,8 @@ class EphemeralQueue(Queue):
 
     def consumers_changed(self, group: str) -> None:
         """Begin or end the time after which a group without consumers expires."""
-        if self.dispatchers[group].consumers:
+        dispatcher = self.dispatchers.get(group)
+        if dispatcher is None or dispatcher.consumers:
             self._expired.discard(group)
             timer = self._timers.pop(group, None)
             if timer is not None:
@@ -98,6 +99,8 @@ class EphemeralQueue(Queue):
 
     def _expire(self, group: str) -> None:
         del self._timers[group]
+        if group not in self.dispatchers:
+            return
         self._expired.add(group)
         dropped = self._drop(group)
         self._broker.log(
@@ -114,12 +117,13 @@ class EphemeralQueue(Queue):
         return dropped
 
     def _is_dropped(self, message: Message) -> bool:
-        if len(self._expired) == len(self.dispatchers) > 0:
+        if self._expired and self._expired >= self.dispatchers.keys():
             self.count("dropped_unused")
             return True
         return super()._is_dropped(message)
 
     def _committed(self) -> None:
+        self._expired &= self.dispatchers.keys()
         for name in self._expired:
             self._drop(name)
         super()._committed()

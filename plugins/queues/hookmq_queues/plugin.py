@@ -36,13 +36,13 @@ from hookmq_queues.dispatch import Dispatcher, state_key
 from hookmq_queues.filters import MAX_FILTERS, is_narrow
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
-from hookmq_queues.queue import Queue
+from hookmq_queues.queue import Queue, SeekError
 from hookmq_queues.queue_types import make_queue
 from hookmq_queues.registry import Registry
 from hookmq_queues.settlement import VERBS
 from hookmq_queues.settler import Settler
 from hookmq_queues.storage import MessageLog
-from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, queue_of, rest_of
+from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, START, queue_of, rest_of
 
 T = TypeVar("T")
 Published = Message | Deny | Handled | None
@@ -290,7 +290,7 @@ class QueuesPlugin(Plugin):
 
     def _checked_subscription(
         self, client: ClientInfo, subscription: Subscription
-    ) -> Subscription | Deny | None:
+    ) -> Subscription | Deny | None | Awaitable[Subscription | Deny | None]:
         filter = subscription.topic_filter
         name = queue_of(filter)
         queue = self.queues.get(name)
@@ -315,6 +315,35 @@ class QueuesPlugin(Plugin):
                 "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
             )
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+        starts = [value for key, value in subscription.user_property if key == START]
+        if starts:
+            return self._started(client, subscription, queue, share, starts)
+        return self._joined(client, subscription, queue, share)
+
+    async def _started(
+        self,
+        client: ClientInfo,
+        subscription: Subscription,
+        queue: Queue,
+        share: str | None,
+        starts: list[str],
+    ) -> Subscription | Deny | None:
+        """Make the group of a subscription, if it does not exist, where the subscription says."""
+        code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        if len(starts) > 1:
+            return Deny(
+                code, f"the subscription has {len(starts)} user properties start: expected one"
+            )
+        try:
+            await queue.start_group(share or queue.config.first_group, starts[0])
+        except SeekError as error:
+            return Deny(code, f"start: {error}")
+        return self._joined(client, subscription, queue, share)
+
+    def _joined(
+        self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str | None
+    ) -> Subscription | Deny | None:
+        name = queue.config.name
         group = share or queue.config.first_group
         dispatcher = queue.group_use.use(group)
         if dispatcher is None or not dispatcher.claim((client.client_id, subscription.filter)):

@@ -156,6 +156,13 @@ class Queue:
         self._enforce()
         self._look()
 
+    async def start_group(self, group: str, position: str) -> None:
+        """Make a group that starts at `position`, unless the group exists or cannot be made. Raises SeekError as `seek`
+        does."""
+        raise SeekError(
+            f"the queue {self.config.name} is not a stream, so its groups have no start"
+        )
+
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""
         self.results[result] += number

@@ -30,6 +30,8 @@ class StreamQueue(Queue):
         self._aged = 0
         self._missed: dict[str, MissedMessages] = {}
         self._timer: Timer | None = None
+        self._starts: dict[str, int] = {}
+        """The offsets at which groups start that are being made."""
         self._compacting = False
         self._looked = -1
         """The beginning of the last segment when `_compact` was called last."""
@@ -51,6 +53,8 @@ class StreamQueue(Queue):
         self._compact()
 
     def _first_offset(self, group: str) -> int:
+        if group in self._starts:
+            return max(self._starts[group], self.log.earliest)
         settings = self.config.settings_of(group)
         position = parse_position(settings.start or self.config.start)
         try:
@@ -195,6 +199,21 @@ class StreamQueue(Queue):
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None:
             raise SeekError(f"the queue {self.config.name} has no group {group!r}")
+        offset = await self._located(position)
+        offset = max(offset, self.log.earliest)  # retention may have gone on meanwhile
+        await dispatcher.seek(offset)
+        return offset
+
+    async def start_group(self, group: str, position: str) -> None:
+        """Make a group that starts at a position; see `Queue.start_group`."""
+        offset = await self._located(position)
+        if group not in self.dispatchers:
+            self._starts[group] = offset
+            self.group_use.use(group)
+            del self._starts[group]
+
+    async def _located(self, position: str) -> int:
+        """Return the offset at a position. Raises SeekError."""
         try:
             parsed = parse_position(position)
         except ValueError as error:
@@ -207,15 +226,12 @@ class StreamQueue(Queue):
             else:
                 promise.set_exception(error)
 
-        self._broker.runtime.run_blocking(
-            partial(self._resolve, parsed, self._broker.time()), resolved
-        )
+        call = partial(self._resolve, parsed, self._broker.time())
+        self._broker.runtime.run_blocking(call, resolved)
         try:
             offset: int = await promise
         except (StoreError, OSError, ValueError) as error:
             raise SeekError(f"the queue {self.config.name} cannot be read: {error}") from error
-        offset = max(offset, self.log.earliest)  # retention may have gone on meanwhile
-        await dispatcher.seek(offset)
         return offset
 
     def _resolve(self, position: Position, now: float) -> int:

@@ -4,6 +4,7 @@ from typing import Final
 
 PREFIX: Final = "$queue/"
 CONSUMER_GROUP: Final = "consumer-group"
+START: Final = "start"
 """The user property of SUBSCRIBE that names a group."""
 
 

@@ -176,3 +176,20 @@ def test_dead_letters_leave_an_ephemeral_queue_in_one_commit(make: Any) -> None:
     make.crash(harness)
     harness = make(queues=queues)
     assert payloads(consumer(harness, "$queue/dead")) == [b"x"]
+
+
+def test_a_group_that_a_client_made_is_deleted(make: Any) -> None:
+    harness = make(queues=live(groups_on_first_use=True, group_expiry="60s", expires_after="10s"))
+    publisher, reader = harness.connect("p"), consumer(harness)
+    mine = consumer(harness, "$share/mine/$queue/live", "mine")
+    publisher.publish(TOPIC, b"0", 1, expect=0)
+    assert (payloads(reader), payloads(mine)) == ([b"0"], [b"0"])
+    mine.drop()
+    harness.advance(200)
+    assert list(queue_of(harness).dispatchers) == ["default"]
+    publisher.publish(TOPIC, b"1", 1, expect=0)
+    assert payloads(reader) == [b"1"]
+    assert len(queue_of(harness).log._cache) == 0
+    again = consumer(harness, "$share/mine/$queue/live", "again")
+    publisher.publish(TOPIC, b"2", 1, expect=0)
+    assert payloads(again) == [b"2"]

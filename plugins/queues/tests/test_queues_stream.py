@@ -226,6 +226,60 @@ def test_where_a_new_group_starts(make: Any) -> None:
     assert payloads(consumer(harness, "$share/a/$queue/log", "a")) == numbers(0, 7)
 
 
+def subscribe_at(harness: Harness, client: str, start: str, group: str = "mine") -> MemoryClient:
+    made = harness.connect(client)
+    properties = (("consumer-group", group), ("start", start))
+    codes = made.subscribe(TOPIC, 1, user_property=properties).codes
+    assert codes == (1,), codes
+    return made
+
+
+@pytest.mark.parametrize(
+    ("start", "first"), [("first", 0), ("last", 4), ("next", 5), ("3", 3), ("@{}", 2)]
+)
+def test_a_subscription_makes_a_group_at_a_position(make: Any, start: str, first: int) -> None:
+    settings = stream(groups_on_first_use=True)
+    harness = make(queues=settings)
+    for number in range(5):
+        publish(harness, b"%d" % number)
+        if number == 1:
+            start = start.format(harness.clock.time() + 1)
+        harness.advance(10)
+    reader = subscribe_at(harness, "c", start)
+    assert payloads(reader) == numbers(first, 5)
+    reader.drop()
+    again = subscribe_at(harness, "d", "first")  # the group exists, so it stays where it is
+    publish(harness, b"5", client="q")
+    assert payloads(again) == [b"5"]
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        (("6",), "start: offset 6 is beyond the end of log: the next message gets 5"),
+        (("@9999999999",), "start: the position is a time in the future"),
+        (("soon",), "start: 'soon' is not a position"),
+        (("1", "2"), "2 user properties start: expected one"),
+    ],
+)
+def test_a_subscription_with_a_bad_start(make: Any, start: tuple[str, ...], why: str) -> None:
+    harness = make(queues=stream(groups_on_first_use=True))
+    publish(harness, *numbers(0, 5))
+    client = harness.connect("c")
+    properties = (("consumer-group", "mine"), *(("start", one) for one in start))
+    answer = client.subscribe(TOPIC, 1, user_property=properties)
+    assert answer.codes == (0x83,)
+    assert why in (answer.properties.reason_string or "")
+    assert list(stream_of(harness).dispatchers) == ["default"]
+
+
+def test_a_classic_queue_takes_no_start(make: Any) -> None:
+    harness = make()
+    answer = harness.connect("c").subscribe("$queue/jobs", 1, user_property=(("start", "first"),))
+    assert answer.codes == (0x83,)
+    assert "the queue jobs is not a stream" in (answer.properties.reason_string or "")
+
+
 def test_a_start_that_does_not_exist(make: Any) -> None:
     harness = make(queues=stream(start="7"))
     (logged,) = harness.logged("queue.start_unavailable")
