@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from hookmq_queues_client.client import Client
 from hookmq_queues_client.errors import QueueClientError
@@ -29,106 +29,71 @@ examples:
 """
 
 
-class UsageError(Exception):
-    """Raised for a wrong option."""
+_WORK: Final = (
+    ("--group", "NAME", str, None, "group of the queue (default: its first)"),
+    ("--concurrency", "N", int, 1, "messages at a time (default: 1)"),
+    ("--prefetch", "N", int, None, "messages that the worker may have (default: --concurrency)"),
+    ("--timeout", "SECONDS", float, None, "time for one message; needs async def"),
+    ("--retries", "N", int, None, "reject a message after this many further deliveries"),
+    ("--backoff", "SECONDS", float, BACKOFF.initial, "delay after the first failure, then doubled (default: 1)"),
+    ("--grace", "SECONDS", float, 30.0, "time to finish after SIGTERM (default: 30)"),
+)  # fmt: skip
+_CONNECTION: Final = (
+    ("--url", "URL", str, "mqtt://127.0.0.1:1883", "mqtt://HOST[:PORT] or mqtts (default: mqtt://127.0.0.1:1883)"),
+    ("--id", "ID", str, None, "client id; consumers add -1 (default: random)"),
+    ("--username", "USERNAME", str, None, "user name"),
+    ("--password-file", "FILE", Path, None, "read the password from the first line of FILE"),
+    ("--cafile", "FILE", Path, None, "CA certificates to trust, PEM"),
+    ("--cert", "FILE", Path, None, "client certificate, PEM"),
+    ("--key", "FILE", Path, None, "private key of the client certificate, PEM"),
+)  # fmt: skip
+_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the options."""
     made = argparse.ArgumentParser(
-        "hookmq-worker",
-        description="Call a Python function with each message of a queue.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        "hookmq-worker", description="Call a Python function with each message of a queue.",
+        epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     add = made.add_argument
     add("handler", metavar="MODULE:FUNCTION", help="async def, or a function that runs in a thread")
     add("--queue", required=True, metavar="NAME", help="queue to take messages from")
-    add("--group", metavar="NAME", help="group of the queue (default: its first)")
-    add("--concurrency", type=int, default=1, metavar="N", help="messages at a time (default: 1)")
-    add(
-        "--prefetch",
-        type=int,
-        metavar="N",
-        help="messages that the worker may have (default: --concurrency)",
-    )
-    add("--timeout", type=float, metavar="SECONDS", help="time for one message; needs async def")
-    add(
-        "--retries",
-        type=int,
-        metavar="N",
-        help="reject a message after this many further deliveries",
-    )
-    add(
-        "--backoff",
-        type=float,
-        default=BACKOFF.initial,
-        metavar="SECONDS",
-        help="delay after the first failure, which doubles with each (default: %(default)g)",
-    )
-    add(
-        "--grace",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="time to finish after SIGTERM (default: 30)",
-    )
-    connection = made.add_argument_group("connection").add_argument
-    connection(
-        "--url",
-        default="mqtt://127.0.0.1:1883",
-        help="mqtt://HOST[:PORT] or mqtts (default: %(default)s)",
-    )
-    connection("-i", "--id", metavar="ID", help="client id; consumers add -1 (default: random)")
-    connection("-u", "--username", help="user name")
-    connection(
-        "--password-file",
-        type=Path,
-        metavar="FILE",
-        help="read the password from the first line of FILE",
-    )
-    connection("--cafile", type=Path, metavar="FILE", help="CA certificates to trust, PEM")
-    connection("--cert", type=Path, metavar="FILE", help="client certificate, PEM")
-    connection(
-        "--key", type=Path, metavar="FILE", help="private key of the client certificate, PEM"
-    )
-    made.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="(default: info)",
-    )
+    add("--log-level", choices=_LEVELS, default="info", help="(default: info)")
+    for group, options in ((made, _WORK), (made.add_argument_group("connection"), _CONNECTION)):
+        for name, metavar, kind, default, text in options:
+            group.add_argument(name, metavar=metavar, type=kind, default=default, help=text)
     return made
 
 
 def load_handler(name: str) -> Handler:
-    """Return the function that ``MODULE:FUNCTION`` names. Raises UsageError if there is none."""
+    """Return the function that ``MODULE:FUNCTION`` names. Raises ValueError if there is none."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
-        raise UsageError(f"{name!r} is not of the form MODULE:FUNCTION, such as tasks:resize")
+        raise ValueError(f"{name!r} is not of the form MODULE:FUNCTION, such as tasks:resize")
     sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
-        raise UsageError(
+        raise ValueError(
             f"there is no module {module_name!r} in {os.getcwd()} or on Python's path"
         ) from None
     for part in path.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise UsageError(f"the module {module_name!r} has no {path!r}") from None
+            raise ValueError(f"the module {module_name!r} has no {path!r}") from None
     if not callable(found):
-        raise UsageError(f"{name} is not a function: {type(found).__name__}")
+        raise ValueError(f"{name} is not a function: {type(found).__name__}")
     return cast(Handler, found)
 
 
 def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """Return the TLS context that the options ask for. Raises UsageError if a file cannot be used."""
+    """Return the TLS context that the options ask for. Raises ValueError if a file cannot be used."""
     if options.key is not None and options.cert is None:
-        raise UsageError("--key needs --cert")
+        raise ValueError("--key needs --cert")
     if options.cafile is None and options.cert is None:
         return None
     path = options.cafile
@@ -138,60 +103,44 @@ def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
             path = options.cert
             context.load_cert_chain(options.cert, options.key)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     return context
 
 
 def password(path: Path | None) -> str | None:
-    """Return the first line of a file. Raises UsageError if it cannot be read."""
+    """Return the first line of a file. Raises ValueError if it cannot be read."""
     if path is None:
         return None
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     if not lines:
-        raise UsageError(f"{path} is empty: its first line must be the password")
+        raise ValueError(f"{path} is empty: its first line must be the password")
     return lines[0]
 
 
-async def work(options: argparse.Namespace) -> int:
+def make_worker(options: argparse.Namespace) -> tuple[Client, Worker]:
+    """Return the client and the worker that the options describe. Raises ValueError for a wrong option."""
+    client = Client(
+        options.url, username=options.username, password=password(options.password_file),
+        tls=tls_context(options), client_id=options.id,
+    )  # fmt: skip
+    return client, Worker(
+        client.queue(options.queue), load_handler(options.handler), group=options.group,
+        concurrency=options.concurrency, prefetch=options.prefetch, timeout=options.timeout,
+        retries=options.retries, backoff=replace(BACKOFF, initial=options.backoff), grace=options.grace,
+    )  # fmt: skip
+
+
+async def work(client: Client, worker: Worker) -> int:
     """Run the worker until a signal. Return the number of handlers that did not finish."""
-    try:
-        client = Client(
-            options.url,
-            username=options.username,
-            password=password(options.password_file),
-            tls=tls_context(options),
-            client_id=options.id,
-        )
-        worker = Worker(
-            client.queue(options.queue),
-            load_handler(options.handler),
-            group=options.group,
-            concurrency=options.concurrency,
-            prefetch=options.prefetch,
-            timeout=options.timeout,
-            retries=options.retries,
-            backoff=replace(BACKOFF, initial=options.backoff),
-            grace=options.grace,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(worker.run())
-    signals = 0
-
-    def stop() -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
-            worker.stop()
-        else:
-            running.cancel()
-
+    then = iter((worker.stop,))
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        # The first signal stops the worker, and each further one ends it.
+        loop.add_signal_handler(number, lambda: next(then, running.cancel)())
     async with client:
         return await running
 
@@ -201,16 +150,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finish.
     """
     options = parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=options.log_level.upper(), format=form, stream=sys.stderr)
     try:
-        unfinished = asyncio.run(work(options))
-    except UsageError as error:
+        client, worker = make_worker(options)
+    except ValueError as error:
         print(f"hookmq-worker: {error}", file=sys.stderr)
         return 2
+    try:
+        unfinished = asyncio.run(work(client, worker))
     except (QueueClientError, OSError) as error:
         print(f"hookmq-worker: {error}", file=sys.stderr)
         return 1

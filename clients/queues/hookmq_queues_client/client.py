@@ -110,7 +110,7 @@ class Client:
                     await connection.open()
                     self._connection = connection
                     return connection
-                except (QueueClientError, OSError) as error:
+                except Exception as error:
                     if is_lasting(error):
                         raise
                     failure[:] = [str(error) or repr(error)]

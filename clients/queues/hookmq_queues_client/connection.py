@@ -24,6 +24,8 @@ from hookmq_queues_client.options import Options
 UserProperties = Sequence[tuple[str, str]]
 MAX_PENDING: Final = 1000
 """Maximum number of publishes of one connection that wait for PUBACK."""
+_HEADER: Final = 65_536
+"""Size in bytes above which the topic and the properties of a message are measured exactly."""
 _CHECK: Final = 1.0
 """Seconds between two checks of the keep alive."""
 
@@ -48,15 +50,14 @@ class Connection:
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[tuple[int, str]]] = {}
         self._room = asyncio.Semaphore(MAX_PENDING)
+        self._largest = 0xFFFFFFFF
+        """Maximum size of a packet, which the broker tells."""
         self._check: asyncio.TimerHandle | None = None
         self._writing = False
         client = self._client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id,
-            protocol=MQTTProtocolVersion.MQTTv5,
-            reconnect_on_failure=False,
-            manual_ack=True,
-        )
+            CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False, manual_ack=True,
+        )  # fmt: skip
         client.max_inflight_messages_set(0)  # `_room` limits them
         client.connect_timeout = options.timeout
         if options.username is not None:
@@ -83,15 +84,10 @@ class Connection:
         properties = _properties(PacketTypes.CONNECT)
         properties.ReceiveMaximum = self._receive_maximum
         connecting = self._loop.run_in_executor(
-            None,
-            lambda: client.connect(
-                options.host,
-                options.port,
-                options.keepalive,
-                clean_start=True,
-                properties=properties,
+            None, lambda: client.connect(
+                options.host, options.port, options.keepalive, clean_start=True, properties=properties
             ),
-        )
+        )  # fmt: skip
         try:
             await asyncio.shield(connecting)
         except asyncio.CancelledError:
@@ -111,12 +107,19 @@ class Connection:
     async def publish(self, topic: str, payload: bytes, properties: Properties) -> None:
         """Publish at QoS 1, and return after PUBACK. Raises Refused or ConnectionLost."""
         await self._room.acquire()
+        request = f"accept a message to {topic}"
+        size = len(payload) + _HEADER
+        if size > self._largest:
+            packed: bytes = properties.pack()  # type: ignore[no-untyped-call]
+            size = 9 + len(topic.encode()) + len(packed) + len(payload)
+        if size > self._largest:
+            self._room.release()
+            reason = f"the message has {size} bytes, and the largest packet {self._largest}"
+            raise refused(request, 0x95, reason)
         if not self.is_open:
-            raise ConnectionLost(f"the connection to {self._options.address} has ended")
+            raise self._lost("it is closed")
         info = self._client.publish(topic, payload, 1, properties=properties)
-        code, reason = await self._answer(info.rc, info.mid)
-        if code >= 0x80:
-            raise refused(f"accept a message to {topic}", code, reason)
+        await self._answer(request, info.rc, info.mid)
 
     async def settle(self, topic: str, user_properties: UserProperties) -> None:
         """Publish a settlement. Raises Refused or ConnectionLost."""
@@ -128,16 +131,12 @@ class Connection:
         if user_properties:
             properties.UserProperty = list(user_properties)
         rc, mid = self._client.subscribe([(filter, SubscribeOptions(1))], properties=properties)
-        code, reason = await self._answer(rc, mid)
-        if code >= 0x80:
-            raise refused(f"subscribe to {filter}", code, reason)
+        await self._answer(f"subscribe to {filter}", rc, mid)
 
     async def unsubscribe(self, filter: str) -> None:
         """Unsubscribe. Raises Refused or ConnectionLost."""
         rc, mid = self._client.unsubscribe(filter)
-        code, reason = await self._answer(rc, mid)
-        if code >= 0x80:
-            raise refused(f"unsubscribe from {filter}", code, reason)
+        await self._answer(f"unsubscribe from {filter}", rc, mid)
 
     def ack(self, packet_id: int) -> bool:
         """Send PUBACK. Return False if the connection has ended."""
@@ -153,12 +152,18 @@ class Connection:
 
     # answers ---------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, rc: int, mid: int | None) -> tuple[int, str]:
+    async def _answer(self, request: str, rc: int, mid: int | None) -> None:
+        """Wait for the acknowledgement of a packet. Raises Refused or ConnectionLost."""
         if rc != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
-            raise ConnectionLost(f"the connection to {self._options.address} has ended")
+            raise self._lost(paho.error_string(MQTTErrorCode(rc)))
         answer: asyncio.Future[tuple[int, str]] = self._loop.create_future()
         self._answers[mid] = answer
-        return await answer
+        code, reason = await answer
+        if code >= 0x80:
+            raise refused(request, code, reason)
+
+    def _lost(self, why: str) -> ConnectionLost:
+        return ConnectionLost(f"the connection to {self._options.address} ended: {why}")
 
     def _on_publish(self, _c: Any, _u: Any, mid: int, code: ReasonCode, properties: Any) -> None:
         self._room.release()
@@ -177,8 +182,12 @@ class Connection:
                 "accept the client", code.value, _reason(properties) or str(code)
             )
             self._connected.set_exception(error)
-        else:
-            self._connected.set_result(None)
+            return
+        self._room = asyncio.Semaphore(
+            min(MAX_PENDING, getattr(properties, "ReceiveMaximum", 65535))
+        )
+        self._largest = getattr(properties, "MaximumPacketSize", self._largest)
+        self._connected.set_result(None)
 
     def _on_disconnect(self, _c: Any, _u: Any, _f: Any, code: ReasonCode, properties: Any) -> None:
         self._end(_reason(properties) or str(code))
@@ -187,16 +196,14 @@ class Connection:
         if self.ended.done():
             return
         self.ended.set_result(why)
-        text = f"the connection to {self._options.address} ended: {why}"
         waiting: list[asyncio.Future[Any]] = [self._connected, *self._answers.values()]
         self._answers.clear()
         for future in waiting:
             if not future.done():
-                future.set_exception(ConnectionLost(text))
+                future.set_exception(self._lost(why))
                 future.exception()  # nobody may wait for it
-        for _ in range(
-            MAX_PENDING
-        ):  # let those go that wait for room; they find the connection closed
+        # Let those go that wait for room. They find the connection closed.
+        for _ in range(MAX_PENDING):
             self._room.release()
 
     # the socket ------------------------------------------------------------------------------------------------------
@@ -205,7 +212,7 @@ class Connection:
         client = self._client
         sock = client.socket()
         if sock is None:
-            raise ConnectionLost(f"the connection to {self._options.address} has ended")
+            raise self._lost("it is closed")
         raw = sock.fileno()
         client.on_socket_register_write = self._write_soon
         client.on_socket_close = lambda *_: self._detach(raw)
@@ -251,9 +258,8 @@ class Connection:
     def _drop(self, why: str = "closed") -> None:
         """Close the socket without DISCONNECT."""
         sock = self._client.socket()
-        self._client.on_socket_close = (
-            None  # paho would call it again, when the number means another socket
-        )
+        # paho would call it again, when the number may mean another socket.
+        self._client.on_socket_close = None
         if sock is not None and sock.fileno() >= 0:
             self._detach(sock.fileno())
             sock.close()

@@ -24,7 +24,8 @@ def is_lasting(error: BaseException) -> bool:
     """Return whether a connection or subscription failed in a way that another attempt does not change."""
     if isinstance(error, Refused):
         return error.code in LASTING
-    return isinstance(error, ssl.SSLCertVerificationError)
+    passing = isinstance(error, (QueueClientError, OSError))
+    return not passing or isinstance(error, ssl.SSLCertVerificationError)
 
 
 class Consumer:
@@ -126,7 +127,7 @@ class Consumer:
             try:
                 why = await self._consume()
                 failures = 0
-            except (QueueClientError, OSError) as error:
+            except Exception as error:
                 if is_lasting(error):
                     self._error = error
                     self._arrived.put_nowait(None)

@@ -23,9 +23,11 @@ class Reject(Exception):
 
 
 class Retry(Exception):
-    """Raise this in a handler if a message should be delivered again after `delay` seconds."""
+    """Raise this in a handler if a message should be delivered again after `delay` seconds, at least 0."""
 
     def __init__(self, delay: float, reason: str = "") -> None:
+        if delay < 0:
+            raise ValueError(f"delay must be at least 0 seconds, not {delay}")
         self.delay = delay
         super().__init__(reason or f"again in {delay:g} s")
 
