@@ -349,7 +349,7 @@ class QueuesPlugin(Plugin):
         if dispatcher is None or not dispatcher.claim((client.client_id, subscription.filter)):
             why = f"the group {group} of the queue {name} has a consumer and takes no other"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
-        if not dispatcher.takes_filter(filter):
+        if not dispatcher.takes_filter(subscription.topic_filter):
             why = f"the consumers of the group {group} have {MAX_FILTERS} different filters, which is the maximum"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
         # The session keeps the share name, so the group survives a restart.
