@@ -128,11 +128,11 @@ class Stream:
     def _say_fill(self, word: str, share: float) -> None:
         fields = {"share": round(share, 2), "bytes": self.size, "max_bytes": self.config.max_bytes}
         if word == "filling":
-            self.report("warning", "spark_sink.stream_filling", **fields)
+            self.tell("warning", "spark_sink.stream_filling", **fields)
         elif word == "full":
-            self.report("warning", "spark_sink.stream_full", **fields)
+            self.tell("warning", "spark_sink.stream_full", **fields)
         else:
-            self.report("info", "spark_sink.stream_has_room", **fields)
+            self.tell("info", "spark_sink.stream_has_room", **fields)
 
     @property
     def refusing(self) -> bool:
@@ -271,14 +271,14 @@ class Stream:
                 self.latest[place] = end
             moved = True
         if moved:
-            self.tell()
+            self.write_state()
 
     @property
     def opened(self) -> bool:
         """Return whether the stream is open."""
         return self._state is not None
 
-    def tell(self) -> None:
+    def write_state(self) -> None:
         """Write how far readers may read."""
         if self._state is None:
             return
@@ -288,10 +288,10 @@ class Stream:
         except OSError as error:
             # Readers see fewer messages than they could, but nothing is lost.
             if not self._state_failed:
-                self.report("error", "spark_sink.state_not_written", reason=str(error.strerror))
+                self.tell("error", "spark_sink.state_not_written", reason=str(error.strerror))
             self._state_failed = True
 
-    def tell_operation(self) -> None:
+    def write_operation(self) -> None:
         """Write the counters for commands, if they have changed."""
         told = files.Operation(
             self.counts.refused, self.counts.dropped, self.refusing, self.upkeep.held
@@ -301,7 +301,7 @@ class Stream:
             try:
                 files.write_operation(self.folder, told)
             except OSError as error:
-                self.report("error", "spark_sink.state_not_written", reason=str(error.strerror))
+                self.tell("error", "spark_sink.state_not_written", reason=str(error.strerror))
 
     def recover(self, last: CommitId) -> None:
         """Open the folder, creating it if necessary, and drop records that the store did not commit. This call blocks.
@@ -353,9 +353,9 @@ class Stream:
         self.space.settle()
         files.write_declared(self.folder, self.config.consumers)
         self.upkeep.open()
-        self.tell()
+        self.write_state()
         if dropped:
-            self.report("info", "spark_sink.uncommitted_dropped", records=dropped)
+            self.tell("info", "spark_sink.uncommitted_dropped", records=dropped)
 
     def consumers(self) -> list[ConsumerState]:
         """Return the declared consumers and those that have committed, declared ones first.
@@ -375,7 +375,7 @@ class Stream:
         """Return the approximate time of the oldest message in epoch seconds, or None if the stream is empty."""
         return next((one.oldest / 1e6 for one in self.summaries if one.blocks), None)
 
-    def report(self, level: str, event: str, **fields: object) -> None:
+    def tell(self, level: str, event: str, **fields: object) -> None:
         """Log an event of this stream."""
         self._runtime.log(level, event, plugin=self._plugin, stream=self.config.name, **fields)
 

@@ -50,13 +50,13 @@ class KeptStream(Protocol):
     def look_at_fill(self) -> None:
         """Log when the stream is nearly full, full, or has room again."""
 
-    def tell(self) -> None:
+    def write_state(self) -> None:
         """Write how far readers may read."""
 
-    def tell_operation(self) -> None:
+    def write_operation(self) -> None:
         """Write the counters for commands, if they have changed."""
 
-    def report(self, level: str, event: str, **fields: object) -> None:
+    def tell(self, level: str, event: str, **fields: object) -> None:
         """Log an event of this stream."""
 
 
@@ -84,7 +84,7 @@ class StreamUpkeep:
         self._after: list[Callable[[], None]] = []
         """Called when retention has ended."""
         self._quiet: list[Callable[[], None]] = []
-        self._watch = ConsumerWatch(stream.config.consumers, stream.report)
+        self._watch = ConsumerWatch(stream.config.consumers, stream.tell)
 
     def open(self) -> None:
         """Note that the stream is open."""
@@ -123,7 +123,7 @@ class StreamUpkeep:
             if isinstance(result, Upkeep):
                 self._kept(result)
             if error is not None and not stream.closed:
-                stream.report("error", "spark_sink.upkeep_failed", reason=str(error))
+                stream.tell("error", "spark_sink.upkeep_failed", reason=str(error))
             after, self._after = self._after, []
             for call in after:
                 call()
@@ -176,13 +176,13 @@ class StreamUpkeep:
                     one.blocks, one.packed, one.size = result
                     stream.counts.merged += 1
                     stream.generation += 1
-                    stream.tell()
+                    stream.write_state()
                 else:
                     self._too_small.add(one.base)
             stream.space.stored = stream.log.size
             stream.space.settle()
             if error is not None and not stream.closed:
-                stream.report("error", "spark_sink.upkeep_failed", reason=str(error))
+                stream.tell("error", "spark_sink.upkeep_failed", reason=str(error))
             elif error is None:
                 self._merge_next()
             self._say_quiet()
@@ -200,22 +200,22 @@ class StreamUpkeep:
     def _kept(self, result: Upkeep) -> None:
         stream = self._stream
         for one in result.problems:
-            stream.report("error", "spark_sink.upkeep_failed", reason=one)
+            stream.tell("error", "spark_sink.upkeep_failed", reason=one)
         seconds = self._runtime.now() - self._opened
         self._watch.look(result.consumers, stream.latest != stream.earliest, seconds)
         if result.held != self.held:
             self.held = result.held
             if result.held:
-                stream.report(
+                stream.tell(
                     "warning", "spark_sink.retention_held", consumers=sorted(result.holders)
                 )
-        stream.tell_operation()
+        stream.write_operation()
         if result.low_disk != self.low_disk:
             self.low_disk = result.low_disk
             if result.low_disk:
-                stream.report("warning", "spark_sink.disk_low", free=result.free, refused=True)
+                stream.tell("warning", "spark_sink.disk_low", free=result.free, refused=True)
             else:
-                stream.report("info", "spark_sink.disk_has_room", free=result.free)
+                stream.tell("info", "spark_sink.disk_has_room", free=result.free)
         if result.removed:
             gone = {id(one) for one in result.removed}
             stream.summaries = [one for one in stream.summaries if id(one) not in gone]
@@ -224,9 +224,9 @@ class StreamUpkeep:
             stream.counts.removed += sum(one.end - one.base for one in result.removed)
             stream.counts.dropped += result.dropped
             if result.dropped:
-                stream.report("warning", "spark_sink.unread_dropped", records=result.dropped)
+                stream.tell("warning", "spark_sink.unread_dropped", records=result.dropped)
             stream.generation += 1
-            stream.tell()
+            stream.write_state()
         self._too_small &= {one.base for one in stream.summaries}
         stream.space.stored = stream.log.size
         stream.space.settle()
