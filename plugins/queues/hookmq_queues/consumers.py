@@ -12,6 +12,8 @@ from typing import Final, Literal
 Mode = Literal["shared", "exclusive", "single_active"]
 """Which consumers get messages: all of them, or only the one that came first."""
 MAX_WEIGHT: Final = 100
+_AT_ONCE: Final = 16
+"""Maximum number of messages for which one of several consumers is chosen at once."""
 
 _Entry = tuple[float, float, int, "Consumer"]
 """(messages held relative to the weight, turn, number of the last change of the turn, consumer)"""
@@ -123,11 +125,11 @@ class Consumers:
         return None
 
     def share(self, consumer: Consumer, number: int) -> int:
-        """Return how many of the next `number` messages the chosen consumer gets at once: one if few messages wait, or
-        if it is not the only one that can take some; otherwise so many that others still get theirs.
+        """Return how many messages the chosen consumer gets at once, if `number` messages wait: one if there are few,
+        otherwise so many that all consumers still get about the same number.
         """
         others = len(self.by_key) if self.mode == "shared" else 1
-        fair = number if others == 1 else max(1, number // (4 * others))
+        fair = number if others == 1 else min(_AT_ONCE, max(1, number // (2 * others)))
         return min(fair, consumer.most - consumer.held)
 
     def free(self) -> list[Consumer]:
@@ -159,7 +161,9 @@ class Consumers:
     def freed(self, consumer: Consumer) -> None:
         """Note that a consumer has one message less, and can be sent to. The next choice considers it."""
         consumer.held -= 1
-        self.received(consumer)
+        if not consumer.freed:
+            consumer.freed = True
+            self._freed.append(consumer)
 
     def received(self, consumer: Consumer) -> None:
         """Note that a consumer can be sent to, because it has acknowledged a message. The next choice considers it."""

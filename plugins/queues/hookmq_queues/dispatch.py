@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from math import inf
 from typing import Any, Final, Protocol
 
+from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import (
     BrokerHandle,
     DeliveryEnd,
@@ -32,6 +33,7 @@ from hookmq_queues.outgoing import UserProperties, is_for, outgoing
 from hookmq_queues.settlement import SettlementError
 from hookmq_queues.stalls import Stalls
 from hookmq_queues.storage import MessageLog
+from hookmq_queues.topics import PREFIX
 
 RESERVE: Final = 1000
 """How many messages may be sent before the state is stored again."""
@@ -80,6 +82,9 @@ class Owner(Protocol):
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message."""
+
+    def all_settled(self, offsets: list[int]) -> None:
+        """Note that a group has settled messages."""
 
     def consumers_changed(self, group: str) -> None:
         """Take note that a group has got or lost a consumer."""
@@ -300,7 +305,8 @@ class Dispatcher:
         consumer = self.consumers.choose()
         if consumer is None:
             return 0
-        end = first + min(self.consumers.share(consumer, limit), self._room(first))
+        room = self._room(first)
+        end = first + min(limit, room, self.consumers.share(consumer, room))
         count = 0
         if end > first:
             run = runs.get(consumer.key)
@@ -329,7 +335,7 @@ class Dispatcher:
         their number.
         """
         log, own, encode = self._log, self._owner.origin, self._added.encode
-        queue, topic_filter = self.queue, consumer.topic_filter
+        queue, topic_filter, topic = self.queue, consumer.topic_filter, PREFIX + self.queue
         expire = self._config.message_ttl > 0
         added = b""
         token = self.group.token - first + 1
@@ -343,8 +349,9 @@ class Dispatcher:
                 return offset - first
             if consumer.with_properties:
                 added = encode(offset, 1, message.topic)
-            made = outgoing(message, queue, topic_filter)
-            run.append((made, added, (self, consumer, offset, token + offset)))
+            if message.properties is not EMPTY or message.topic != topic:
+                message = outgoing(message, queue, topic_filter)
+            run.append((message, added, (self, consumer, offset, token + offset)))
         return end - first
 
     def _lease_one(self, now: float, time: float, runs: Runs) -> bool:
@@ -460,6 +467,23 @@ class Dispatcher:
         self._broker.runtime.call_later(PAUSE, self.schedule)
 
     # what becomes of messages ----------------------------------------------------------------------------------------
+
+    def acknowledged(self, deliveries: list[Token]) -> None:
+        """Take the acknowledgements of deliveries. Call `schedule` afterwards."""
+        if self._explicit or self._selection is not None or self.stalls.counts:
+            for _, consumer, offset, token in deliveries:
+                self.ended(consumer, offset, token, DeliveryEnd.ACKNOWLEDGED)
+            return
+        freed, settle, since = self.consumers.freed, self.group.settle, self.group.since
+        settled: list[int] = []
+        for _, consumer, offset, token in deliveries:
+            freed(consumer)
+            if token > since and settle(offset):
+                settled.append(offset)
+        if settled:
+            self._dirty = True
+            self._owner.all_settled(settled)
+            self._owner.count("acknowledged", len(settled))
 
     def ended(self, consumer: Consumer, offset: int, token: int, end: DeliveryEnd) -> None:
         """Take the end of a delivery. Call `schedule` after one or more of these calls."""

@@ -165,9 +165,12 @@ class Group:
         if self.unsettled.pop(offset, None) is None:
             return False
         self.leases.pop(offset, None)
-        self.due.pop(offset, None)
-        self._odd.discard(offset)
-        self._unsure.discard(offset)
+        if self.due:
+            self.due.pop(offset, None)
+        if self._odd:
+            self._odd.discard(offset)
+        if self._unsure:
+            self._unsure.discard(offset)
         self._pages.touch(offset >> SHIFT)
         return True
 

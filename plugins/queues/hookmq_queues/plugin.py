@@ -32,7 +32,7 @@ from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
 from hookmq_queues.consumers import Consumer
 from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, restore
-from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.dispatch import Dispatcher, Token, state_key
 from hookmq_queues.filters import MAX_FILTERS, is_narrow
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
@@ -226,7 +226,10 @@ class QueuesPlugin(Plugin):
         if not topic.startswith(PREFIX):
             return None
         name = queue_of(topic)
-        if name not in self.queues:
+        if name in self.queues:
+            if message.properties is EMPTY and not message.retain and "/$" not in topic:
+                return None
+        else:
             first_use = self._maker.first_use(name)
             if first_use is not None and "/$" not in topic[len(PREFIX) :]:
                 checked = partial(self._checked_message, client, message, broker)
@@ -478,12 +481,19 @@ class QueuesPlugin(Plugin):
         return consumer, dispatcher
 
     def _ended(self, ended: list[tuple[object, DeliveryEnd]]) -> None:
-        touched: dict[Dispatcher, None] = {}
+        touched: dict[Dispatcher, list[Token]] = {}
         for token, end in ended:
             assert isinstance(token, tuple)
             dispatcher, consumer, offset, number = token
-            dispatcher.ended(consumer, offset, number, end)
-            touched[dispatcher] = None
+            acknowledged = touched.get(dispatcher)
+            if acknowledged is None:
+                acknowledged = touched[dispatcher] = []
+            if end is DeliveryEnd.ACKNOWLEDGED:
+                acknowledged.append(token)
+            else:
+                dispatcher.ended(consumer, offset, number, end)
+        for dispatcher, tokens in touched.items():
+            dispatcher.acknowledged(tokens)
         for dispatcher in touched:
             dispatcher.schedule()
         for queue in {dispatcher.queue: None for dispatcher in touched}:

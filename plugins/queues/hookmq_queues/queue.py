@@ -333,6 +333,11 @@ class Queue:
                 return  # another group needs it
         self.log.forget(offset)
 
+    def all_settled(self, offsets: list[int]) -> None:
+        """Note that a group has settled messages."""
+        for offset in offsets:
+            self.settled(offset)
+
     def ended(self) -> None:
         """Free the space of settled messages. Call this after a series of deliveries has ended."""
         self.log.settle(self.floor)
