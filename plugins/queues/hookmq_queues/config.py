@@ -135,6 +135,9 @@ class QueueConfig:
     dead_letter: str = setting(
         "", "the queue for messages that reached delivery_limit or that a consumer rejected"
     )
+    dead_letter_expired: bool = setting(
+        False, "whether messages that expire go to dead_letter, instead of being dropped"
+    )
     message_ttl: Seconds = setting(0.0, "how long a message may wait; 0 means forever")
     prefetch: int = setting(
         100,
@@ -231,6 +234,10 @@ class QueueConfig:
 
     def weight_of(self, client_id: str) -> int:
         """Return the weight of a client's consumers."""
+        if self.dead_letter_expired and not self.dead_letter:
+            raise ConfigError(
+                f"dead_letter: {self.name} has dead_letter_expired, so it needs this too"
+            )
         KeyTemplate(self.order_key).check("order_key")
         for pattern, weight in self.weights.items():
             if fnmatchcase(client_id, pattern):

@@ -134,6 +134,11 @@ class Dispatcher:
         self._claim: tuple[tuple[str, str] | None, float] = (None, 0.0)
         self._epoch = 0
         """How often the group was moved. What was reserved before counts for nothing."""
+        self._watches = config.type != "stream"
+        self._head = (-1, inf)
+        """The next message, and when it expires in epoch seconds."""
+        self._moved = False
+        """Whether a message became a dead letter in this turn, so that the state must be in its commit."""
         self._unread = -1
         """The offset of the message that could not be read."""
         self._added = UserProperties(config.name, name, self._explicit)
@@ -255,8 +260,11 @@ class Dispatcher:
         if self.group.due:
             self.group.wake(self._broker.time())
         sent = 0 if self.paused else self._send(now)
-        if sent == SLICE:
+        if sent + self._drop_expired(SLICE - sent) == SLICE:
             self.schedule()
+        if self._moved:
+            self._moved = False
+            self.store()  # if it fails, a message may become a dead letter twice
         if self._dirty or (sent and self.group.next + RESERVE // 2 > self._reserved):
             self.save()
         self._arm(now)
@@ -388,16 +396,15 @@ class Dispatcher:
                 return True
             log.load(offset, self._loaded)
             return False
-        if self._is_expired(message, time):
-            self._settle(offset)
-            self._owner.count("expired")
+        if self._expires_at(message) <= time:
+            self._expire(offset, message, time)
             return True
         if message.origin == self._owner.origin and not is_for(message, self.name):
             self._settle(offset)
             return True
         if dead and self._owner.takes_dead_letters():
             self._bury(offset, message)
-            self.store()  # if it fails, the message may become a dead letter twice
+            self._moved = True
             return True
         if consumer is None:
             return False
@@ -445,11 +452,64 @@ class Dispatcher:
         self._owner.bury(message, self.name, offset, count, reason, description)
         self._settle(offset)
 
-    def _is_expired(self, message: Message, time: float) -> bool:
+    # expiry ----------------------------------------------------------------------------------------------------------
+
+    def _expires_at(self, message: Message) -> float:
+        """Return when a message expires, in epoch seconds."""
         ttl = self._config.message_ttl
-        return (message.expires_at is not None and message.expires_at <= time) or (
-            ttl > 0 and message.received_at + ttl <= time
+        end = message.received_at + ttl if ttl > 0 else inf
+        return end if message.expires_at is None else min(end, message.expires_at)
+
+    def _expire(self, offset: int, message: Message, time: float) -> None:
+        """Drop an expired message, or make it a dead letter."""
+        if message.origin == self._owner.origin and not is_for(message, self.name):
+            self._settle(offset)
+            return
+        if not self._config.dead_letter_expired:
+            self._settle(offset)
+        elif self._owner.takes_dead_letters():
+            self._bury(offset, message, "expired")
+            self._moved = True
+        else:  # try again later, and continue with the others
+            if self._selection is not None:
+                self._selection.leased(offset)
+            self.group.defer(offset, time + PAUSE)
+            self._dirty = True
+            return
+        self._owner.count("expired")
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether nobody knows when the next message expires."""
+        return self._watches and (
+            self._selection is not None or self.group.peek(self._log.visible) != self._head[0]
         )
+
+    def _drop_expired(self, most: int) -> int:
+        """Drop up to `most` messages that are next and have expired, although no consumer takes them. Return their
+        number. Note when the next message expires.
+        """
+        if not self._watches:
+            return 0
+        group, log, time = self.group, self._log, self._broker.time()
+        head, self._head = self._head, (-1, inf)
+        for dropped in range(most):
+            offset = group.peek(log.visible) if self._selection is None else self._select()
+            if offset is None:
+                return dropped
+            if offset == head[0] and head[1] > time:
+                self._head = head
+                return dropped
+            message = log.get(offset)
+            if message is None:
+                log.load(offset, self._loaded)
+                return dropped
+            expiry = self._expires_at(message)
+            if expiry > time:
+                self._head = (offset, expiry)
+                return dropped
+            self._expire(offset, message, time)
+        return most
 
     def _loaded(self, error: str) -> None:
         if not error:
@@ -662,6 +722,7 @@ class Dispatcher:
     def purge(self) -> int:
         """Settle all messages that no consumer has, and return their number. Call `committed` in the same turn."""
         purged = self.group.purge(self._log.visible)
+        self._selection = make_selection(self._config, self.group, self._log.get)
         self._dirty = True
         if self._explicit:
             self.holdings.prune()
@@ -683,11 +744,12 @@ class Dispatcher:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        deadline, due = self.group.deadline, self.group.next_due
-        if deadline is not None or due is not None:
+        deadline, due, expiry = self.group.deadline, self.group.next_due, self._head[1]
+        if deadline is not None or due is not None or expiry < inf:
             wait = inf if deadline is None else deadline - now
-            if due is not None:
-                wait = min(wait, due - self._broker.time(), LONGEST)
+            if due is not None or expiry < inf:
+                until = expiry if due is None else min(due, expiry)
+                wait = min(wait, until - self._broker.time(), LONGEST)
             self._expiry = self._broker.runtime.call_later(max(0.0, wait), self.schedule)
         if self._retry is None and self.consumers.is_stuck:
             self._retry = self._broker.runtime.call_later(RETRY, self._unblock)

@@ -158,8 +158,10 @@ class Selection:
         self._strategy = strategy
         self._lookahead = lookahead
         self._get = get
-        self._restored = deque(group.unsettled)
-        """Messages that were admitted by an earlier process, and are not known to the strategy yet."""
+        self._unknown: deque[int] = deque(group.unsettled)
+        """Messages that were admitted elsewhere, as by an earlier process, and are not known to the strategy yet."""
+        self._end = group.next
+        """Messages below this offset are known, or are in `_unknown`, or are settled."""
 
     @property
     def waiting(self) -> int:
@@ -175,7 +177,10 @@ class Selection:
         """Return the offset of the message to lease next, or None. Messages from `end` on must not be admitted."""
         group, strategy = self._group, self._strategy
         self.missing = None
-        if not self._restore():
+        if group.next > self._end:
+            self._unknown += [one for one in range(self._end, group.next) if one in group.unsettled]
+            self._end = group.next
+        if self._unknown and not self._learn():
             return None
         for offset in group.take_ready():
             strategy.ready(offset)
@@ -185,22 +190,23 @@ class Selection:
                 self.missing = group.next
                 break
             offset = group.admit()
+            self._end = offset + 1
             strategy.add(offset, message)
             strategy.ready(offset)
         return strategy.peek()
 
-    def _restore(self) -> bool:
-        """Tell the strategy of all messages of an earlier process, before it chooses. Return False if one is missing."""
-        restored, unsettled = self._restored, self._group.unsettled
-        while restored:
-            offset = restored[0]
+    def _learn(self) -> bool:
+        """Tell the strategy of all unknown messages, before it chooses. Return False if one is missing."""
+        unknown, unsettled = self._unknown, self._group.unsettled
+        while unknown:
+            offset = unknown[0]
             if offset in unsettled:
                 message = self._get(offset)
                 if message is None:
                     self.missing = offset
                     return False
                 self._strategy.add(offset, message)
-            restored.popleft()
+            unknown.popleft()
         return True
 
     def leased(self, offset: int) -> None:

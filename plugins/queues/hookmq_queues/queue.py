@@ -224,7 +224,7 @@ class Queue:
         self._enforce()
         self._look()
         for one in self.dispatchers.values():
-            if one.consumers:
+            if one.consumers or one.is_unwatched:
                 one.schedule()
 
     def _enforce(self) -> None:

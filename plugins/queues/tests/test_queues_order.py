@@ -444,3 +444,26 @@ def test_dead_letters_free_their_key(make: Make) -> None:
     undertaker = harness.connect("undertaker")
     undertaker.subscribe("$queue/dead", 1)
     undertaker.expect_message("$queue/dead", b"a1")
+
+
+@pytest.mark.parametrize("order", ["priority", "by_key"])
+def test_messages_that_leave_the_queue_elsewhere(make: Make, order: str) -> None:
+    """An operator purges the queue, or takes a message out of it."""
+    harness = make(queues=[{"name": "jobs", "order": order, "lookahead": 2}])
+    consumer = consumer_of(harness, receive_maximum=1)
+    publisher = harness.connect("p")
+    for number in range(5):
+        publish(publisher, str(number), ("key", "k"), ("priority", "1"))
+    (first,) = received(consumer)
+    dispatcher = plugin_of(harness).queues["jobs"].dispatchers["default"]
+    dispatcher.take(3)
+    consumer.ack(first)
+    (second,) = received(consumer)
+    assert second.payload == b"1"
+    assert dispatcher.purge() == 2
+    for number in (6, 7):
+        publish(publisher, str(number), ("key", "k"), ("priority", "1"))
+    consumer.ack(second)
+    (third,) = received(consumer)
+    consumer.ack(third)
+    assert (third.payload, texts(received(consumer))) == (b"6", "7")
