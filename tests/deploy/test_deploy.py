@@ -137,7 +137,7 @@ def test_compose_monitors_the_broker() -> None:
         (DEPLOY / "grafana/provisioning/dashboards/hookmq.yaml").read_text()
     )["providers"]
     boards = [file.name for file in (DEPLOY / "grafana").glob("*.json")]
-    assert len(boards) == 2
+    assert len(boards) == 3
     for name in boards:
         board = f"./grafana/{name}:{provider['options']['path']}/{name}:ro"
         assert board in services["grafana"]["volumes"]
@@ -146,7 +146,7 @@ def test_compose_monitors_the_broker() -> None:
 def test_the_manual_explains_every_alert() -> None:
     rules = [
         rule["alert"]
-        for name in ("alerts.yaml", "alerts-spark.yaml")
+        for name in ("alerts.yaml", "alerts-spark.yaml", "alerts-queues.yaml")
         for group in yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["groups"]
         for rule in group["rules"]
     ]

@@ -55,3 +55,36 @@ def register(registry: MetricRegistry, queues: Callable[[], Iterable[Queue]]) ->
             for name, group in one.dispatchers.items()
         ],
     )
+    registry.gauge(
+        "queues_stalled_consumers",
+        "Consumers of a group that repeatedly do not settle their messages in time.",
+        lambda: [
+            ({"queue": one.config.name, "group": name}, group.stalled)
+            for one in queues()
+            for name, group in one.dispatchers.items()
+        ],
+    )
+    registry.gauge(
+        "queues_paused",
+        "1 if the deliveries of a group are paused.",
+        lambda: [
+            ({"queue": one.config.name, "group": name}, int(group.paused))
+            for one in queues()
+            for name, group in one.dispatchers.items()
+        ],
+    )
+    registry.gauge(
+        "queues_oldest_seconds",
+        "Age of the oldest message that a group has not settled.",
+        lambda: [
+            ({"queue": one.config.name, "group": name}, age)
+            for one in queues()
+            for name, group in one.dispatchers.items()
+            if (age := one.ages.oldest(group)) is not None
+        ],
+    )
+    registry.gauge(
+        "queues_fill",
+        "How full a queue is, as a part of the nearer limit; 1 is full.",
+        lambda: [({"queue": one.config.name}, one.fill) for one in queues()],
+    )

@@ -239,9 +239,14 @@ class Queue:
                 self.results["dropped_oldest"] += 1
             one.schedule()
 
-    def _look(self) -> None:
+    @property
+    def fill(self) -> float:
+        """How full the queue is, as a part of the nearer limit."""
         used = self.log.bytes / self.config.max_bytes
-        self._fill.look(max(used, self.depth / self.config.max_messages))
+        return max(used, self.depth / self.config.max_messages)
+
+    def _look(self) -> None:
+        self._fill.look(self.fill)
 
     def _report_fill(self, word: str, share: float) -> None:
         name = self.config.name
