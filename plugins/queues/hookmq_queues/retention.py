@@ -20,7 +20,7 @@ def first_to_keep(retention: RetentionConfig, log: StreamLog, aged: int, floor: 
     """
     end = log.visible
     wait = retention.wait_for_groups
-    first = max(aged, log.offset_within(retention.bytes, floor if wait else end))
+    first = max(aged, log.offset_within(retention.bytes, floor + 1 if wait else end))
     if retention.messages:
         first = max(first, end - retention.messages)
     if wait and first > floor:
