@@ -192,8 +192,9 @@ class Queue:
         `filter` limits the messages to those whose topic after ``$queue/NAME/`` matches; `#` matches all, and makes the
         broker send each with its topic. `prefetch` is the maximum number of messages that are not settled.
 
-        `start` moves the group of a stream when the consumer subscribes for the first time: to the "first", "last" or
-        "next" message, to an offset, or to the first message since a time. Raises ValueError for an invalid argument.
+        `start` says where a group begins that does not exist yet, in a stream with `groups_on_first_use`: at the "first",
+        "last" or "next" message, at an offset, or at the first message since a time. Raises ValueError for an invalid
+        argument.
         """
         if not 1 <= prefetch <= 65535:
             raise ValueError(f"prefetch must be from 1 to 65535, not {prefetch}")

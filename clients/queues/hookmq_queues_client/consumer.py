@@ -16,14 +16,14 @@ from hookmq_queues_client.options import Options
 
 log: Final = logging.getLogger("hookmq_queues_client")
 Start = str | int | datetime
-LASTING: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x8F, 0x9E, 0xA2})
-"""Reason codes that another attempt does not change: wrong version, client id, password, permission, filter."""
+TEMPORARY: Final = frozenset({0x80, 0x88, 0x89, 0x8B, 0x97, 0x9F})
+"""Reason codes after which another attempt may succeed: unspecified, unavailable, busy, shutting down, quota, rate."""
 
 
 def is_lasting(error: BaseException) -> bool:
     """Return whether a connection or subscription failed in a way that another attempt does not change."""
     if isinstance(error, Refused):
-        return error.code in LASTING
+        return error.code not in TEMPORARY
     passing = isinstance(error, (QueueClientError, OSError))
     return not passing or isinstance(error, ssl.SSLCertVerificationError)
 
@@ -159,7 +159,6 @@ class Consumer:
             await connection.open()
             async with asyncio.timeout(self._options.timeout):
                 await connection.subscribe(self._filter, self._user_properties)
-            self._user_properties = ()  # a later connection must not move the group again
             log.info("consumer of %s: connected to %s", self._filter, self._options.address)
             return await asyncio.shield(connection.ended)
         except ConnectionLost as error:

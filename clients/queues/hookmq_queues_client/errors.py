@@ -57,5 +57,7 @@ _CLASSES: Final[dict[int, type[Refused]]] = {
 
 
 def refused(request: str, code: int, reason: str) -> Refused:
-    """Return the error for a reason code of a PUBACK or SUBACK."""
+    """Return the error for a reason code of a PUBACK, SUBACK or UNSUBACK."""
+    if code == 0x97 and request.startswith("subscribe"):
+        return Refused(request, code, reason)  # too many consumers
     return _CLASSES.get(code, Refused)(request, code, reason)

@@ -33,6 +33,8 @@ plugins:
         - {{name: failing, delivery_limit: 2, dead_letter: failed}}
         - {{name: failed}}
         - {{name: once, dedupe_window: 5m}}
+        - {{name: history, type: stream, groups_on_first_use: true}}
+        - {{name: urgent, order: priority}}
 """
 SOON = Backoff(0.01, 1.0, 0.01)
 """Connect again at once."""

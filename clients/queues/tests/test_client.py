@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -182,6 +182,40 @@ async def test_a_delayed_message_comes_later(connect: Connect, name: str) -> Non
     await queue.publish(b"now")
     messages = queue.consume()
     assert [(await anext(messages)).payload for _ in range(2)] == [b"now", b"later"]
+
+
+async def test_an_urgent_message_comes_first(connect: Connect) -> None:
+    client = connect()
+    queue = client.queue("urgent")
+    await queue.publish(b"usual")
+    await queue.publish(b"urgent", priority=9)
+    messages = queue.consume(prefetch=1)
+    for expected in (b"urgent", b"usual"):
+        message = await anext(messages)
+        assert message.payload == expected
+        await message.ack()
+
+
+async def test_a_stream_is_read_from_any_position(connect: Connect) -> None:
+    queue = connect().queue("history")
+    for number in range(3):
+        await queue.publish(b"%d" % number)
+    between = datetime.now(UTC)
+    for number in range(3, 5):
+        await queue.publish(b"%d" % number)
+    starts: dict[str, tuple[str | int | datetime, int]]
+    starts = {"a": ("first", 0), "b": ("last", 4), "c": (2, 2), "d": (between, 3)}
+    for group, (start, expected) in starts.items():
+        async with queue.consume(group=group, start=start) as messages:
+            message = await anext(messages)
+            assert (message.offset, message.group) == (expected, group)
+            await message.ack()
+        async with queue.consume(group=group, start="first") as messages:  # it exists
+            if expected < 4:
+                assert (await anext(messages)).offset == expected + 1
+    with pytest.raises(Refused, match="start: ") as caught:
+        await anext(queue.consume(group="e", start=1000))
+    assert caught.value.code == 0x83
 
 
 async def test_a_closed_client_is_an_error(url: str, name: str) -> None:

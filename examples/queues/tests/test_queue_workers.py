@@ -25,7 +25,11 @@ plugins:
   - use: queues
     config:
       path: "{folder}/queues"
-      queues: [{{name: js, prefetch: 1}}, {{name: three, prefetch: 1}}]
+      queues:
+        - {{name: js, prefetch: 1}}
+        - {{name: three, prefetch: 1}}
+        - {{name: explicit, groups: [{{name: workers, settle: explicit}}], delivery_limit: 3, dead_letter: failed}}
+        - {{name: failed}}
 """
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -46,10 +50,7 @@ def start(broker: Served) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def begin(kind: str, subscribed: bool = True) -> "subprocess.Popen[str]":
-            port = str(broker.ports["tcp"])
-            words = [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", port, "three"]
-            if kind == "js":
-                words = [node(), str(FOLDER / "worker.js"), f"mqtt://127.0.0.1:{port}", "js"]
+            words = command(kind, broker.ports["tcp"], kind)
             worker = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 env={**os.environ, "NODE_PATH": str(MODULES)},
@@ -71,6 +72,14 @@ def node() -> str:
     if not (MODULES / "mqtt").is_dir():
         pytest.skip("MQTT.js is not installed (npm ci --prefix tests/interop/js)")
     return found
+
+
+def command(kind: str, port: int, queue: str) -> list[str]:
+    """Return the command of a worker."""
+    if kind == "three":
+        return [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", str(port), queue]
+    script = "worker.js" if kind == "js" else "worker_explicit.js"
+    return [node(), str(FOLDER / script), f"mqtt://127.0.0.1:{port}", queue]
 
 
 def line(worker: "subprocess.Popen[str]") -> str:
@@ -114,6 +123,26 @@ def test_a_worker_with_mqtt_js(broker: Served, start: Start) -> None:
     assert found == {"waiting for messages of js", "js:2: no picture, connecting again"}
 
 
+def test_a_worker_that_settles_explicitly(broker: Served, start: Start) -> None:
+    worker = start("explicit")
+    publish(broker, "explicit", "cat.png", "")
+    found = {line(worker) for _ in range(3)}
+    assert found == {
+        "explicit:0: nack: not yet",
+        "explicit:0: cat.png, delivery 2",
+        "explicit:1: reject: no picture",
+    }
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(WAIT) == 0
+    words = ["sub", "-V", "5", "-p", str(broker.ports["tcp"]), "-q", "1", "-C", "1"]
+    done = subprocess.run(
+        [*HOOKMQ, *words, "-t", "$queue/failed", "-F", "%P"],
+        capture_output=True, text=True, check=True, timeout=WAIT,
+    )  # fmt: skip
+    for expected in ("explicit:1", "rejected", "no picture"):
+        assert expected in done.stdout
+
+
 def test_a_worker_with_mqtt_311(broker: Served, start: Start) -> None:
     worker = start("three")
     publish(broker, "three", "cat.png", "dog.png")
@@ -126,12 +155,9 @@ def test_a_worker_with_mqtt_311(broker: Served, start: Start) -> None:
     assert another.wait(WAIT) == 1  # it got the same message
 
 
-@pytest.mark.parametrize("kind", ["js", "three"])
+@pytest.mark.parametrize("kind", ["js", "explicit", "three"])
 def test_an_unknown_queue_is_named(broker: Served, kind: str) -> None:
-    port = str(broker.ports["tcp"])
-    words = [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", port, "nowhere"]
-    if kind == "js":
-        words = [node(), str(FOLDER / "worker.js"), f"mqtt://127.0.0.1:{port}", "nowhere"]
+    words = command(kind, broker.ports["tcp"], "nowhere")
     environ = {**os.environ, "NODE_PATH": str(MODULES)}
     done = subprocess.run(
         words, capture_output=True, text=True, env=environ, timeout=WAIT, check=False
