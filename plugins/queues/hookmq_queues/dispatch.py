@@ -352,7 +352,9 @@ class Dispatcher:
             if (
                 message is None
                 or message.origin == own
-                or ((expire or message.expires_at is not None) and self._is_expired(message, time))
+                or (
+                    (expire or message.expires_at is not None) and self._expires_at(message) <= time
+                )
             ):
                 return offset - first
             if consumer.with_properties:
