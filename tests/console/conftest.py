@@ -59,6 +59,14 @@ def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 "/publish",
                 {"topic": f"state/room-{number}", "payload": payload, "retain": True},
             )
+        worker = site.client("worker-1", auto_ack=False)
+        site.thread.run(worker.subscribe("$queue/jobs/#", 1))
+        victim = site.client("worker-2", auto_ack=False)
+        site.thread.run(victim.subscribe("$queue/jobs/#", 1))
+        for number in range(12):
+            site.publish("$queue/jobs/resize", b'{"image": %d}' % number)
+        site.thread.run(victim.message())
+        site.thread.call(victim.drop)
         yield site
 
 

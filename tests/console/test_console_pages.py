@@ -19,6 +19,8 @@ PAGES = {
     "log": "Log",
     "plugins": "Plugins",
     "streams": "Streams",
+    "queues": "Queues",
+    "queue/jobs": "jobs",
     "access": "Access",
     "accounts": "Users and groups",
     "user/nora": "nora",
@@ -208,10 +210,47 @@ def test_streams_show_their_size_and_the_lag_of_their_consumers(tab: Open) -> No
     view.sees(row.get_by_text("has never committed: all messages are kept for it"))
 
 
+def test_queues_show_their_depth_and_their_consumers(tab: Open) -> None:
+    view = tab().sign_in("viewer")
+    view.go("queues", "Queues")
+    view.count("Queues", 2)
+    view.page.get_by_role("link", name="jobs", exact=True).click()
+    view.count("Groups", 2)
+    view.sees(view.page.get_by_role("link", name="worker-1", exact=True))
+    assert view.page.get_by_role("button", name="Purge").count() == 0
+    assert view.page.get_by_role("region", name="Messages").count() == 0
+
+
+def test_an_administrator_manages_a_queue(tab: Open, site: Operated) -> None:
+    view = tab().sign_in()
+    view.go("queues", "Queues")
+    view.press("Create a queue")
+    view.confirm("Create", Name="made", **{"Settings (optional)": '{"groups": ["a"]}'})
+    view.says("The queue made was created.")
+    site.publish("$queue/made", b"hello")
+    view.go("queue/made", "made")
+    view.count("Messages", 1)
+    view.sees(view.page.get_by_role("cell", name="hello"))
+    view.press("Pause the deliveries")
+    view.confirm("Pause the queue")
+    view.sees(view.page.get_by_role("button", name="Resume the deliveries"))
+    assert site.ask("GET", "/queues/made")["paused"]
+    view.press("Redrive")
+    view.confirm("Move them")
+    view.sees(view.page.get_by_text("0 moved, 1 skipped, 1 of 1 examined."))
+    view.press("Purge")
+    view.confirm("Purge the queue")
+    view.says("Done: Purge the queue.")
+    assert site.ask("GET", "/queues/made")["messages"] == 0
+    view.press("Delete")
+    view.confirm("Delete the queue")
+    view.count("Queues", 2)
+
+
 @pytest.mark.parametrize(("role", "hidden"), [("viewer", 7), ("operator", 4), ("admin", 0)])
 def test_a_role_sees_only_its_pages(tab: Open, role: str, hidden: int) -> None:
     view = tab().sign_in(role)
-    assert view.page.locator("#nav a").count() == len(PAGES) - 2 - hidden
+    assert view.page.locator("#nav a").count() == len(PAGES) - 3 - hidden
     view.go("tokens", "Tokens" if role == "admin" else "Overview")
     view.go("client/lamp-001", "lamp-001")
     view.count("Subscriptions", 2)

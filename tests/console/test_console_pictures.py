@@ -78,3 +78,11 @@ def test_picture_of_topics(tab: Open, site: Operated, folder: Path) -> None:
         view.page.locator(f"[data-topic='{name}']").click()
     view.sees(view.page.locator("pre.message", has_text="speed"))
     save(view, "topics", folder)
+
+
+def test_picture_of_a_queue(tab: Open, folder: Path) -> None:
+    view = tab(viewport=WINDOW).sign_in()
+    view.go("queue/jobs", "jobs")
+    view.count("Groups", 2)
+    view.sees(view.page.get_by_role("link", name="worker-1", exact=True))
+    save(view, "queue", folder)

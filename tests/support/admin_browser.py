@@ -39,6 +39,12 @@ plugins:
       failures: 1000
 """
 ACCOUNTS = """\
+  - use: queues
+    config:
+      path: {folder}/queues
+      queues:
+        - {{name: jobs, groups: [work, audit], delivery_limit: 1, dead_letter: failed, prefetch: 2}}
+        - {{name: failed}}
   - use: spark_sink
     config:
       path: {folder}/streams

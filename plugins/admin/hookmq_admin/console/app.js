@@ -15,6 +15,8 @@ import maintenance from "./pages/maintenance.js";
 import mqtt from "./pages/mqtt.js";
 import overview from "./pages/overview.js";
 import plugins from "./pages/plugins.js";
+import queue from "./pages/queue.js";
+import queues from "./pages/queues.js";
 import streams from "./pages/streams.js";
 import subscriptions from "./pages/subscriptions.js";
 import tokens from "./pages/tokens.js";
@@ -28,11 +30,12 @@ const PAGES = {
   overview: [overview, "Overview", "viewer"], clients: [clients, "Clients", "viewer"], client: [client, "", "viewer"],
   subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
   mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], log: [log, "Log", "operator"],
-  plugins: [plugins, "Plugins", "viewer"], streams: [streams, "Streams", "viewer"], access: [access, "Access", "operator"],
+  plugins: [plugins, "Plugins", "viewer"], streams: [streams, "Streams", "viewer"],
+  queues: [queues, "Queues", "viewer"], queue: [queue, "", "viewer"], access: [access, "Access", "operator"],
   accounts: [accounts, "Users and groups", "operator"], user: [user, "", "operator"], group: [group, "", "operator"],
   configuration: [configuration, "Configuration", "admin"], maintenance: [maintenance, "Maintenance", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
-const PARENTS = { client: "clients", user: "accounts", group: "accounts" };
+const PARENTS = { client: "clients", queue: "queues", user: "accounts", group: "accounts" };
 const main = document.getElementById("main");
 const bar = document.getElementById("status");
 const nav = document.getElementById("nav");
