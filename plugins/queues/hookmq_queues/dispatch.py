@@ -654,6 +654,7 @@ class Dispatcher:
         except PluginError as error:
             self._not_saved(error)
             return str(error)
+        self._dirty = False
         return ""
 
     def drop_oldest(self) -> bool:

@@ -1,4 +1,4 @@
-"""The stored form of a group: its unsettled messages, in pages of 256 offsets.
+"""The stored form of a group: its unsettled messages, in pages of 128 offsets.
 
 A page contains the positions of the unsettled messages, as a bitmap or as a list, whichever is smaller. Only messages
 that differ from an ordinary one (delivered once, not deferred) take more room: their counts, due times, or a bit.
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
-SHIFT: Final = 8
+SHIFT: Final = 7
 """An offset is in the page `offset >> SHIFT`."""
 _SIZE: Final = 1 << SHIFT
 _HEAD: Final = struct.Struct("<QB")
