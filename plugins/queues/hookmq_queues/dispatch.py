@@ -217,15 +217,20 @@ class Dispatcher:
             del self._narrow[topic_filter]
             if self._filters is not None:
                 self._filters.forget(topic_filter)
-        if self._narrow and self._filters is None:
+        if bool(self._narrow) != (self._filters is not None):
+            self._renew_selection()
+
+    def _renew_selection(self) -> None:
+        """Begin to choose anew among the messages that nobody has."""
+        if self._narrow:
             self._filters = ByFilter(self.queue, self.consumers, self._is_dead)
             self._selection = Selection(
                 self.group, self._filters, self._config.lookahead, self._log.get
             )
-            self.group.requeue()
-        elif not self._narrow and self._filters is not None:
-            self._filters = self._selection = None
-            self.group.requeue()
+        else:
+            self._filters = None
+            self._selection = make_selection(self._config, self.group, self._log.get)
+        self.group.requeue()
 
     def _is_dead(self, offset: int) -> bool:
         return 0 < self._config.delivery_limit <= self.group.attempts(offset)
@@ -725,7 +730,7 @@ class Dispatcher:
     def purge(self) -> int:
         """Settle all messages that no consumer has, and return their number. Call `committed` in the same turn."""
         purged = self.group.purge(self._log.visible)
-        self._selection = make_selection(self._config, self.group, self._log.get)
+        self._renew_selection()
         self._dirty = True
         if self._explicit:
             self.holdings.prune()

@@ -119,6 +119,18 @@ def test_the_filter_of_a_durable_session_survives_a_restart(make: Any) -> None:
     assert plugin_of(harness).queues["jobs"].depth == 1
 
 
+def test_filters_after_a_purge(make: Make) -> None:
+    harness = make()
+    client = consumer(harness, "c", f"{JOBS}/b")
+    publish(harness, f"{JOBS}/a", f"{JOBS}/a", f"{JOBS}/b")
+    assert take(client) == ["b"]
+    dispatcher = plugin_of(harness).queues["jobs"].dispatchers["default"]
+    assert dispatcher.purge() == 2
+    publish(harness, f"{JOBS}/a", f"{JOBS}/b")
+    assert take(client) == ["b"]
+    assert dispatcher.backlog == 1
+
+
 def test_a_dead_letter_needs_no_consumer(make: Make) -> None:
     queues = [
         {"name": "jobs", "delivery_limit": 1, "dead_letter": "dead", "groups": [{"name": "g", "settle": "explicit"}]},
