@@ -4,7 +4,7 @@ The next message goes to the consumer with the fewest unacknowledged messages, r
 the messages are shared in proportion to the weights. A choice takes O(log n) among n consumers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Literal
@@ -14,6 +14,9 @@ Mode = Literal["shared", "exclusive", "single_active"]
 MAX_WEIGHT: Final = 100
 _AT_ONCE: Final = 16
 """Maximum number of messages for which one of several consumers is chosen at once."""
+
+WEIGHT: Final = "weight"
+"""The user property of SUBSCRIBE with the weight of a consumer."""
 
 _Entry = tuple[float, float, int, "Consumer"]
 """(messages held relative to the weight, turn, number of the last change of the turn, consumer)"""
@@ -231,3 +234,16 @@ class Consumers:
         if len(heap) > 64 + 2 * len(self.by_key):
             self._heap = [one.entry for one in self.by_key.values() if one.entry is not None]
             heapify(self._heap)
+
+
+def weight_in(properties: Sequence[tuple[str, str]]) -> int | None:
+    """Return the weight that the user properties of a SUBSCRIBE give, or None. Raises ValueError if it is not valid."""
+    found = [value for name, value in properties if name == WEIGHT]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise ValueError(f"the subscription has {len(found)} user properties weight: expected one")
+    text = found[0]
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= MAX_WEIGHT):
+        raise ValueError(f"weight: expected a number from 1 to {MAX_WEIGHT}, found {text[:40]!r}")
+    return int(text)

@@ -29,7 +29,7 @@ from hookmq_toolkit.listing import visit_all
 from hookmq_toolkit.queues import SERVICE, QueueError
 
 from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
-from hookmq_queues.consumers import Consumer
+from hookmq_queues.consumers import Consumer, weight_in
 from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, restore
 from hookmq_queues.dispatch import Dispatcher, Token, state_key
@@ -355,6 +355,14 @@ class QueuesPlugin(Plugin):
         if not dispatcher.takes_filter(subscription.topic_filter):
             why = f"the consumers of the group {group} have {MAX_FILTERS} different filters, which is the maximum"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
+        weights: dict[str, int] = client.state.setdefault(self.id, {})
+        weights.pop(subscription.filter, None)
+        try:
+            weight = weight_in(subscription.user_property)
+        except ValueError as error:
+            return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
+        if weight is not None:
+            weights[subscription.filter] = weight
         # The session keeps the share name, so the group survives a restart.
         return subscription.replace(qos=1, share=share)
 
@@ -474,7 +482,8 @@ class QueuesPlugin(Plugin):
         if dispatcher is None:
             return None
         client_id = client.client_id
-        weight = queue.config.weight_of(client_id)
+        weights: dict[str, int] = client.state.get(self.id, {})
+        weight = weights.get(subscription.filter) or queue.config.weight_of(client_id)
         consumer = Consumer(
             client_id, subscription.filter, filter, client.version >= 5, weight, client
         )

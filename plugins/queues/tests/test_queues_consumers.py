@@ -188,6 +188,34 @@ def test_weights_in_a_broker(make: Make) -> None:
     assert [len(payloads(one)) for one in clients] == [30, 10]
 
 
+def test_a_consumer_gives_its_weight(make: Make) -> None:
+    harness = make(queues=[{"name": "jobs", "weights": {"c1": 9}}])
+    clients = [harness.connect(name, auto_ack=False) for name in ("c1", "c2")]
+    clients[0].subscribe(JOBS, 1, user_property=(("weight", "3"),))
+    clients[1].subscribe(JOBS, 1)
+    publisher = harness.connect("p")
+    for _ in range(40):
+        publisher.publish(JOBS, b"", 1)
+    assert [len(payloads(one)) for one in clients] == [30, 10]
+    clients[0].subscribe(JOBS, 1)  # without a weight, that of the configuration
+    harness.settle()
+    dispatcher = harness.hooks.instance("queues").plugin.queues["jobs"].dispatchers["default"]  # type: ignore[union-attr]
+    assert [one.weight for one in dispatcher.consumers.by_key.values()] == [9, 1]
+
+
+@pytest.mark.parametrize("weight", ["0", "101", "1000000000", "-1", "1.5", "", "many", "²"])
+def test_a_bad_weight_is_refused(make: Make, weight: str) -> None:
+    client = make().connect("c")
+    answer = client.subscribe(JOBS, 1, user_property=(("weight", weight),))
+    assert answer.codes == (0x83,)
+    assert (
+        answer.properties.reason_string
+        == f"weight: expected a number from 1 to 100, found {weight!r}"
+    )
+    answer = client.subscribe(JOBS, 1, user_property=(("weight", "1"), ("weight", "1")))
+    assert answer.codes == (0x83,)
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_second_consumer_of_an_exclusive_group_is_refused(make: Make, version: int) -> None:
     harness = make(

@@ -83,7 +83,7 @@ def test_the_status_of_a_queue(make: Any) -> None:
         manager.show_queue("none")
 
 
-def test_the_age_of_a_message_on_disk_is_known_later(make: Any) -> None:
+def test_the_age_of_a_message_on_disk_is_known(make: Any) -> None:
     harness = make()
     fill(harness, 2)
     make.crash(harness)
