@@ -75,7 +75,8 @@ class Publisher:
 
 
 def read(port: int, group: str, last: int) -> dict[int, int]:
-    """Consume in a new group from the first message until the message with the number `last` has come. Return the numbers by their offsets."""
+    """Consume in a new group from the first message until the message with the number `last` has come. Return the
+    numbers by their offsets."""
     found: dict[int, int] = {}
     ended = threading.Event()
 
