@@ -28,6 +28,8 @@ class Point:
     """Resident memory when the queue is full, in bytes."""
     start: float
     """Seconds from the start of the process until it accepts clients, after it was killed."""
+    start_cpu: float
+    """CPU seconds of the processes until then."""
     recovered: int
     """Messages that were consumed after the start."""
 
@@ -61,10 +63,11 @@ def _point(depth: int, load: Load, build: str, core: int | None) -> Point:
         began = time.perf_counter()
         with running(server, where, core) as broker:
             start = time.perf_counter() - began
+            start_cpu = sum(launch.cpu_seconds(pid) for pid in broker.pids())
             again = Bench(server, broker.port, dataclasses.replace(load, producers=0))
             with contextlib.closing(again):
                 recovered = _count(again, min(left, 10_000))
-    return Point(depth, rate, cpu, used * 1e6 / max(1, depth), held, start, recovered)
+    return Point(depth, rate, cpu, used * 1e6 / max(1, depth), held, start, start_cpu, recovered)
 
 
 def _steady(made: Bench, broker: launch.Broker, load: Load, waiting: int) -> tuple[float, float]:
@@ -95,12 +98,12 @@ def kill(pids: list[int]) -> None:
 def table(points: list[Point]) -> str:
     """Format the curve."""
     heading = [
-        "| waiting | CPU us/message | messages/s | CPU us to store one | MiB | s to start after a kill |",
-        "|---|---|---|---|---|---|",
+        "| waiting | CPU us/message | messages/s | CPU us to store one | MiB | s to start after a kill | CPU s |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines = [
         f"| {one.depth:,} | {one.cpu:.1f} | {one.rate:,.0f} | {one.fill_cpu:.1f} | {one.resident / 2**20:.0f} | "
-        f"{one.start:.2f} |"
+        f"{one.start:.2f} | {one.start_cpu:.2f} |"
         for one in points
     ]
     return "\n".join(heading + lines)

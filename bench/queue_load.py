@@ -13,7 +13,7 @@ from . import launch
 from .queue_clients import Consumer, Producer, Void
 from .queue_servers import Server
 
-GAP: Final = 30.0
+GAP: Final = 60.0
 """Seconds of silence after which missing messages count as lost."""
 SETTLE: Final = 0.3
 """Seconds after the last acknowledgement, in which the server may still process it."""
@@ -227,6 +227,7 @@ def bench(server: Server, broker: launch.Broker, load: Load) -> Iterator[Bench]:
 def measure(server: Server, broker: launch.Broker, load: Load) -> Run:
     """Publish and consume for `load.seconds`, and then consume the rest. Raises Void if a message is missing."""
     server.prepare(broker.port, load.prefetch * load.consumers)
+    load = dataclasses.replace(load, window=min(load.window, server.window))
     with bench(server, broker, load) as made:
         made.consume()
         made.until(time.perf_counter() + load.seconds / 4, load.backlog)

@@ -68,6 +68,9 @@ class Server:
     producer: Callable[[int, int], Producer]
     consumer: Callable[[int, int, int], Consumer]
     where_from: str
+    window: int = 30_000
+    """Maximum number of unconfirmed messages of a producer. A low one keeps the run short if each message has an fsync
+    of its own."""
 
 
 @contextlib.contextmanager
@@ -253,6 +256,7 @@ def _jetstream(durability: str) -> Server:
         NatsProducer,
         NatsConsumer,
         peer.where_from,
+        10 if durability == DISK else 30_000,
     )
 
 
