@@ -45,6 +45,8 @@ LONGEST: Final = 3600.0
 """Seconds after which due times are compared again with the clock, which may have been changed."""
 CLAIM: Final = 1.0
 """Seconds for which the place of an exclusive consumer is kept while the client subscribes."""
+QUIET: Final = 60.0
+"""Seconds between two reports that no consumer takes the waiting messages of a group."""
 PAUSE: Final = 1.0
 """Seconds until a failed read or write of the disk is tried again."""
 
@@ -121,6 +123,7 @@ class Dispatcher:
         self._key = state_key(config.name, name)
         self._selection = make_selection(config, group, log.get)
         self._filters: ByFilter | None = None
+        self._quiet_until = -inf
         self._narrow: Counter[str] = Counter()
         """The filters of consumers that take only some messages."""
         self._reserved = group.next
@@ -220,10 +223,22 @@ class Dispatcher:
         if bool(self._narrow) != (self._filters is not None):
             self._renew_selection()
 
+    def _report_window(self) -> None:
+        """Report that no consumer takes any of the messages in the window. Others may be behind them."""
+        now = self._broker.now()
+        if self.group.next >= self._log.visible or now < self._quiet_until:
+            return
+        self._quiet_until = now + QUIET
+        fields = {"queue": self.queue, "group": self.name, "messages": self._config.lookahead}
+        self._broker.log("warning", "queue.filters_stuck", **fields)
+        self._broker.emit("queue.filters_stuck", None, **fields)
+
     def _renew_selection(self) -> None:
         """Begin to choose anew among the messages that nobody has."""
         if self._narrow:
-            self._filters = ByFilter(self.queue, self.consumers, self._is_dead)
+            self._filters = ByFilter(
+                self.queue, self.consumers, self._is_dead, self._expires_at, self._broker.time
+            )
             self._selection = Selection(
                 self.group, self._filters, self._config.lookahead, self._log.get
             )
@@ -265,7 +280,8 @@ class Dispatcher:
         if self.group.due:
             self.group.wake(self._broker.time())
         sent = 0 if self.paused else self._send(now)
-        if sent + self._drop_expired(SLICE - sent) == SLICE:
+        dropped = self._drop_expired(SLICE - sent)
+        if sent + dropped == SLICE or (dropped and self._filters is not None):
             self.schedule()
         if self._moved:
             self._moved = False
@@ -443,6 +459,8 @@ class Dispatcher:
             if self.group.next >= end and selection.has_room:
                 self._dirty = True
         offset = selection.next(end)
+        if self._filters is not None and offset is None and not selection.has_room:
+            self._report_window()
         missing = selection.missing
         if missing is not None and (offset is None or log.get(offset) is not None):
             log.load(missing, self._loaded)
@@ -503,6 +521,8 @@ class Dispatcher:
         for dropped in range(most):
             offset = group.peek(log.visible) if self._selection is None else self._select()
             if offset is None:
+                if self._filters is not None:
+                    self._head = (-1, self._filters.next_expiry)
                 return dropped
             if offset == head[0] and head[1] > time:
                 self._head = head

@@ -6,6 +6,7 @@ in the window of the selection, so others pass it, until the window is full of s
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Final
 
 from hookmq.mqtt_api import compile_filter
@@ -35,23 +36,41 @@ class _Line:
 
 
 class ByFilter:
-    """Chooses the oldest message that a consumer with room takes. `is_dead` returns whether a message will be a dead
-    letter, for which it needs no consumer.
+    """Chooses the oldest message that a consumer with room takes.
+
+    Two kinds of messages need no consumer and come first: those that will be dead letters, as `is_dead` returns, and
+    expired ones. `expires_at` returns when a message expires, or infinity; `time` returns the time.
     """
 
-    def __init__(self, queue: str, consumers: Consumers, is_dead: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        consumers: Consumers,
+        is_dead: Callable[[int], bool],
+        expires_at: Callable[[Message], float],
+        time: Callable[[], float],
+    ) -> None:
         self.waiting: set[int] = set()
         self._queue = queue
         self._wildcard = f"{PREFIX}{queue}/#"
         self._consumers = consumers
         self._is_dead = is_dead
+        self._expires_at = expires_at
+        self._time = time
         self._topics: dict[int, str] = {}
         self._lines: dict[str, _Line] = {}
         self._dead: list[int] = []
+        self._expiries: dict[int, float] = {}
+        """When each message with an expiry expires."""
+        self._expiring: list[tuple[float, int]] = []
+        """A heap of (expiry, offset) of the waiting messages. Others leave it later."""
 
     def add(self, offset: int, message: Message) -> None:
         """Take a message. Messages are added in the order of their offsets."""
         self._topics[offset] = delivered_topic(self._wildcard, self._queue, message.topic)
+        expiry = self._expires_at(message)
+        if expiry < inf:
+            self._expiries[offset] = expiry
 
     def ready(self, offset: int) -> None:
         """Note that a message is waiting."""
@@ -60,6 +79,10 @@ class ByFilter:
         self.waiting.add(offset)
         if self._is_dead(offset):
             heappush(self._dead, offset)
+        if offset in self._expiries:
+            heappush(self._expiring, (self._expiries[offset], offset))
+            if len(self._expiring) > 64 + 2 * len(self.waiting):
+                self._expiring = sorted({one for one in self._expiring if one[1] in self.waiting})
         topic = self._topics[offset]
         for line in self._lines.values():
             if line.matches(topic):
@@ -75,12 +98,23 @@ class ByFilter:
         """Forget a message. It may be unknown."""
         self.waiting.discard(offset)
         self._topics.pop(offset, None)
+        self._expiries.pop(offset, None)
+
+    @property
+    def next_expiry(self) -> float:
+        """Return when the first waiting message expires, or infinity."""
+        heap = self._expiring
+        while heap and heap[0][1] not in self.waiting:
+            heappop(heap)
+        return heap[0][0] if heap else inf
 
     def peek(self) -> int | None:
         """Return the offset of the next message, or None."""
         best = self._first(self._dead)
         if best is not None:
             return best
+        if self._expiring and self.next_expiry <= self._time():
+            return self._expiring[0][1]
         for topic_filter in {one.topic_filter for one in self._consumers.free()}:
             first = self._first(self._line(topic_filter).heap)
             if first is not None and (best is None or first < best):

@@ -1,6 +1,7 @@
 """Test consumers that take only messages with some topics: subscriptions to filters below a queue."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -76,6 +77,8 @@ def test_the_window_bounds_how_many_messages_are_passed(make: Make) -> None:
     client = consumer(harness, "c", f"{JOBS}/b")
     publish(harness, f"{JOBS}/a", f"{JOBS}/a", f"{JOBS}/b", f"{JOBS}/a", f"{JOBS}/b")
     assert take(client) == ["b"]
+    stuck = {"plugin": "queues", "queue": "jobs", "group": "default", "messages": 3}
+    assert harness.logged("queue.filters_stuck") == [stuck]
     other = consumer(harness, "other", f"{JOBS}/a")
     assert take(other) == ["a", "a", "a"]
     assert take(client) == ["b"]
@@ -117,6 +120,21 @@ def test_the_filter_of_a_durable_session_survives_a_restart(make: Any) -> None:
     publish(harness, f"{JOBS}/b")
     assert take(client) == ["b"]
     assert plugin_of(harness).queues["jobs"].depth == 1
+
+
+def test_expired_messages_leave_the_window(make: Make) -> None:
+    harness = make(queues=[{"name": "jobs", "lookahead": 2, "message_ttl": 10}])
+    client = consumer(harness, "c", f"{JOBS}/b")
+    publish(harness, f"{JOBS}/a", f"{JOBS}/a")
+    harness.advance(5)
+    publish(harness, f"{JOBS}/a", f"{JOBS}/b")
+    assert take(client) == []
+    harness.advance(5)
+    assert take(client) == ["b"]
+    assert plugin_of(harness).queues["jobs"].results["expired"] == 2
+    harness.advance(5)
+    assert plugin_of(harness).queues["jobs"].results["expired"] == 3
+    assert plugin_of(harness).queues["jobs"].depth == 0
 
 
 def test_filters_after_a_purge(make: Make) -> None:
@@ -187,7 +205,7 @@ TOPICS = ("$queue/q", "$queue/q/a", "$queue/q/b", "$queue/q/a/b", "$queue/q/b/c"
 def test_any_order_of_messages_and_consumers(steps: list[tuple[int, int]], data: Any) -> None:
     """The strategy always chooses the oldest waiting message that a consumer with room takes."""
     consumers = Consumers(2)
-    strategy = ByFilter("q", consumers, lambda offset: False)
+    strategy = ByFilter("q", consumers, lambda offset: False, lambda message: inf, lambda: 0.0)
     topics: list[str] = []
 
     def takes(one: Consumer, offset: int) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq.mqtt_api import Puback, Publish
+from hookmq.plugin import Action, Deny
 from hookmq_queues.settlement import (
     MAX_IDS,
     MAX_MESSAGES,
@@ -544,6 +545,21 @@ def test_plugins_cannot_settle(make: Make) -> None:
     take(consumer(harness))
     harness.handle("other").publish(f"{JOBS}/$ack", b"", 1)
     harness.settle()
+    assert leases(harness) == [0]
+
+
+def test_settlements_need_permission(make: Make) -> None:
+    rules = HookRecorder("authorize", id="rules")
+    harness = make(rules, queues=[queue()])
+    publish(harness, "a")
+    client = consumer(harness)
+    take(client)
+    rules.clear()
+    rules.answer("authorize", Deny(reason="not here"))
+    assert settle(client, "ack", "jobs:0") == (0x87, "not here")
+    assert [(one.action, one.topic) for one in rules.calls()] == [
+        (Action.PUBLISH, f"{JOBS}/$ack"),
+    ]  # fmt: skip
     assert leases(harness) == [0]
 
 
