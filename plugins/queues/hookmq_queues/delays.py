@@ -209,6 +209,7 @@ class Delays:
             self._broker.log("error", "queue.delayed_unreadable", queue=self._config.name, error=error)  # fmt: skip
             self._again(places)
             return
+        self._log.hold()
         moved: list[int] = []
         for _, offset in places:
             if not self._target.release(messages[offset]):

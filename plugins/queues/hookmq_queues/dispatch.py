@@ -474,6 +474,7 @@ class Dispatcher:
         """
         count = self.group.attempts(offset)
         description = description or self.holdings.reasons.get(offset, "")
+        self._log.hold()
         self._owner.bury(message, self.name, offset, count, reason, description)
         self._settle(offset)
 
@@ -743,6 +744,7 @@ class Dispatcher:
 
     def take(self, offset: int) -> None:
         """Settle a message for which `can_take` is True, wherever it is. Call `committed` in the same turn."""
+        self._log.hold()
         while self.group.next < offset:
             self.group.admit()
         self._settle(offset)

@@ -22,6 +22,7 @@ from hookmq_toolkit.segment_log import Frame, SegmentLog
 from hookmq_queues.compaction import decode_frame
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.record import encode_block, size_of
+from hookmq_queues.safe_floor import SafeFloor
 from hookmq_queues.topics import PREFIX
 
 PAGE: Final = 256 << 10
@@ -172,6 +173,9 @@ class MessageLog:
         while sizes and sizes[0][0] <= floor:
             self.bytes -= sizes.popleft()[1]
 
+    def hold(self) -> None:
+        """Delete no message that is settled in this turn before its commit is stored, because it moves to another log."""
+
     def quiet(self, closed: bool = True) -> None:
         """Begin to close: want no more messages. With False, want them again."""
         self._closed = closed
@@ -207,6 +211,7 @@ class QueueLog(MessageLog):
         self._waiting: list[Callable[[str], None]] = []
         self._reading = False
         self._trimming = False
+        self._safe = SafeFloor()
 
     # Journal ---------------------------------------------------------------------------------------------------------
 
@@ -237,6 +242,7 @@ class QueueLog(MessageLog):
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write the buffered messages with a single fsync."""
+        self._safe.flush(commit.number)
         batches, self._batches = self._batches, []
         for one, messages in batches:
             for start in range(0, len(messages), _BLOCK):
@@ -248,6 +254,8 @@ class QueueLog(MessageLog):
     def committed(self, commit: CommitId) -> None:
         """Make the messages of `commit` visible to consumers."""
         self.log.committed(commit)
+        if self._safe.committed(commit.number):
+            self._trim()
         moved = False
         while self._committed and self._committed[0][0] <= commit.number:
             self.visible = self._committed.popleft()[1]
@@ -377,7 +385,15 @@ class QueueLog(MessageLog):
     def settle(self, floor: int) -> None:
         """Note that all messages below `floor` are settled. Delete the segments without any other message."""
         super().settle(floor)
-        kept = self.kept_from()
+        self._safe.rise(floor)
+        self._trim()
+
+    def hold(self) -> None:
+        """Delete no message that is settled in this turn before its commit is stored, because it moves to another log."""
+        self._safe.hold()
+
+    def _trim(self) -> None:
+        floor, kept = self._safe.value, self.kept_from()
         if kept is not None:
             floor = min(floor, kept)
         segments = self.log.segments

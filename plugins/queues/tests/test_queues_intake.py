@@ -406,7 +406,15 @@ def test_empty_segments_of_delayed_messages_are_deleted(make: Any) -> None:
     for number in range(20):
         publish(publisher, bytes(30_000), ("delay", str(1000 if number == 10 else 10)))
     assert len(log.log.segments) >= 6
+    commit, held = make.store.commit, []
+    make.store.commit = lambda records, done: held.append((records, done))
     harness.advance(11)
+    assert plugin_of(harness).queues["jobs"].delayed == 1
+    assert log.log.segments[0].base == 0  # not before the commit that moves the messages
+    make.store.commit = commit
+    for one in held:
+        commit(*one)
+    harness.settle()
     assert [log.log.segments[0].base <= 10 < log.log.segments[0].end, log.get(0)] == [True, None]
     make.crash(harness)
     harness = make()

@@ -1,0 +1,46 @@
+"""Up to where the segments of a queue may be deleted. Pure.
+
+A message that moves to another log must not be deleted here before the commit that contains it there is stored.
+"""
+
+from collections import deque
+
+
+class SafeFloor:
+    """The offset below which no message is needed, even after a crash. Commits are known by their numbers."""
+
+    def __init__(self) -> None:
+        self._floor = 0
+        self._safe = 0
+        self._held = False
+        self._commits: deque[tuple[int, int]] = deque()
+        """(commit, floor): once this commit is stored, messages below the floor are no longer needed."""
+
+    @property
+    def value(self) -> int:
+        """The offset."""
+        return self._safe if self._held or self._commits else self._floor
+
+    def rise(self, floor: int) -> None:
+        """Note that all messages below `floor` are settled."""
+        self._floor = floor
+
+    def hold(self) -> None:
+        """Note that a message moves to another log, in the commit of this turn. Call this before `rise`."""
+        if not self._held and not self._commits:
+            self._safe = self._floor
+        self._held = True
+
+    def flush(self, commit: int) -> None:
+        """Note that a commit begins. It contains all moves up to now."""
+        if self._held or self._commits:
+            self._commits.append((commit, self._floor))
+            self._held = False
+
+    def committed(self, commit: int) -> bool:
+        """Note that a commit is stored. Return whether `value` may have changed."""
+        changed = False
+        while self._commits and self._commits[0][0] <= commit:
+            self._safe = self._commits.popleft()[1]
+            changed = True
+        return changed
