@@ -1,18 +1,22 @@
-"""`hookmq-pipelines` with a bug that tests/crash/devices must find: rows are appended to Delta tables without a
-transaction.
+"""`hookmq-pipelines` with a bug that tests/crash/devices must find.
 
-python planted.py run bronze silver -c FILE
+    python planted.py BUG run bronze silver -c FILE
 
-The program waits for a moment after each write. A kill is then likely to happen before the batch is recorded.
+`transaction` appends rows to Delta tables without a transaction, and waits for a moment after each write. A kill is then
+likely to happen before the batch is recorded. `key` forgets the key by which silver finds duplicates. `block` drops a
+block of the log now and then, in the executors.
 """
 
+import os
 import sys
 import time
+from pathlib import Path
 
 from deltalake import write_deltalake
 from mqtt_pipelines import cli
 from mqtt_pipelines.sinks import Written
 from mqtt_pipelines.sinks.delta import DeltaSink
+from mqtt_pipelines.transforms import silver
 from pyspark.sql import DataFrame
 
 
@@ -24,6 +28,20 @@ def write(self: DeltaSink, batch: DataFrame, batch_id: int, app: str) -> Written
     return Written(rows.num_rows)
 
 
+def plant(bug: str) -> None:
+    """Change this process, or those that it starts. Raises ValueError for an unknown bug."""
+    if bug == "transaction":
+        setattr(DeltaSink, "write", write)  # noqa: B010
+    elif bug == "key":
+        setattr(silver, "_keys", lambda by: [])  # noqa: B010
+    elif bug == "block":
+        # Python imports the module `sitecustomize` there at each start.
+        folders = [str(Path(__file__).parent / "planted_block"), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    else:
+        raise ValueError(f"no bug {bug!r}")
+
+
 if __name__ == "__main__":
-    setattr(DeltaSink, "write", write)  # noqa: B010
-    sys.exit(cli.main())
+    plant(sys.argv[1])
+    sys.exit(cli.main(sys.argv[2:]))

@@ -36,7 +36,8 @@ def worthwhile(blocks: int, packed: int, partitions: int, size: int, compression
 
 
 def merge(source: Path, target: Path, compression: str) -> None:
-    """Write the merged segment to `target` and sync it. Raises OSError, StoreError or block.Damaged if that fails."""
+    """Write the merged segment to `target`, without a sync: `SegmentLog.replace` does that. Raises OSError, StoreError or
+    block.Damaged if that fails."""
     encoded = packed.pack if compression == "zstd" else block.assemble
     segment = read(source, False, verify=False)
     blocks: dict[int, list[block.Block]] = {}
@@ -53,7 +54,6 @@ def merge(source: Path, target: Path, compression: str) -> None:
                 count = sum(one.count for one in group)
                 write_all(file, encode(Frame(offset, count, segment.commit, 0, data), segment.salt))
                 offset += count
-        os.fsync(file)
     finally:
         os.close(file)
 

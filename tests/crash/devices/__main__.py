@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
-from devices.runs import VICTIMS, Run
+from devices.runs import PLANTED, VICTIMS, Run
 
 
 def main() -> int:
@@ -25,9 +25,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=8, help="at least 4, so that each is killed")
     parser.add_argument("--seed", type=int, help="repeats the choices of a run")
     parser.add_argument("--rate", type=float, default=300, help="messages a second")
-    parser.add_argument(
-        "--planted", action="store_true", help="a sink without transactions, which must be found"
-    )
+    parser.add_argument("--planted", choices=PLANTED, default="", help="a bug, which must be found")
     options = parser.parse_args()
     if options.kills < len(VICTIMS):
         parser.error(f"--kills: at least {len(VICTIMS)}")

@@ -22,6 +22,8 @@ from devices.fleet import Fleet, Topic
 from devices.judging import Row, Verdict, judge
 from devices.parts import PARTITIONS, TOKEN, Broker, Spark, batches, written
 
+PLANTED: Final = ("transaction", "key", "block")
+"""The bugs that can be planted."""
 VICTIMS: Final = ("executor", "reader", "broker", "driver")
 TABLES: Final = {"bronze": "bronze", "silver": "silver", "dead_letter": "silver"}
 """The query that writes each table. One query writes silver and the dead letters."""
@@ -85,8 +87,8 @@ class Summary:
 
 
 class Run:
-    """A whole run in `folder`. If `planted`, the job writes silver without transactions, and the
-    checks must detect this.
+    """A whole run in `folder`. If `planted` names a bug of pipelines/tests/support/planted.py, the
+    checks must find it.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Run:
         seed: int,
         rate: float,
         say: Say,
-        planted: bool = False,
+        planted: str = "",
     ) -> None:
         self.folder = folder
         self.say = say
@@ -117,7 +119,9 @@ class Run:
         """Return the command line of the driver. `what` is `run`, `drain` or `tell`."""
         if what == "tell":
             return [SUPPORT / "tables.py", self.tables]
-        program = [SUPPORT / "planted.py"] if self.planted else ["-m", "mqtt_pipelines"]
+        program = (
+            [SUPPORT / "planted.py", self.planted] if self.planted else ["-m", "mqtt_pipelines"]
+        )
         once = ["--once"] if what == "drain" else []
         return [*program, "run", "bronze", "silver", *once, "-c", self.config]
 
