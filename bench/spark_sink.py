@@ -31,6 +31,7 @@ import contextlib
 import http.client
 import json
 import multiprocessing
+import os
 import pathlib
 import select
 import statistics
@@ -38,7 +39,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import durable, durable_load, launch, spark_reading
+from . import durable, durable_load, launch, peers, spark_reading
 
 TOKEN = "bench-token-0123456789"
 SINK = """\
@@ -52,12 +53,22 @@ BASE = durable.HOOKMQ.replace(
     "plugins: [{{use: storage, config: {{path: data, durability: {durability}}}}}]",
     "plugins:\n  - {{use: storage, config: {{path: data, durability: group}}}}\n",
 )
+COST = 2.0
+"""The most microseconds that a message in a stream may cost, compiled, beyond one without a recipient."""
+RATE = 150_000
+"""The least messages a second into a stream, compiled: QoS 1, 50 publishers with 20 messages in flight each."""
 ROWS = (
     ("storage alone", False, True),
     ("no recipient", False, False),
     ("sink", True, False),
     ("sink and session", True, True),
 )
+
+
+def build() -> str:
+    """Return whether the measured broker is compiled or pure."""
+    peer, program = peers.find("hookmq")
+    return peer.version(program)
 
 
 def subject(sink: bool, api: int) -> durable.Subject:
@@ -211,7 +222,11 @@ def main() -> int:
         print(f"{name:<18} {middle:>9,.0f}  ({every}) {used:>9.1f} {middle / alone:>10.2f}x")
     costs = {name: statistics.median(one for _, one in runs) for name, runs in rates.items()}
     beyond = costs["sink"] - costs["no recipient"]
-    print(f"a message in a stream costs {beyond:.1f} us more than one without a recipient")
+    reached = statistics.median(one for one, _ in rates["sink"])
+    print(
+        f"a message in a stream costs {beyond:.1f} us more than one without a recipient (bar: {COST:g}), and the sink"
+        f" stores {reached:,.0f} msg/s (bar: {RATE:,}); {build()} build, load average {os.getloadavg()[0]:.1f}"
+    )
 
     api = launch.free_port()
     timed: dict[int, list[list[float]]] = {0: [], 2: []}
@@ -240,10 +255,15 @@ def main() -> int:
             streams = pathlib.Path(f"/proc/{broker.pid}/cwd").readlink() / "spark"
             spark = spark_reading.report(broker.port, api, streams, options.rounds, options.spark)
         else:
-            print("\nSpark is left out: .venv-spark is missing (make .venv-spark/.synced)")
+            missing = (
+                "" if options.no_spark else ": .venv-spark is missing (make .venv-spark/.synced)"
+            )
+            print(f"\nSpark is left out{missing}")
     if options.json is not None:
         shown = {
+            "build": build(),
             "rates": rates,
+            "cost_us": beyond,
             "p99": {k: [r[int(len(r) * 0.99)] for r in v] for k, v in timed.items()},
         }
         options.json.write_text(
