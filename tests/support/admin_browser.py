@@ -30,6 +30,12 @@ plugins:
     config: {{path: {folder}/data}}
   - use: ratelimit
     config: {{limits: []}}
+  - use: queues
+    config:
+      path: {folder}/queues
+      queues:
+        - {{name: jobs, groups: [work, audit], delivery_limit: 1, dead_letter: failed, prefetch: 2}}
+        - {{name: failed}}
 {accounts}  - use: admin
     config:
       first_token_file: {folder}/admin.token
@@ -39,12 +45,6 @@ plugins:
       failures: 1000
 """
 ACCOUNTS = """\
-  - use: queues
-    config:
-      path: {folder}/queues
-      queues:
-        - {{name: jobs, groups: [work, audit], delivery_limit: 1, dead_letter: failed, prefetch: 2}}
-        - {{name: failed}}
   - use: spark_sink
     config:
       path: {folder}/streams

@@ -255,6 +255,7 @@ class QueueMaker:
             self.queues[name] = queue
             broker.invalidate_routes()
             raise
+        queue.close()
         for one in queue.dispatchers.values():
             one.close()
         self._deleted(queue)

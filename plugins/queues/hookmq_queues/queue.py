@@ -120,6 +120,7 @@ class Queue:
             self.stored,
             self.config.settings_of(name),
         )
+        made.paused = "" in self.paused or name in self.paused
         return made
 
     def _first_offset(self, group: str) -> int:

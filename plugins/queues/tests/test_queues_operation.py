@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq.mqtt_api import Publish
+from hookmq.plugin import MetricRegistry, TraceKind, TraceRequest
 from hookmq_queues.plugin import QueuesPlugin
 from hookmq_testing import Harness, HookRecorder, MemoryClient
 from hookmq_toolkit.queues import SERVICE, QueueError, QueueManager, RedriveRequest
@@ -147,6 +148,18 @@ def test_a_paused_group_gets_nothing_even_after_a_restart(make: Any) -> None:
     assert [one["group"] for one in harness.logged("queue.resumed")] == ["a", None]
     with pytest.raises(QueueError, match="no group 'x'"):
         run(harness, manager.pause_queue("jobs", "x", True))
+
+
+def test_a_group_that_a_client_makes_in_a_paused_queue_is_paused(make: Any) -> None:
+    harness = make(queues=[{"name": "jobs", "groups_on_first_use": True}])
+    manager = manager_of(harness)
+    run(harness, manager.pause_queue("jobs", "", True))
+    consumer = harness.connect("c")
+    consumer.subscribe("$share/new/$queue/jobs", 1)
+    fill(harness, 1)
+    assert payloads(consumer) == []
+    run(harness, manager.pause_queue("jobs", "", False))
+    assert payloads(consumer) == [b"0"]
 
 
 # --- purge --------------------------------------------------------------------------------------------------------------
@@ -407,3 +420,54 @@ def test_a_consumer_that_is_late_once_is_not_stalled(make: Any) -> None:
         consumer.ack(deliveries(consumer)[-1])
         harness.settle()
     assert harness.logged("consumer.stalled") == []
+
+
+# --- metrics and traces -------------------------------------------------------------------------------------------------
+
+
+def test_metrics_of_operation(make: Any) -> None:
+    queues = [{"name": "jobs", "visibility_timeout": 10, "prefetch": 1, "max_messages": 4}]
+    harness = make(queues=queues)
+    fill(harness, 2)
+    consumer = harness.connect("c", auto_ack=False)
+    consumer.subscribe("$queue/jobs", 1)
+    harness.settle()
+    harness.advance(11)
+    run(harness, manager_of(harness).pause_queue("jobs", "default", True))
+    registry = MetricRegistry()
+    plugin_of(harness).register_metrics(registry)
+    values = registry.values()
+    labels = '{group="default",queue="jobs"}'
+    assert values[f"queues_stalled_consumers{labels}"] == 1
+    assert values[f"queues_paused{labels}"] == 1
+    assert 11 <= values[f"queues_oldest_seconds{labels}"] < 12
+    assert values['queues_fill{queue="jobs"}'] == 0.5
+
+
+def test_a_trace_shows_the_way_of_a_message_through_a_queue(make: Any) -> None:
+    """The publish, the queue that stores it, its delivery and its acknowledgement are in the trace of two clients."""
+    harness = make()
+    publisher, consumer = harness.connect("p"), harness.connect("c")
+    consumer.subscribe("$queue/jobs/#", 1)
+    traces = [harness.handle("queues").trace(TraceRequest(client_id=one)) for one in ("p", "c")]
+    harness.settle()
+    publisher.publish("$queue/jobs/x", b"1", 1, expect=0)
+    assert payloads(consumer) == [b"1"]
+    found: list[Any] = []
+
+    async def read(trace: Any) -> None:
+        trace.stop()
+        found.append([one async for one in trace])
+
+    for trace in traces:
+        run(harness, read(trace))
+    published, delivered = found
+    assert [one.name for one in published if one.kind is TraceKind.RECEIVED] == ["PUBLISH"]
+    (route,) = (one for one in published if one.kind is TraceKind.ROUTE)
+    assert (route.topic, route.fields["journals"]) == ("$queue/jobs/x", ["queues: queue jobs"])
+    calls = [one for one in published if one.kind is TraceKind.HOOK and one.name == "on_publish"]
+    assert [one.fields["plugin"] for one in calls] == ["queues"]
+    assert [(one.name, one.topic) for one in delivered if one.kind is TraceKind.SENT][:1] == [
+        ("PUBLISH", "$queue/jobs/x")
+    ]
+    assert "PUBACK" in [one.name for one in delivered if one.kind is TraceKind.RECEIVED]

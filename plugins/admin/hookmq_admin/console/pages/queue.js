@@ -24,7 +24,7 @@ export default function queue(context, main) {
     rates.add([one]);
     if (!last || last.paused !== one.paused || last.made_by !== one.made_by) row.replaceChildren(...actions(one));
     last = one;
-    mark.replaceChildren(badges(one));
+    mark.replaceChildren(badges(one, ""));
     list(facts, {
       Type: one.type, "Made by": { configuration: "the configuration", operator: "an operator", first_use: "its first use" }[one.made_by],
       Messages: `${number(one.messages)} of ${number(one.max_messages)}`, Size: `${bytes(one.bytes)} of ${bytes(one.max_bytes)}`, Delayed: one.delayed,

@@ -72,7 +72,7 @@ function state(one) {
   return [one.full && "full", paused && (paused === one.groups.length ? "paused" : `${number(paused)} paused`), stalled && `${number(stalled)} stalled`].filter(Boolean);
 }
 
-export function badges(one) {
+export function badges(one, none = "–") {
   const found = state(one);
-  return node("span", {}, found.length ? found.map((text) => [node("span", { class: `badge ${text === "full" ? "bad" : "warn"}` }, text), " "]).flat() : "–");
+  return node("span", {}, found.length ? found.map((text) => [node("span", { class: `badge ${text === "full" ? "bad" : "warn"}` }, text), " "]).flat() : none);
 }
