@@ -26,6 +26,7 @@ def test_folders_named_by_commands_exist() -> None:
     for path in [
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("plugins/*/README.md"),
+        *ROOT.glob("clients/*/README.md"),
         *ROOT.glob("*/README.md"),
     ]:
         for command in re.findall(r"uv pip install (.*)", path.read_text("utf-8")):

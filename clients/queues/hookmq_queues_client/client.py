@@ -45,6 +45,7 @@ class Client:
         )  # fmt: skip
         self.client_id = client_id or f"queues-{uuid4().hex[:12]}"
         self._consumers: list[Consumer] = []
+        self._numbers = 0
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -73,7 +74,9 @@ class Client:
     ) -> Consumer:
         """Return a new consumer, which is closed with the client. `Queue.consume` calls this."""
         self._check_open()
-        client_id = f"{self.client_id}-{len(self._consumers) + 1}"
+        self._numbers += 1
+        client_id = f"{self.client_id}-{self._numbers}"
+        self._consumers = [one for one in self._consumers if not one.closed]
         consumer = Consumer(self.options, client_id, filter, properties, prefetch)
         self._consumers.append(consumer)
         return consumer

@@ -56,6 +56,8 @@ class Consumer:
         self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         self._error: Exception | None = None
         self._stopped = False
+        self.closed = False
+        """Whether `aclose` was called."""
         self._explicit = False
         """Whether the group settles by `$ack`, as its last message said."""
         self._delay: float | None = None
@@ -105,6 +107,7 @@ class Consumer:
 
     async def aclose(self) -> None:
         """End the iteration and the connection. Messages that are not settled go to other consumers."""
+        self.closed = True
         await self.stop()
         if self._running is not None:
             self._running.cancel()
@@ -123,10 +126,13 @@ class Consumer:
 
     async def _run(self) -> None:
         failures = 0
+        clock = asyncio.get_running_loop().time
         while not self._stopped:
             try:
+                began = clock()
                 why = await self._consume()
-                failures = 0
+                if clock() - began > self._options.reconnect.maximum:
+                    failures = 0  # it was not one of several failures in a row
             except Exception as error:
                 if is_lasting(error):
                     self._error = error

@@ -183,11 +183,14 @@ class Worker:
                 log.info("message %s: done in %.3f s", message.id, clock() - began)
 
     async def _call(self, message: Message) -> None:
-        if self._threads is not None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
-            return
-        result: Any = self._handler(message)
-        await result
+        loop = asyncio.get_running_loop()
+        result: Any
+        if self._threads is None:
+            result = self._handler(message)
+        else:
+            result = await loop.run_in_executor(self._threads, self._handler, message)
+        if inspect.isawaitable(result):
+            await result
 
     async def _fail(self, message: Message, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

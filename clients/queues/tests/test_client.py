@@ -218,6 +218,18 @@ async def test_a_stream_is_read_from_any_position(connect: Connect) -> None:
     assert caught.value.code == 0x83
 
 
+async def test_each_consumer_has_its_own_client_id(
+    connect: Connect, broker: Served, name: str
+) -> None:
+    client = connect(client_id="shop")
+    for _ in range(2):
+        async with client.queue(name).consume() as messages:
+            await client.queue(name).publish(b"x")
+            await (await anext(messages)).ack()
+    found = [one["client_id"] for one in broker.log if one["event"] == "client.connected"]
+    assert {"shop", "shop-1", "shop-2"} <= set(found)
+
+
 async def test_a_closed_client_is_an_error(url: str, name: str) -> None:
     async with Client(url, reconnect=SOON) as client:
         queue = client.queue(name)

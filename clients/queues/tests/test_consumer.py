@@ -34,6 +34,16 @@ async def test_prefetch_limits_what_a_consumer_has(connect: Connect, name: str) 
     assert [message.offset for message in (one, *two)] == [0, 1, 2, 3]
 
 
+async def test_a_filter_chooses_messages(connect: Connect, name: str) -> None:
+    queue = connect().queue(name)
+    for topic in ("print/1", "resize/1", "resize/2"):
+        await queue.publish(topic, topic=topic)
+    messages = queue.consume(filter="resize/+")
+    found = [await anext(messages) for _ in range(2)]
+    assert [one.payload for one in found] == [b"resize/1", b"resize/2"]
+    assert (await anext(queue.consume(filter="print/#"))).source_topic == f"$queue/{name}/print/1"
+
+
 async def test_a_lost_acknowledgement_delivers_again(
     connect: Connect, network: Network, name: str
 ) -> None:

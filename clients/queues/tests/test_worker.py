@@ -123,6 +123,15 @@ async def test_a_function_runs_in_a_thread(connect: Connect, name: str) -> None:
     assert await is_empty(client, name)
 
 
+async def test_what_a_function_returns_is_awaited(connect: Connect, name: str) -> None:
+    queue = connect().queue(name)
+    await fill(queue, 2)
+    seen = Seen()
+    async with working(queue, lambda message: seen.add(message)):
+        await seen.reached(2)
+    assert seen.payloads == [b"0", b"1"]
+
+
 async def test_a_failed_message_comes_again(
     connect: Connect, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
