@@ -225,11 +225,14 @@ class QueuesPlugin(Plugin):
         topic = message.topic
         if not topic.startswith(PREFIX):
             return None
+        if (
+            message.properties is EMPTY
+            and topic[len(PREFIX) :] in self.queues
+            and not message.retain
+        ):
+            return None  # most messages
         name = queue_of(topic)
-        if name in self.queues:
-            if message.properties is EMPTY and not message.retain and "/$" not in topic:
-                return None
-        else:
+        if name not in self.queues:
             first_use = self._maker.first_use(name)
             if first_use is not None and "/$" not in topic[len(PREFIX) :]:
                 checked = partial(self._checked_message, client, message, broker)

@@ -341,6 +341,9 @@ class Queue:
 
     def all_settled(self, offsets: list[int]) -> None:
         """Note that a group has settled messages."""
+        if len(self.dispatchers) == 1:
+            self.log.forget_all(offsets)
+            return
         for offset in offsets:
             self.settled(offset)
 

@@ -102,6 +102,9 @@ class StreamQueue(Queue):
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message. It stays in memory, since other groups may read it."""
 
+    def all_settled(self, offsets: list[int]) -> None:
+        """Note that a group has settled messages."""
+
     def ended(self) -> None:
         """Apply the retention, which may have waited for a group."""
         self._enforce()
