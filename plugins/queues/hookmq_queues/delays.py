@@ -10,7 +10,7 @@ In memory, a delayed message takes about 150 bytes, whatever its size.
 import struct
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -50,6 +50,9 @@ class DelayLog(QueueLog):
         self.name = f"{plugin}: delayed messages"
         self._moved: Counter[int] = Counter()
         """How many messages of each segment have moved, by the segment's first offset."""
+        self.owners: Callable[[], Iterable[Delays]] = tuple
+        """Returns the delayed messages of all queues."""
+        self._tidying = False
 
     def wants(self, topic: str) -> bool:
         """Return False."""
@@ -71,6 +74,29 @@ class DelayLog(QueueLog):
             del self._moved[base]
         if floor > segments[0].base:
             self.settle(floor)
+
+    def tidy(self) -> None:
+        """Add the messages of the first segment again at the end, if this log is much larger than its messages. A
+        message with a long delay would otherwise keep all later ones on disk.
+        """
+        segments, owners = self.log.segments, list(self.owners())
+        wanted = 2 * sum(one.bytes for one in owners) + 4 * self.log.segment_size
+        if self._tidying or len(segments) < 2 or self.log.size <= wanted:
+            return
+        end = segments[1].base
+        offsets = [offset for one in owners for offset in one.below(end)]
+        if offsets:
+            self._tidying = True
+            self.fetch(offsets, partial(self._tidy, owners, end))
+
+    def _tidy(
+        self, owners: "list[Delays]", end: int, messages: Mapping[int, Message], error: str
+    ) -> None:
+        self._tidying = False
+        if not error and not self._closed:  # an error is reported when the message is due
+            self.hold()
+            for one in owners:
+                one.renew(end, messages)
 
     def fetch(
         self, offsets: Sequence[int], done: Callable[[Mapping[int, Message], str], None]
@@ -141,6 +167,8 @@ class Delays:
         """Messages that are being read."""
         self._last: Place = (0.0, 0)
         """The last message that has moved or is being read. All messages before it have moved, too."""
+        self._stored: Place = (0.0, 0)
+        """The last message that has moved."""
         self._first = 0
         self._timer: Timer | None = None
         self._closed = False
@@ -217,8 +245,10 @@ class Delays:
             moved.append(offset)
             self.bytes -= size_of(messages[offset])
         if moved:
-            self._save(places[len(moved) - 1])
+            self._stored = places[len(moved) - 1]
+            self._save()
             self._log.moved(moved)
+            self._log.tidy()
         if len(moved) < len(places):
             self._again(places[len(moved) :])
         else:
@@ -231,9 +261,27 @@ class Delays:
         if self._timer is None:
             self._timer = self._broker.runtime.call_later(PAUSE, self._read)
 
-    def _save(self, last: Place) -> None:
+    def below(self, end: int) -> list[int]:
+        """Return the places in the log of the messages before `end`."""
+        return [offset for _, offset in self._waiting if offset < end]
+
+    def renew(self, end: int, messages: Mapping[int, Message]) -> None:
+        """Add the messages before `end` in the log again, in the commit of this turn."""
+        old = sorted(one for one in self._waiting if one[1] < end)
+        if not old or self._closed or any(offset < end for _, offset in self._moving):
+            return
+        self._waiting = [one for one in self._waiting if one[1] >= end]
+        heapify(self._waiting)
+        for due, offset in old:
+            self.bytes -= size_of(messages[offset])
+            self.add(messages[offset], due)
+        self._first = end
+        self._save()
+        self._log.moved([offset for _, offset in old])
+
+    def _save(self) -> None:
         try:
-            self._broker.state.put(self._key, _STATE.pack(*last, self._first))
+            self._broker.state.put(self._key, _STATE.pack(*self._stored, self._first))
         except PluginError as error:  # after a crash, these messages move again
             self._broker.log(
                 "error", "queue.state_not_stored",
@@ -255,7 +303,7 @@ class Delays:
             due, offset, self._first = _STATE.unpack(stored)
         except struct.error as error:
             raise StoreError(f"queue {self._config.name}: state of delayed messages: {error}") from None  # fmt: skip
-        self._last = (due, offset)
+        self._last = self._stored = (due, offset)
 
     def restore(self, message: Message, offset: int) -> bool:
         """Take a message from the log of an earlier process. Return False if it has moved."""
@@ -279,7 +327,8 @@ class Delays:
         self._moving.clear()
         self.bytes = 0
         self._first = self._log.end
-        self._save(self._last)
+        self._stored = self._last
+        self._save()
         self._log.moved(dropped)
         return len(dropped)
 

@@ -187,6 +187,9 @@ class QueuesPlugin(Plugin):
                     one.intake.delays.wake()
 
         self._delayed.on_committed = committed
+        self._delayed.owners = lambda: [
+            one.intake.delays for one in self.queues.values() if one.intake.delays is not None
+        ]
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:

@@ -421,3 +421,40 @@ def test_empty_segments_of_delayed_messages_are_deleted(make: Any) -> None:
     assert plugin_of(harness).queues["jobs"].delayed == 1
     harness.advance(1001)
     assert len(drain(harness)) == 20
+
+
+@pytest.mark.parametrize("crash", ["before", "after"])
+def test_a_message_with_a_long_delay_does_not_keep_the_others_on_disk(
+    make: Any, crash: str
+) -> None:
+    """It is added again at the end of the log, in one commit."""
+    queues = [{"name": "jobs"}, {"name": "other"}]
+    harness = make(queues=queues)
+    log = plugin_of(harness)._delayed
+    assert log is not None
+    log.log.segment_size = 1 << 16
+    publisher = harness.connect("p")
+    for number in range(30):
+        delay, topic = ("1000", "$queue/other") if number == 1 else ("10", JOBS)
+        publish(publisher, bytes(30_000), ("delay", delay), topic=topic)
+    commit = make.store.commit
+    if crash == "before":
+        count = iter(range(10))
+        make.store.commit = lambda records, done: commit(records, done) if next(count) < 1 else None
+    harness.advance(11)
+    if crash == "after":
+        assert log.log.segments[0].base >= 20
+        assert log.log.size < 400_000
+    else:
+        assert log.log.segments[0].base == 0
+    assert plugin_of(harness).queues["other"].delayed == 1
+    make.crash(harness)
+    make.store.commit = commit
+    harness = make(queues=queues)
+    assert plugin_of(harness).queues["other"].delayed == 1
+    harness.advance(990)
+    assert len(drain(harness)) == 29
+    assert drain(harness, filter="$queue/other") == []
+    harness.advance(15)
+    assert len(drain(harness, filter="$queue/other")) == 1
+    assert len(drain(harness)) == 0
