@@ -601,6 +601,8 @@ def test_the_metrics(make: Make) -> None:
         if value
     }
     assert found.pop(("queues_bytes", "")) > 10
+    assert 0 < found.pop(("queues_fill", "")) < 0.001
+    assert 0 < found.pop(("queues_oldest_seconds", "default")) < 1
     assert found == {
         ("queues_messages_total", "accepted"): 3,
         ("queues_messages_total", "delivered"): 3,
