@@ -412,10 +412,7 @@ class Dispatcher:
             return False
         message = log.get(offset)
         if message is None:
-            end = log.gap_end(offset)
-            if end > offset:
-                group.skip(offset, min(end, log.visible))
-                self._dirty = True
+            if self._skips(offset):
                 return True
             log.load(offset, self._loaded)
             return False
@@ -462,6 +459,9 @@ class Dispatcher:
         if self._filters is not None and offset is None and not selection.has_room:
             self._report_window()
         missing = selection.missing
+        while missing is not None and self._skips(missing):
+            offset = selection.next(end)
+            missing = selection.missing
         if missing is not None and (offset is None or log.get(offset) is not None):
             log.load(missing, self._loaded)
         return offset
@@ -511,6 +511,15 @@ class Dispatcher:
             self._selection is not None or self.group.peek(self._log.visible) != self._head[0]
         )
 
+    def _skips(self, offset: int) -> bool:
+        """Settle `offset` and those after it that are known to have no message. Return False if there is none."""
+        end = self._log.gap_end(offset)
+        if end == offset:
+            return False
+        self.group.skip(offset, min(end, self._log.visible))
+        self._dirty = True
+        return True
+
     def _drop_expired(self, most: int) -> int:
         """Drop up to `most` messages that are next and have expired, although no consumer takes them. Return their
         number. Note when the next message expires.
@@ -530,6 +539,8 @@ class Dispatcher:
                 return dropped
             message = log.get(offset)
             if message is None:
+                if self._skips(offset):
+                    continue
                 log.load(offset, self._loaded)
                 return dropped
             expiry = self._expires_at(message)
@@ -703,6 +714,8 @@ class Dispatcher:
         lost = self.group.trim(first)
         if lost and self._explicit:
             self.holdings.prune()
+        if lost and self._selection is not None:
+            self._renew_selection()
         return lost
 
     def _settle(self, offset: int) -> bool:
@@ -822,6 +835,7 @@ class Dispatcher:
         """Move the group to `offset`, and return when this is stored. Raises PluginError if it cannot be stored."""
         self.group.seek(offset)
         self.holdings.prune()
+        self._renew_selection()
         self._epoch += 1
         epoch, reserved = self._epoch, offset + RESERVE
         self._reserved = offset

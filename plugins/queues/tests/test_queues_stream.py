@@ -472,6 +472,26 @@ def test_compaction_and_a_group_in_a_gap(make: Any) -> None:
     assert stream_of(harness).dispatchers["default"].backlog == 0
 
 
+@pytest.mark.parametrize("order", ["fifo", "priority"])
+def test_a_compacted_stream_becomes_a_classic_queue(make: Any, order: str) -> None:
+    settings = stream(compact="key", memory=0)
+    settings[0]["retention"] = {"bytes": "1MiB"}
+    harness = make(queues=settings)
+    fill_by_key(harness, 60)
+    left = 600 - stream_of(harness).results["compacted"]
+    assert left < 300
+    harness.close()
+    harness = make(queues=({"name": "log", "order": order, "memory": 0},))
+    found = received(consumer(harness))
+    assert len(found) == left
+    assert [one[2] for one in found[-10:]] == [59] * 10
+
+
+def test_a_stream_has_no_narrow_filters(make: Any) -> None:
+    harness = make(queues=stream())
+    assert harness.connect("c").subscribe(f"{TOPIC}/1", 1).codes == (0x8F,)
+
+
 def test_compaction_by_topic(make: Any) -> None:
     settings = stream(compact="topic", memory=0, bindings=["devices/#"])
     settings[0]["retention"] = {"bytes": "512KiB"}
