@@ -75,7 +75,7 @@ class GroupCommit:
         "_splits",
         "_taken",
         "_told",
-        "_volatile",
+        "_unawaited",
         "_waiters",
         "added",
         "collecting",
@@ -103,7 +103,7 @@ class GroupCommit:
         """The journals to flush at each commit."""
         self._members: set[int] | None = None
         """The identities of the journals that take messages, or None as long as none has been removed."""
-        self._volatile: frozenset[int] = frozenset()
+        self._unawaited: frozenset[int] = frozenset()
         """The identities of the journals that no acknowledgement waits for."""
         self._told: tuple[Callable[[CommitId], None], ...] = ()
         self._set_journals(tuple(journals))
@@ -224,7 +224,7 @@ class GroupCommit:
     def _set_journals(self, journals: tuple[Journal, ...]) -> None:
         self.journals = journals
         self._told = tuple(one.committed for one in journals if isinstance(one, Readable))
-        self._volatile = frozenset(
+        self._unawaited = frozenset(
             id(one) for one in journals if isinstance(one, Volatile) and one.volatile
         )
 
@@ -248,7 +248,7 @@ class GroupCommit:
         """Add `message` to the batch in `journal`, unless that is being removed."""
         if self._members is not None and id(journal) not in self._members:
             return
-        if not self._volatile or id(journal) not in self._volatile:
+        if not self._unawaited or id(journal) not in self._unawaited:
             self._journaled = True
             self.added += 1
             self.collecting = True
