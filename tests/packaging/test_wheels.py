@@ -190,6 +190,16 @@ def test_the_command_line_of_the_wheels(everything: Path, tmp_path: Path) -> Non
     assert ": valid" in run(hookmq, "check", "-c", "hookmq.yaml", cwd=tmp_path)
 
 
+def test_the_client_of_queues_is_installed_without_the_broker(dist: Path, tmp_path: Path) -> None:
+    [wheel] = dist.glob("hookmq_queues_client-*.whl")
+    programs = environment(tmp_path / "venv", [wheel])
+    pip(programs, "check")
+    listed = {line.split()[0] for line in pip(programs, "list").splitlines()[2:]}
+    assert listed == {"hookmq-queues-client", "paho-mqtt"}
+    assert "--queue NAME" in run(programs / "hookmq-worker", "--help", cwd=tmp_path)
+    run(programs / "python", "-W", "error", "-c", "import hookmq_queues_client", cwd=tmp_path)
+
+
 CONFIG = """\
 version: 1
 listeners: [{name: tcp, bind: "127.0.0.1:0"}]
