@@ -346,6 +346,8 @@ class Group:
         Raises ValueError if the bytes are damaged.
         """
         try:
+            if len(data) < _HEAD.size:
+                raise ValueError("it is incomplete")
             version, reserved, following = _HEAD.unpack_from(data)
             if version != _VERSION or reserved < following:
                 raise ValueError(f"version {version}, {len(data)} bytes")

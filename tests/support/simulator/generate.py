@@ -74,6 +74,8 @@ def make_queue_plan(seed: int) -> Plan:
         if what == "publish":
             topic, count = random.choice(QUEUE_TOPICS), random.choice((1, 1, 2, 8))
             steps.append(Step(at, "queue_publish", -1, (topic, count)))
+            if random.random() < 0.1:  # while this is on its way to the disk
+                steps.append(Step(round(at + random.random() * 0.2, 4), "crash", -1, (0.1,)))
         elif what == "leave":
             steps.append(Step(at, "queue_leave", who, (random.random() < 0.5,)))
         elif what == "come":
