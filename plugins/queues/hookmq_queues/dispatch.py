@@ -134,6 +134,8 @@ class Dispatcher:
         self._closed = False
         self._expiry: Timer | None = None
         self._retry: Timer | None = None
+        self._pause: Timer | None = None
+        """Runs after a failed read, until the next one."""
         self._claim: tuple[tuple[str, str] | None, float] = (None, 0.0)
         self._epoch = 0
         """How often the group was moved. What was reserved before counts for nothing."""
@@ -414,7 +416,7 @@ class Dispatcher:
         if message is None:
             if self._skips(offset):
                 return True
-            log.load(offset, self._loaded)
+            self._load(offset)
             return False
         if self._expires_at(message) <= time:
             self._expire(offset, message, time)
@@ -463,7 +465,7 @@ class Dispatcher:
             offset = selection.next(end)
             missing = selection.missing
         if missing is not None and (offset is None or log.get(offset) is not None):
-            log.load(missing, self._loaded)
+            self._load(missing)
         return offset
 
     def _bury(
@@ -541,7 +543,7 @@ class Dispatcher:
             if message is None:
                 if self._skips(offset):
                     continue
-                log.load(offset, self._loaded)
+                self._load(offset)
                 return dropped
             expiry = self._expires_at(message)
             if expiry > time:
@@ -550,9 +552,15 @@ class Dispatcher:
             self._expire(offset, message, time)
         return most
 
+    def _load(self, offset: int) -> None:
+        """Read a message into memory, unless a read has failed a moment ago."""
+        if self._pause is None:
+            self._log.load(offset, self._loaded)
+
     def _loaded(self, error: str) -> None:
         if not error:
-            self._unread = -1
+            if self._log.get(self._unread) is not None:
+                self._unread = -1
             self.schedule()
             return
         selection = self._selection
@@ -563,7 +571,12 @@ class Dispatcher:
                 "error", "queue.unreadable",
                 queue=self._config.name, group=self.name, offset=offset, error=error,
             )  # fmt: skip
-        self._broker.runtime.call_later(PAUSE, self.schedule)
+        if self._pause is None:
+            self._pause = self._broker.runtime.call_later(PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self.schedule()
 
     # what becomes of messages ----------------------------------------------------------------------------------------
 
@@ -862,7 +875,7 @@ class Dispatcher:
     def close(self) -> bytes:
         """Stop sending. Return the state to store, and its key is `state_key`."""
         self._closed = True
-        for timer in (self._expiry, self._retry):
+        for timer in (self._expiry, self._retry, self._pause):
             if timer is not None:
                 timer.cancel()
         return self.group.encode(self.group.next)
