@@ -119,6 +119,27 @@ def test_no_inner_function_names_another(compiling: ModuleType) -> None:
     }
 
 
+KEYWORDS = frozenset(
+    (
+        "alignof", "asm", "attribute", "complex", "const", "extension", "imag", "inline", "int128", "label", "real",
+        "restrict", "signed", "thread", "typeof", "volatile",
+    )
+)  # fmt: skip
+"""What follows the underscores in GCC's own keywords, such as ``__volatile``."""
+
+
+def test_no_field_is_a_keyword_of_c(compiling: ModuleType) -> None:
+    """mypyc puts an underscore before the name of a field, so `_volatile` would be a keyword."""
+    fields = {
+        (path.name, node.attr)
+        for path in compiling.modules()
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Attribute)
+    }
+    assert ("group_commit.py", "_running") in fields
+    assert not [one for one in fields if one[1][:1] == "_" and one[1].strip("_") in KEYWORDS]
+
+
 def test_the_manifest_is_as_hookmq_reads_it(compiling: ModuleType) -> None:
     lines = ["12  ../../a.py", f"34  hookmq/a{SUFFIX}"]
     text = compiling.manifest(lines).encode()
