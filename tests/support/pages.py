@@ -47,7 +47,7 @@ def pages() -> list[Path]:
         "*.md",
         "docs/**/*.md",
         "*/README.md",
-        "plugins/*/README.md",
+        "plugins/*/*.md",
         "clients/*/README.md",
         "examples/**/README.md",
         "tests/*/README.md",

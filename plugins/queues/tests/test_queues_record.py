@@ -9,6 +9,7 @@ from hookmq.storage_api import CommitId, Journal
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.record import decode_block, encode_block
 from hookmq_queues.storage import QueueLog
+from hookmq_queues.stream_log import StreamLog
 from hookmq_testing.contracts import JournalContract
 from hookmq_testing.runtime import VirtualRuntime
 
@@ -66,6 +67,11 @@ class TestQueueLog(JournalContract):
         super().flush(journal, commit)
         assert isinstance(journal, QueueLog)
         journal.committed(commit)
+
+
+class TestStreamLog(TestQueueLog):
+    def open(self) -> QueueLog:
+        return StreamLog(QueueConfig("jobs", ("#",), type="stream"), self.folder, self.runtime)
 
 
 def publish(log: QueueLog, runtime: VirtualRuntime, number: int, *payloads: bytes) -> None:
