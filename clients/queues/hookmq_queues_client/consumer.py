@@ -111,8 +111,7 @@ class Consumer:
         await self.stop()
         if self._running is not None:
             self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+            await asyncio.wait([self._running])
         if self._connection is not None:
             await self._connection.close()
 
