@@ -178,7 +178,7 @@ def test_the_state_of_the_broker(site: Site) -> None:
     listeners = site.ask("GET", "/listeners").json["items"]
     assert [(one["name"], one["type"]) for one in listeners] == [("tcp", "tcp"), ("http", "http")]
     plugins = {one["id"]: one for one in site.ask("GET", "/plugins").json["items"]}
-    assert set(plugins) == {"rl", "admin", "accounts", "doors"}
+    assert set(plugins) == {"rl", "admin", "accounts", "doors", "queues"}
     hooks = {hook["name"]: hook for hook in plugins["doors"]["hooks"]}
     assert hooks["on_connect"]["outcomes"]["accept"] > 0
     overview = site.ask("GET", "/overview").json

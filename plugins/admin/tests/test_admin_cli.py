@@ -104,7 +104,9 @@ def test_the_broker(site: Site, run: Run) -> None:
     assert any(line.startswith("rates.messages_received ") for line in overview)
     assert "rates" not in {line.split()[0] for line in overview}
     assert [row[0] for row in rows(run("listeners"))] == ["tcp", "http"]
-    assert [row[0] for row in rows(run("plugins"))] == ["rl", "admin", "accounts", "doors"]
+    assert [row[0] for row in rows(run("plugins"))] == [
+        "rl", "admin", "accounts", "doors", "queues",
+    ]  # fmt: skip
     assert run("config") == "version: 1\n"
     site.reloads.append(ReloadReport(applied=(CHANGE,)))
     assert rows(run("reload")) == [["log.level", "info", "debug", "now"]]
