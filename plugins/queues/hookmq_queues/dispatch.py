@@ -138,7 +138,7 @@ class Dispatcher:
         """Runs after a failed read, until the next one."""
         self._claim: tuple[tuple[str, str] | None, float] = (None, 0.0)
         self._epoch = 0
-        """How often the group was moved. What was reserved before counts for nothing."""
+        """How often the group was moved. Offsets that were reserved before the last move do not count."""
         self._watches = config.type != "stream"
         self._head = (-1, inf)
         """The next message, and when it expires in epoch seconds."""
@@ -722,7 +722,7 @@ class Dispatcher:
     def trim(self, first: int) -> int:
         """Settle the messages below `first`, because they were deleted. Return their number.
 
-        The state is not stored for that: whoever loads it drops these messages again.
+        The state is not stored for that, because a broker that loads it drops these messages again.
         """
         lost = self.group.trim(first)
         if lost and self._explicit:
