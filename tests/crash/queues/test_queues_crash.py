@@ -32,7 +32,7 @@ def test_queues_survive_kills(tmp_path: Path) -> None:
 
 def evidence(*lines: tuple[Any, ...]) -> Evidence:
     """Return the evidence of a consumer's lines, each with the kind, the time, the consumer and more."""
-    found = Evidence([("jobs", "audit")], {"jobs": 3})
+    found = Evidence([("jobs", "audit")], {"jobs": 3}, ["keyed"])
     found.lives = [0.0, 100.0]
     for kind, at, name, *more in lines:
         connection = 1 if at < 100 else 2
@@ -51,6 +51,10 @@ def processed(kind: str, at: float, offset: int, number: int, name: str = "a") -
     return kind, at, name, "jobs", "default", offset, TOPIC, number
 
 
+def keyed(kind: str, at: float, number: int, *more: Any) -> tuple[Any, ...]:
+    return kind, at, "a", "keyed", "default", number, "key", number, *more
+
+
 CONNECTED = (("N", 1, "a"), ("N", 1, "b"), ("N", 101, "a"), ("N", 101, "b"))
 
 
@@ -66,6 +70,7 @@ CONNECTED = (("N", 1, "a"), ("N", 1, "b"), ("N", 101, "a"), ("N", 101, "b"))
         ("too_many", [delivery(2, 0, 1, 5)]),
         ("dead_twice", [delivery(2, 0, 1, dead="fragile:3"), delivery(3, 1, 1, dead="fragile:3")]),
         ("lost", [delivery(2, 0, 1), processed("A", 3, 0, 1)]),
+        ("out_of_order", [keyed("D", 2, 1, 1, ""), keyed("D", 3, 2, 1, ""), keyed("A", 4, 1)]),
         ("reordered", [delivery(2, 0, 2), delivery(3, 1, 1)]),
         ("doubled", [delivery(2, 0, 1, topic="two"), delivery(3, 1, 1, topic="two")]),
     ],

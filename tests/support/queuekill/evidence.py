@@ -43,6 +43,9 @@ class QueueCounts:
     """First deliveries of a group with one consumer that came after a later message on the same connection."""
     dead_twice: int = 0
     """Messages that were stored more than once in the queue for dead letters."""
+    out_of_order: int = 0
+    """Messages of a queue with ``order: by_key`` that were delivered before the previous one of their topic was
+    acknowledged."""
     too_many: int = 0
     """Deliveries of a message beyond the delivery limit of its queue, and one that a crash may have cut short."""
 
@@ -58,11 +61,15 @@ BROKEN = frozenset(_NAMES[_NAMES.index("lost") :])
 class Evidence:
     """The lines of all workers. `lives` holds the times at which the broker was started again, in order.
 
-    `single` names the groups, as (queue, group), that have one consumer. `limits` holds the delivery limit by queue.
+    `single` names the groups, as (queue, group), that have one consumer. `limits` holds the delivery limit by queue. In
+    the queues in `keyed`, the topic is the key, and all messages have QoS 2.
     """
 
     def __init__(
-        self, single: Iterable[tuple[str, str]] = (), limits: dict[str, int] | None = None
+        self,
+        single: Iterable[tuple[str, str]] = (),
+        limits: dict[str, int] | None = None,
+        keyed: Iterable[str] = (),
     ) -> None:
         self.counts = QueueCounts()
         self.notes: list[str] = []
@@ -74,6 +81,11 @@ class Evidence:
         """By queue, the messages that became dead letters."""
         self._single = frozenset(single)
         self._limits = limits or {}
+        self._keyed = frozenset(keyed)
+        self._begun: dict[tuple[str, str, int], float] = {}
+        """When each message of a queue in `keyed` was first delivered, by queue, topic and number."""
+        self._done: dict[tuple[str, str, int], float] = {}
+        """When each of them was first acknowledged."""
         self._stored: dict[tuple[str, int], tuple[str, int]] = {}
         """By queue and offset, the topic and number of the message."""
         self._first: set[Place] = set()
@@ -98,6 +110,8 @@ class Evidence:
         elif kind == "A":
             self.counts.acknowledged += 1
             self.acked[queue, group].add((topic, number))
+            if queue in self._keyed:
+                self._done.setdefault((queue, topic, number), at)
         else:
             self.counts.confirmed += 1
             if offset >= 0:
@@ -116,6 +130,9 @@ class Evidence:
     ) -> None:
         queue, group, offset = place
         topic, number = message
+        if queue in self._keyed:
+            before = self._begun.get((queue, topic, number), at)
+            self._begun[queue, topic, number] = min(before, at)
         counts = self.counts
         counts.deliveries += 1
         what = f"{queue}:{offset} of {group} to {where[0]} ({topic} {number}, delivery {count})"
@@ -191,6 +208,11 @@ class Evidence:
             counts.lost += len(missing)
             for one in missing[:3]:
                 self._note(f"lost: {one} in {queue}, {group}")
+        counts.out_of_order = 0
+        for (queue, topic, number), at in self._begun.items():
+            if number > 1 and self._done.get((queue, topic, number - 1), at + 1) > at:
+                counts.out_of_order += 1
+                self._note(f"out of order: {topic} {number} before {number - 1} was acknowledged")
         qos = {stream.target: stream.qos for _, _, streams in owed for stream in streams}
         seen: set[tuple[str, str, int]] = set()
         newest: dict[tuple[str, str], int] = {}

@@ -1,7 +1,8 @@
 """Kill a broker with queues, and the processes of its consumers, again and again under load.
 
-Publishers fill two queues, with QoS 1 and 2 and over a binding. Three processes hold the consumers of five groups; some
-of them leave messages unacknowledged. One queue sends a message to the queue `dead` after three deliveries.
+Publishers fill three queues, with QoS 1 and 2 and over a binding. Three processes hold the consumers of six groups; some
+of them leave messages unacknowledged. One queue sends a message to the queue `dead` after three deliveries, and one
+delivers the messages of each topic in order.
 
 Each round ends with the death of the broker (with or without its storage writer), and often of a process of consumers
 as well. One seed determines all choices, but the exact moment of a kill also depends on the machine.
@@ -41,17 +42,20 @@ QUEUES: Final = """\
         - {{name: jobs, bindings: ["cap/#"], groups: [default, audit, old], prefetch: 8, memory: 2KiB,
             visibility_timeout: 10s}}
         - {{name: fragile, prefetch: 8, visibility_timeout: 10s, delivery_limit: {limit}, dead_letter: dead}}
+        - {{name: keyed, order: by_key, order_key: "${{topic}}", prefetch: 8, visibility_timeout: 60s}}
         - {{name: dead}}
 """
 WORKERS: Final[tuple[tuple[dict[str, Any], ...], ...]] = (
     (
         {"name": "jobs-1", "filter": "$queue/jobs/#", "hold": 0.02, "durable": True},
         {"name": "fragile-1", "filter": "$queue/fragile/#", "hold": 0.3},
+        {"name": "keyed-1", "filter": "$queue/keyed/#"},
         {"name": "old", "filter": "$share/old/$queue/jobs/#", "level": 4},
     ),
     (
         {"name": "jobs-2", "filter": "$queue/jobs/#", "hold": 0.02},
         {"name": "fragile-2", "filter": "$queue/fragile/#", "hold": 0.3},
+        {"name": "keyed-2", "filter": "$queue/keyed/#"},
     ),
     (
         {"name": "audit", "filter": "$share/audit/$queue/jobs/#"},
@@ -138,15 +142,17 @@ class QueueRun:
             ledger.stream("$queue/fragile/one", 1),
             ledger.stream("$queue/fragile/two", 2),
         ]
+        self.keyed = [ledger.stream(f"$queue/keyed/{number}", 2) for number in range(3)]
         self.owed: list[tuple[str, str, list[Stream]]] = [
             *(("jobs", group, self.jobs) for group in ("default", "audit", "old")),
             ("fragile", "default", self.fragile),
+            ("keyed", "default", self.keyed),
         ]
         self.publishers = [
             Publisher(ledger, "five", [*self.jobs[:2], *self.fragile], 5),
-            Publisher(ledger, "four", self.jobs[2:], 4),
+            Publisher(ledger, "four", [*self.jobs[2:], *self.keyed], 4),
         ]
-        self.evidence = Evidence([("jobs", "audit")], {"fragile": LIMIT})
+        self.evidence = Evidence([("jobs", "audit")], {"fragile": LIMIT}, ["keyed"])
         self._lines = (folder / "evidence.jsonl").open("ab")
 
         def take(line: bytes) -> None:
