@@ -314,6 +314,20 @@ def test_filters_of_a_redrive(make: Any, request_: Any, moved: int) -> None:
     assert manager_of(harness).show_queue("dead").messages == 3 - moved
 
 
+@pytest.mark.parametrize("order", ["fifo", "priority", "by_key"])
+def test_what_a_redrive_leaves_is_still_delivered(make: Any, order: str) -> None:
+    """The moved messages are behind others that stay, in whatever order the queue delivers."""
+    harness = make(queues=[WORK, {**DEAD, "order": order}])
+    for topic in ("keep", "move", "keep", "move"):
+        kill(harness, 1, f"$queue/work/{topic}")
+    assert redrive(harness, topic="$queue/work/move").moved == 2
+    consumer = harness.connect("c")
+    consumer.subscribe("$queue/dead/#", 1)
+    found = [one.topic for one in deliveries(consumer)]
+    assert found == ["$queue/dead/work/keep"] * 2
+    assert manager_of(harness).show_queue("dead").messages == 0
+
+
 def test_the_rate_of_a_redrive_and_stopping_it(make: Any) -> None:
     harness = make(queues=[WORK, DEAD])
     kill(harness, 20)
