@@ -423,11 +423,11 @@ def test_empty_segments_of_delayed_messages_are_deleted(make: Any) -> None:
     assert len(drain(harness)) == 20
 
 
-@pytest.mark.parametrize("crash", ["before", "after"])
+@pytest.mark.parametrize("crash", ["before", "between", "after"])
 def test_a_message_with_a_long_delay_does_not_keep_the_others_on_disk(
     make: Any, crash: str
 ) -> None:
-    """It is added again at the end of the log, in one commit."""
+    """It is added again at the end of the log. Crash before that commit, after it, and once the segment is deleted."""
     queues = [{"name": "jobs"}, {"name": "other"}]
     harness = make(queues=queues)
     log = plugin_of(harness)._delayed
@@ -441,6 +441,8 @@ def test_a_message_with_a_long_delay_does_not_keep_the_others_on_disk(
     if crash == "before":
         count = iter(range(10))
         make.store.commit = lambda records, done: commit(records, done) if next(count) < 1 else None
+    if crash == "between":
+        log.log.trim = lambda offset: 0  # type: ignore[method-assign]
     harness.advance(11)
     if crash == "after":
         assert log.log.segments[0].base >= 20
