@@ -39,7 +39,7 @@ class SettlementMachine(RuleBasedStateMachine):
         self.connections = 0
         self.settled: set[int] = set()
         self.delivered: dict[int, int] = {}
-        """The highest delivery count of each message."""
+        """The delivery count that the next delivery of each message must exceed."""
 
     def take(self) -> None:
         self.harness.settle()
@@ -122,6 +122,8 @@ class SettlementMachine(RuleBasedStateMachine):
         self.brokers.crash(self.harness)
         self.clients.clear()
         self.held = {name: set() for name in self.held}
+        # A crash may forget deliveries, but not that there was one.
+        self.delivered = dict.fromkeys(self.delivered, 1)
         self.harness = self.brokers(queues=QUEUES)
 
     @invariant()
