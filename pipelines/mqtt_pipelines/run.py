@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark import SparkConf, SparkContext
@@ -24,7 +24,7 @@ log = logging.getLogger("mqtt_pipelines")
 FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-ON_FILES = {
+ON_FILES: Mapping[str, str | int | bool] = {
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": False,
 }
@@ -33,6 +33,8 @@ ON_FILES = {
 Spark's default manager starts the program `readlink` for each rename. Hadoop's local file system has checksums of its
 own.
 """
+LOCAL: Mapping[str, str | int | bool] = {"spark.sql.shuffle.partitions": 4}
+"""Settings for Spark on one machine. Spark's default of 200 costs far more than a small batch with state."""
 QUERY_ID = "sql.streaming.queryId"
 WAIT = 0.2
 """Seconds between two checks of the running queries."""
@@ -55,6 +57,7 @@ def session(conf: "Conf") -> SparkSession:
     """
     builder = SparkSession.builder.appName(f"mqtt-pipelines {conf.name}")
     submitted: set[str] = set()
+    given: dict[str, str | int | bool] = {}
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has set this variable.
         SparkContext._ensure_initialized()
         submitted = {name for name, _ in SparkConf().getAll()}
@@ -64,7 +67,11 @@ def session(conf: "Conf") -> SparkSession:
             "spark.ui.showConsoleProgress", "false"
         )  # The pipeline reports its own progress.
         use_this_python()
-    given = {**(ON_FILES if _local(conf) else {}), **conf.spark.settings}
+        if conf.spark.master.startswith("local"):
+            given.update(LOCAL)
+    if _local(conf):
+        given.update(ON_FILES)
+    given.update(conf.spark.settings)
     for name, value in given.items():
         if name not in submitted:
             builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
