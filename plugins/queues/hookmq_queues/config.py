@@ -234,11 +234,6 @@ class QueueConfig:
 
     def weight_of(self, client_id: str) -> int:
         """Return the weight of a client's consumers."""
-        if self.dead_letter_expired and not self.dead_letter:
-            raise ConfigError(
-                f"dead_letter: {self.name} has dead_letter_expired, so it needs this too"
-            )
-        KeyTemplate(self.order_key).check("order_key")
         for pattern, weight in self.weights.items():
             if fnmatchcase(client_id, pattern):
                 return weight
@@ -263,6 +258,10 @@ class QueueConfig:
         if self.delivery_limit and not self.dead_letter:
             raise ConfigError(
                 f"dead_letter: {self.name} has a delivery_limit, so it needs this too"
+            )
+        if self.dead_letter_expired and not self.dead_letter:
+            raise ConfigError(
+                f"dead_letter: {self.name} has dead_letter_expired, so it needs this too"
             )
         KeyTemplate(self.order_key).check("order_key")
         for pattern, weight in self.weights.items():

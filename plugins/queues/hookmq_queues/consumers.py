@@ -244,6 +244,6 @@ def weight_in(properties: Sequence[tuple[str, str]]) -> int | None:
     if len(found) > 1:
         raise ValueError(f"the subscription has {len(found)} user properties weight: expected one")
     text = found[0]
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= MAX_WEIGHT):
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_WEIGHT):
         raise ValueError(f"weight: expected a number from 1 to {MAX_WEIGHT}, found {text[:40]!r}")
     return int(text)

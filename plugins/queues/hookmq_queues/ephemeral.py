@@ -86,6 +86,7 @@ class EphemeralQueue(Queue):
 
     def consumers_changed(self, group: str) -> None:
         """Begin or end the time after which a group without consumers expires."""
+        super().consumers_changed(group)
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None or dispatcher.consumers:
             self._expired.discard(group)

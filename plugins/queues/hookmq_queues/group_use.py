@@ -77,6 +77,10 @@ class GroupUse:
         self.watch()
         return made
 
+    def used(self, name: str) -> None:
+        """Note that a group has got or lost a consumer: the time after which it is deleted begins anew."""
+        self._unused.pop(name, None)
+
     def watch(self) -> None:
         """Look for groups without consumers from time to time, if there are any that are not configured."""
         config = self._config()

@@ -54,6 +54,10 @@ class QueueMaker:
         self._broker: BrokerHandle
         self._busy: dict[str, list[Promise]] = {}
         """By name in lower case, the callers that wait until a queue is made, changed or deleted."""
+        self._names: dict[str, str] = {}
+        """The names of these queues, by name in lower case."""
+        self._pending: dict[str, QueueConfig] = {}
+        """The new settings of the queues that are being made or changed, by name."""
 
     def load(self, broker: BrokerHandle) -> list[str]:
         """Make the queues of the configuration and those with a file. Return the names of the files that are ignored,
@@ -100,7 +104,9 @@ class QueueMaker:
             for other, one in self.registry.queues.items()
             if one.made_by == "first_use" and self.first_use(other) is first_use
         )
-        making = sum(1 for one in self._busy if first_use.matches(one) and one not in self.queues)
+        making = sum(
+            1 for one in self._names.values() if first_use.matches(one) and one not in self.queues
+        )
         if made + making >= first_use.maximum:
             text = f"{first_use.maximum} queues were made for {first_use.pattern}, which is the maximum"
             raise QueueError("conflict", text)
@@ -139,8 +145,10 @@ class QueueMaker:
             result.set_exception(QueueError("conflict", text))
             return result
         self._busy[key] = []
+        self._names[key] = name
 
         def ended(value: Any, error: BaseException | None) -> None:
+            self._pending.pop(self._names.pop(key), None)
             for one in self._busy.pop(key):
                 if not one.done():
                     one.set_result(None)
@@ -157,6 +165,7 @@ class QueueMaker:
     async def _create(self, name: str, settings: Mapping[str, Any], made_by: Maker) -> Queue:
         stored = self._bound(name, settings, made_by)
         self._check_new(stored.config)
+        self._pending[name] = stored.config
         broker, registry = self._broker, self.registry
         await self._on_disk(partial(self._write_new, stored))
         queue = self._make(stored.config)
@@ -183,12 +192,15 @@ class QueueMaker:
             config = bind_values(QueueConfig, {**settings, "name": name})
         except ConfigError as error:
             raise QueueError("invalid", str(error), "settings") from None
-        known = {one: queue.config for one, queue in self.queues.items()} | {name: config}
-        for one in known.values():
-            try:
-                check_dead_letters(one, known)
-            except ConfigError as error:
-                raise QueueError("invalid", str(error), "settings") from None
+        before = {one: queue.config for one, queue in self.queues.items()}
+        after = before | {one: new for one, new in self._pending.items() if one in before}
+        for others in (before, after):  # another change may still fail
+            known = others | {name: config}
+            for one in known.values():
+                try:
+                    check_dead_letters(one, known)
+                except ConfigError as error:
+                    raise QueueError("invalid", str(error), "settings") from None
         return StoredQueue(config, dict(settings), made_by)
 
     def _check_new(self, config: QueueConfig) -> None:
@@ -196,7 +208,8 @@ class QueueMaker:
         if same is not None:
             raise QueueError("conflict", f"there is a queue {same}", "name")
         most = self._config.max_stored
-        if len(self.registry.queues) >= most:
+        making = sum(one not in self.registry.queues for one in self._pending)
+        if len(self.registry.queues) + making >= most:
             text = f"{most} queues were made while the broker ran, which is max_stored"
             raise QueueError("conflict", text)
 
@@ -217,6 +230,7 @@ class QueueMaker:
         merged = {**stored.settings, **settings}
         given = {key: value for key, value in merged.items() if value is not None}
         changed = self._bound(name, given, stored.made_by)
+        self._pending[name] = changed.config
         await self._on_disk(partial(self.registry.write, changed))
         self.registry.queues[name] = changed
         queue.configure(changed.config)
@@ -233,9 +247,9 @@ class QueueMaker:
 
     async def _delete(self, name: str, force: bool) -> int:
         queue, stored = self.find(name), self._stored(name, "deleted")
-        user = next(
-            (one for one, other in self.queues.items() if other.config.dead_letter == name), ""
-        )
+        users = [(one, other.config) for one, other in self.queues.items()]
+        users += self._pending.items()
+        user = next((one for one, config in users if config.dead_letter == name), "")
         if user:
             raise QueueError("conflict", f"the dead letters of {user} go to {name}", "name")
         messages = queue.depth + queue.delayed

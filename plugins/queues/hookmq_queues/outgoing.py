@@ -6,7 +6,7 @@ from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import Message
 from hookmq.storage_api import make_message
 
-from hookmq_queues.topics import PREFIX, delivered_topic
+from hookmq_queues.topics import PREFIX, below, delivered_topic
 
 MESSAGE_ID: Final = "message-id"
 GROUP: Final = "group"
@@ -24,6 +24,8 @@ DEAD: Final = "dead-letter-"
 """Prefix of the user properties of dead letters. Those of clients are removed."""
 _FORMS: Final = 1024
 """Maximum number of forms of encoded properties that are kept."""
+_LONG: Final = 256
+"""Maximum length of a source topic whose form is kept. A publisher could otherwise fill the memory with long ones."""
 
 
 class UserProperties:
@@ -48,13 +50,15 @@ class UserProperties:
         if len(self._forms) >= _FORMS:
             self._forms.clear()
         prefix = self._queue.encode() + b":"
-        form = self._forms[source, size, count] = (
+        form = (
             _pair(MESSAGE_ID, prefix, size),
             _pair(GROUP, self._group.encode()) + _pair(OFFSET, b"", size),
             _pair(DELIVERY_COUNT, b"%d" % count)
             + _pair(SOURCE_TOPIC, source.encode())
             + self._settle,
         )
+        if len(source) <= _LONG:
+            self._forms[source, size, count] = form
         return form
 
 
@@ -117,9 +121,12 @@ def dead_letter(
     )
     if description:
         own = (*own, (DEAD + "description", description))
-    kept = tuple(one for one in message.user_property if not one[0].startswith(DEAD))
+    # Those of `FOR_GROUP` would hide it from the groups of `target`.
+    kept = tuple(
+        one for one in message.user_property if not one[0].startswith(DEAD) and one[0] != FOR_GROUP
+    )
     return make_message(
-        f"{PREFIX}{target}/{delivered_topic('/#', queue, message.topic)[len(PREFIX) :]}",
+        below(target, delivered_topic("/#", queue, message.topic)[len(PREFIX) :]),
         message.payload,
         message.qos,
         False,

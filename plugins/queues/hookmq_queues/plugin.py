@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import (
+    Action,
     BrokerHandle,
     ClientInfo,
     Context,
@@ -324,6 +325,31 @@ class QueuesPlugin(Plugin):
                 "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
             )
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+        if share is not None and subscription.share is None and self._has_effect(queue, share):
+            return self._permitted(client, subscription, queue, share)
+        return self._begun(client, subscription, queue, share)
+
+    @staticmethod
+    def _has_effect(queue: Queue, group: str) -> bool:
+        """Return whether joining a group makes it, or claims a place in it."""
+        return group not in queue.dispatchers or queue.config.consumers == "exclusive"
+
+    async def _permitted(
+        self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str
+    ) -> Subscription | Deny | None:
+        """Join the group that a user property names, if the client may. The broker asks too, but only after a group was
+        made or a place was claimed.
+        """
+        filter = f"$share/{share}/{subscription.topic_filter}"
+        verdict = await self._broker.authorize(client, Action.SUBSCRIBE, filter)
+        if isinstance(verdict, Deny):
+            return verdict
+        found = self._begun(client, subscription, queue, share)
+        return await found if isinstance(found, Awaitable) else found
+
+    def _begun(
+        self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str | None
+    ) -> Subscription | Deny | None | Awaitable[Subscription | Deny | None]:
         starts = [value for key, value in subscription.user_property if key == START]
         if starts:
             return self._started(client, subscription, queue, share, starts)
@@ -353,6 +379,8 @@ class QueuesPlugin(Plugin):
         self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str | None
     ) -> Subscription | Deny | None:
         name = queue.config.name
+        if queue.closed:
+            return Deny(ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name!r}")
         group = share or queue.config.first_group
         dispatcher = queue.group_use.use(group)
         if dispatcher is None or not dispatcher.claim((client.client_id, subscription.filter)):

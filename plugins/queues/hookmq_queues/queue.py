@@ -327,6 +327,7 @@ class Queue:
 
     def consumers_changed(self, group: str) -> None:
         """Take note that a group has got or lost a consumer."""
+        self.group_use.used(group)
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message. It leaves the memory if no group needs it."""

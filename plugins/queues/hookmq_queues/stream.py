@@ -210,7 +210,7 @@ class StreamQueue(Queue):
     async def start_group(self, group: str, position: str) -> None:
         """Make a group that starts at a position; see `Queue.start_group`."""
         offset = await self._located(position)
-        if group not in self.dispatchers:
+        if group not in self.dispatchers and not self.closed:
             self._starts[group] = offset
             self.group_use.use(group)
             del self._starts[group]

@@ -18,14 +18,27 @@ def rest_of(topic: str) -> str:
     return topic[len(PREFIX) :].partition("/")[2]
 
 
+_MAX_BYTES: Final = 65_535
+"""Maximum length of a topic in MQTT."""
+
+
+def below(queue: str, topic: str) -> str:
+    """Return the topic of a queue that ends with `topic`, or that of the queue alone if this one is too long."""
+    made = f"{PREFIX}{queue}/{topic}"
+    if 4 * len(made) > _MAX_BYTES and len(made.encode()) > _MAX_BYTES:
+        return PREFIX + queue
+    return made
+
+
 def delivered_topic(filter: str, queue: str, source: str) -> str:
     """Return the topic with which a message goes to the subscription `filter`, which the topic must match.
 
     To ``$queue/NAME``, every message has that topic. To filters below it, a message that was published to the queue has
-    its own topic, and a captured one has its own topic after the queue's name.
+    its own topic, and a captured one has its own topic after the queue's name. A topic that is too long for that
+    becomes the one of the queue.
     """
     if filter == PREFIX + queue:
         return PREFIX + queue
     if source.startswith(PREFIX):
         return source
-    return f"{PREFIX}{queue}/{source}"
+    return below(queue, source)

@@ -150,9 +150,12 @@ class HandleBase:
         if "on_event" in self._state.observed:
             self._emit(event, client, MappingProxyType(fields))
 
-    def _check_topic(self, topic: str, what: str) -> None:
+    def _check_topic(self, topic: str, what: str, levels: int | None = None) -> None:
+        """Raise PluginError for an invalid topic, or one with more than `levels` slashes: by default, as many as a client
+        may use.
+        """
         try:
-            validate_topic(topic, self._state.settings.broker.max_topic_levels)
+            validate_topic(topic, levels or self._state.settings.broker.max_topic_levels)
         except ProtocolError as error:
             raise PluginError(self._plugin, f"cannot {what}: {error.detail}") from error
 

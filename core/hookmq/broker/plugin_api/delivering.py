@@ -7,6 +7,7 @@ from hookmq.broker.plugin_api.base import HandleBase
 from hookmq.hooks.direct_deliveries import DirectDeliveries
 from hookmq.model.events import DeliveryEnd
 from hookmq.model.message import Message
+from hookmq.mqtt.topics import MAX_BYTES
 
 
 class Delivering(HandleBase):
@@ -42,7 +43,7 @@ class CheckedDeliveries:
         handle._check_types(
             "deliver", ("client_id", client_id, str), ("filter", filter, str), ("message", message, Message)
         )  # fmt: skip
-        handle._check_topic(message.topic, "deliver")
+        handle._check_topic(message.topic, "deliver", MAX_BYTES)
         return self._sender.send(client_id, filter, message, token)
 
     def send_run(
@@ -60,5 +61,5 @@ class CheckedDeliveries:
                 )
             if message.topic != topic:
                 topic = message.topic
-                handle._check_topic(topic, "deliver")
+                handle._check_topic(topic, "deliver", MAX_BYTES)
         return self._sender.send_run(client_id, filter, run)
