@@ -15,7 +15,7 @@ SERVICE: Final = "queues"
 MadeBy = Literal["configuration", "operator", "first_use"]
 """Where the settings of a queue come from."""
 MessageState = Literal["waiting", "delayed", "unacknowledged"]
-"""Whether a message can be delivered now, later, or is with a consumer."""
+"""Whether a message can be delivered now or later, or a consumer has it."""
 
 
 class QueueError(Exception):
@@ -42,7 +42,7 @@ class QueueConsumer:
 
     - `unacknowledged`: the messages that it has and has not settled.
     - `timed_out`: how many of its messages have timed out since it last settled one.
-    - `stalled`: whether that happened repeatedly, or keeps it from getting further messages.
+    - `stalled`: whether messages timed out repeatedly, or fill its `prefetch` so that it gets no others.
     """
 
     client_id: str
@@ -153,9 +153,9 @@ class RedriveRequest:
 
 @dataclass(frozen=True, slots=True)
 class RedriveStatus:
-    """How far a redrive is.
+    """The progress of a redrive.
 
-    - `examined`, `total`: messages that were compared with the request, and those that there were when it began.
+    - `examined`, `total`: messages that were compared with the request, and messages that existed when the redrive began.
     - `moved`: messages that are in their old queue again. Each of them left the queue for dead letters in the same
       commit.
     - `skipped`: messages that match, but cannot be moved; `note` says why the last one could not.
@@ -175,7 +175,7 @@ class RedriveStatus:
 
 @runtime_checkable
 class QueueManager(Protocol):
-    """Queues. Call the methods only on the event loop. Each of them raises QueueError.
+    """Manages queues. Call the methods only on the event loop. Each of them raises QueueError.
 
     A change is stored when its awaitable completes. An empty `group` stands for all groups of the queue, unless a
     method says otherwise.

@@ -36,7 +36,7 @@ _WORK: Final = (
     ("--timeout", "SECONDS", float, None, "time for one message; needs async def"),
     ("--retries", "N", int, None, "reject a message after this many further deliveries"),
     ("--backoff", "SECONDS", float, BACKOFF.initial, "delay after the first failure, then doubled (default: 1)"),
-    ("--grace", "SECONDS", float, 30.0, "time to finish after SIGTERM (default: 30)"),
+    ("--grace", "SECONDS", float, 30.0, "time for running handlers to finish after SIGTERM (default: 30)"),
 )  # fmt: skip
 _CONNECTION: Final = (
     ("--url", "URL", str, "mqtt://127.0.0.1:1883", "mqtt://HOST[:PORT] or mqtts (default: mqtt://127.0.0.1:1883)"),

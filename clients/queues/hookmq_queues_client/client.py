@@ -1,4 +1,4 @@
-"""The client: it publishes to queues and makes consumers."""
+"""The client: it publishes to queues and creates consumers."""
 
 import asyncio
 import math
@@ -64,7 +64,7 @@ class Client:
             await self._connection.close()
 
     def queue(self, name: str) -> "Queue":
-        """Return the queue `name`. Whether it exists is seen when it is used. Raises ValueError for an invalid name."""
+        """Return the queue `name`. It need not exist before it is used. Raises ValueError for an invalid name."""
         if not name or set(name) & set("/+#\0"):
             raise ValueError(f"a queue's name has no /, + or #, and is not empty: {name!r}")
         return Queue(self, name)
@@ -103,7 +103,7 @@ class Client:
             ) from None
 
     async def _connected(self, failure: list[str]) -> Connection:
-        """Return the open connection for publishing, or a new one. `failure` gets what went wrong last."""
+        """Return the open connection for publishing, or a new one. The last error is added to `failure`."""
         async with self._connecting:
             failures = 0
             while self._connection is None or not self._connection.is_open:
@@ -127,7 +127,7 @@ class Client:
 
 
 class Queue:
-    """One queue of a broker. `Client.queue` makes it."""
+    """One queue of a broker. `Client.queue` returns it."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client

@@ -51,7 +51,7 @@ class Connection:
         self._answers: dict[int, asyncio.Future[tuple[int, str]]] = {}
         self._room = asyncio.Semaphore(MAX_PENDING)
         self._largest = 0xFFFFFFFF
-        """Maximum size of a packet, which the broker tells."""
+        """Maximum size of a packet, as the broker announced it."""
         self._check: asyncio.TimerHandle | None = None
         self._writing = False
         client = self._client = paho.Client(
@@ -114,7 +114,7 @@ class Connection:
             size = 9 + len(topic.encode()) + len(packed) + len(payload)
         if size > self._largest:
             self._room.release()
-            reason = f"the message has {size} bytes, and the largest packet {self._largest}"
+            reason = f"the packet has {size} bytes, and the broker accepts at most {self._largest}"
             raise refused(request, 0x95, reason)
         if not self.is_open:
             raise self._lost("it is closed")

@@ -21,7 +21,7 @@ TEMPORARY: Final = frozenset({0x80, 0x88, 0x89, 0x8B, 0x97, 0x9F})
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Return whether a connection or subscription failed in a way that another attempt does not change."""
+    """Return whether another attempt to connect or subscribe would fail in the same way."""
     if isinstance(error, Refused):
         return error.code not in TEMPORARY
     passing = isinstance(error, (QueueClientError, OSError))
@@ -31,11 +31,11 @@ def is_lasting(error: BaseException) -> bool:
 class Consumer:
     """The messages of one group of a queue, as an asynchronous iterator with a connection of its own.
 
-    The connection begins with the first message that you ask for, and is made again when it ends. The iteration then
+    The consumer connects when you ask for the first message, and again when the connection ends. The iteration then
     goes on; messages that were not settled come again. The broker has at most `prefetch` unsettled messages with this
     consumer. The iteration raises Refused if the broker refuses the client or the subscription.
 
-    Close it with ``async with``, `aclose`, or with the client. What is not settled by then goes to other consumers.
+    Close it with ``async with``, `aclose`, or with the client. Unsettled messages then go to other consumers.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Consumer:
         def received(message: paho.MQTTMessage) -> None:
             made = read_message(message, connection)
             if made is None:
-                log.warning("ignored a message on %s that is from no queue", message.topic)
+                log.warning("ignored a message on %s that is not from a queue", message.topic)
                 connection.ack(message.mid)
             else:
                 self._explicit = made.explicit
@@ -174,6 +174,6 @@ class Consumer:
                 await connection.close()
 
     def _forget(self) -> None:
-        """Forget the messages that nobody took, because the broker delivers them again."""
+        """Forget the messages that were not returned yet, because the broker delivers them again."""
         while not self._arrived.empty():
             self._arrived.get_nowait()

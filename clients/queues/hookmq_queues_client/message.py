@@ -20,7 +20,8 @@ _OWN: Final = frozenset(
 class DeadLetter:
     """Where a dead letter comes from: its `id` in `queue`, the `group`, and the `topic` to which it was published.
 
-    `reason` is a word of the broker, such as ``rejected``. `description` is what the last consumer said, or empty.
+    `reason` is a word of the broker, such as ``rejected``. `description` is the reason that the last consumer
+    gave, or empty.
     """
 
     queue: str
@@ -39,7 +40,7 @@ class Message:
 
     `id` is ``NAME:OFFSET``. `delivery_count` is 1 for the first delivery to the group. `source_topic` is the topic to
     which the message was published. `headers` has the user properties of its publisher; if a name repeats, the last
-    value. `explicit` tells whether the group settles by `$ack`, so that `nack` and `reject` are available.
+    value. `explicit` is True if the group settles by `$ack`, so that `nack` and `reject` are available.
     """
 
     id: str
@@ -100,7 +101,7 @@ class Message:
         if verb != "ack":
             raise NotAvailable(
                 f"message {self.id} cannot be given back or rejected, because the group {self.group} settles by PUBACK: "
-                "declare it with `settle: explicit`"
+                "configure it with `settle: explicit`"
             )
         self._settled = True
         return self._connection.ack(self._packet_id)
@@ -123,7 +124,7 @@ class Message:
 
 
 def read_message(received: paho.MQTTMessage, connection: Connection) -> Message | None:
-    """Return the message of a queue that arrived on `connection`, or None if it is from no queue.
+    """Return the message of a queue that arrived on `connection`, or None if it is not from a queue.
 
     Raises ValueError if a number in its properties is malformed.
     """

@@ -1,4 +1,4 @@
-"""A worker: it calls a function with each message of a queue, and settles the message by what the function does."""
+"""A worker: it calls a function with each message of a queue, and settles the message by its result."""
 
 import asyncio
 import inspect
@@ -103,7 +103,8 @@ class Worker:
 
     async def run(self) -> int:
         """Work until `stop`. Return the number of handlers that did not return in `grace` seconds: those were cancelled,
-        and their messages went back to the queue. A thread goes on. Raises what the iteration of a Consumer raises.
+        and their messages went back to the queue. A thread continues to run.
+        Raises what the iteration of a Consumer raises.
         """
         if not self._is_async:
             self._threads = ThreadPoolExecutor(self._concurrency, "hookmq-worker")

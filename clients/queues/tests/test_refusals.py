@@ -91,7 +91,7 @@ async def test_the_limits_of_the_broker_are_kept(alice: Client) -> None:
     await asyncio.gather(*(queue.publish(b"%d" % number) for number in range(50)))
     for headers in ({}, {"wide": "x" * 4000}):
         with pytest.raises(
-            Refused, match=r"0x95, the message has .* bytes, and the largest packet 16384"
+            Refused, match=r"0x95, the packet has .* bytes, and the broker accepts at most 16384"
         ):
             await queue.publish(bytes(16_384 - 4_000 * len(headers)), headers=headers)
     messages = queue.consume(prefetch=100)

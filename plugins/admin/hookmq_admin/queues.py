@@ -1,4 +1,4 @@
-"""Routes for queues. A plugin such as `queues` keeps them; see `hookmq_toolkit.queues`."""
+"""Routes for queues. A plugin such as `queues` implements them; see `hookmq_toolkit.queues`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def manager_of(broker: BrokerHandle) -> QueueManager:
     for found in broker.services(SERVICE).values():
         if isinstance(found, QueueManager):
             return found
-    raise ApiError(409, "queues need the plugin queues, which is not configured")
+    raise ApiError(409, "the broker has no queues: the plugin queues is not configured")
 
 
 @contextmanager
@@ -137,7 +137,7 @@ async def start_redrive(call: Call) -> Any:
 
 
 async def get_redrive(call: Call) -> Any:
-    """Return how far a redrive is."""
+    """Return the progress of a redrive."""
     with reported():
         return asdict(manager_of(call.broker).redrive_status(call.parts["queue"]))
 

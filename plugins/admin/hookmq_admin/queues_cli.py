@@ -69,17 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peek = command("peek", "Print messages without delivering them", _peek)
     peek.add_argument("--group", default="", help="the group (default: the first one)")
     peek.add_argument("--after", type=_offset, help="only messages above this offset")
-    peek.add_argument("-n", "--limit", type=count, default=20, help="most messages (default: 20)")
+    peek.add_argument(
+        "-n", "--limit", type=count, default=20, help="maximum number of messages (default: 20)"
+    )
     purge = command("purge", "Drop all messages that no consumer has", _purge)
     purge.add_argument("--group", help="only for this group (default: for all groups)")
     purge.add_argument("--force", action="store_true", help="do not ask")
     for name, help in (
-        ("pause", "Pause the deliveries, also after a restart"),
+        ("pause", "Pause the deliveries, even after a restart"),
         ("resume", "Resume the deliveries"),
     ):
         one = command(name, help, _pause)
         one.set_defaults(action=name)
-        one.add_argument("--group", help="only of this group")
+        one.add_argument("--group", help="only those of this group")
     _add_redrive(command)
     seek = command("seek", "Move a group of a stream to a position", _seek)
     seek.add_argument("--group", required=True, help="the group")
@@ -95,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
         one.add_argument("--file", type=Path, help="YAML file with settings; - reads stdin")
     delete = command("delete", "Delete a queue, if it is empty", _delete)
-    delete.add_argument("--force", action="store_true", help="also if it has unsettled messages")
+    delete.add_argument("--force", action="store_true", help="even if it has unsettled messages")
 
 
 def _add_redrive(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -107,12 +109,22 @@ def _add_redrive(command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--from", dest="source", metavar="QUEUE", help="only dead letters of this queue")
     add("--topic", metavar="FILTER", help="only those published to topics that match this filter")
     add("--reason", help="only those with this reason, such as delivery-limit or rejected")
-    add("--older-than", type=seconds, metavar="TIME", help="only those of at least this age, as 2h")
-    add("--rate", type=_rate, default=1000.0, help="most messages per second (default: 1000)")
+    add(
+        "--older-than",
+        type=seconds,
+        metavar="TIME",
+        help="only those of at least this age, such as 2h",
+    )
+    add(
+        "--rate",
+        type=_rate,
+        default=1000.0,
+        help="maximum number of messages per second (default: 1000)",
+    )
     add("-n", "--limit", type=count, help="most messages")
     choice = redrive.add_mutually_exclusive_group()
     choice.add_argument("--no-wait", action="store_true", help="do not wait for the end")
-    choice.add_argument("--status", action="store_true", help="print how far a redrive is")
+    choice.add_argument("--status", action="store_true", help="print the progress of a redrive")
     choice.add_argument("--stop", action="store_true", help="stop a redrive")
 
 

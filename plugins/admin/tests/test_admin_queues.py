@@ -190,7 +190,7 @@ def test_without_the_plugin(tmp_path: Path) -> None:
     try:
         answer = site.ask("GET", "/queues")
         assert (answer.status, answer.json["detail"]) == (
-            409, "queues need the plugin queues, which is not configured",
+            409, "the broker has no queues: the plugin queues is not configured",
         )  # fmt: skip
     finally:
         site.close()

@@ -11,7 +11,7 @@ from hookmq_queues.storage import MessageLog
 class Ages:
     """The times of arrival of the oldest unsettled messages of a queue's groups.
 
-    The time of a message that is not in memory is read in the background, and known at a later call.
+    The time of a message that is not in memory is read in the background, and is known at a later call.
     """
 
     def __init__(self, log: MessageLog, broker: BrokerHandle) -> None:

@@ -60,7 +60,7 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class RetentionConfig:
-    """Which messages a stream keeps. A message that one of the limits excludes is deleted."""
+    """Which messages a stream keeps. A message that exceeds one of the limits is deleted."""
 
     age: Seconds = setting(0.0, "how long messages are kept; 0 means without limit", minimum=0)
     bytes: Size = setting(
@@ -69,8 +69,8 @@ class RetentionConfig:
     messages: int = setting(0, "number of messages that are kept; 0 means without limit", minimum=0)
     wait_for_groups: Size = setting(
         0,
-        "size up to which messages are kept, whatever the other limits, until every group has settled them; 0 means no "
-        "waiting",
+        "size up to which messages are kept until every group has settled them, even above the other limits; 0 means "
+        "that messages do not wait",
         minimum=0,
     )
 
@@ -94,14 +94,14 @@ class QueueConfig:
     )
     groups_on_first_use: bool = setting(
         False,
-        "a subscription to a group that does not exist makes it, with the settings of the first group",
+        "whether a subscription creates a group that does not exist, with the settings of the first group",
     )
     max_groups: int = setting(
-        100, "number of groups at which clients cannot make more", minimum=1, maximum=10_000
+        100, "number of groups at which clients cannot create more", minimum=1, maximum=10_000
     )
     group_expiry: Seconds = setting(
         86400.0,
-        "time without a consumer after which a group that a client made is deleted",
+        "time without a consumer after which a group that a client created is deleted",
         minimum=1.0,
         maximum=31_536_000,
     )
@@ -159,18 +159,18 @@ class QueueConfig:
     )
     lookahead: int = setting(
         1000,
-        "how many waiting messages priority, by_key and filters below the queue choose from",
+        "number of waiting messages from which priority, by_key and filters below the queue choose",
         minimum=1,
         maximum=100_000,
     )
     dedupe_window: Seconds = setting(
         0.0,
         "how long the queue remembers the user property message-id of a message and ignores its duplicates; 0 means "
-        "that the property has no meaning",
+        "that the property has no effect",
         maximum=604800,
     )
     dedupe_ids: int = setting(
-        100_000, "how many of them the queue remembers", minimum=1, maximum=10_000_000
+        100_000, "how many message-ids the queue remembers", minimum=1, maximum=10_000_000
     )
     dedupe_scope: Scope = setting(
         "client",
@@ -182,11 +182,11 @@ class QueueConfig:
         maximum=31_536_000,
     )
     max_delayed: int = setting(
-        10_000, "messages that wait for their delay", minimum=1, maximum=10_000_000
+        10_000, "maximum number of delayed messages", minimum=1, maximum=10_000_000
     )
     consumers: Mode = setting(
         "shared",
-        "which consumers of a group get messages: shared means all, single_active the one that came first, and "
+        "which consumers of a group get messages: shared means all, single_active the one that subscribed first, and "
         "exclusive also refuses a second one",
     )
     weights: Mapping[str, int] = field(
@@ -223,7 +223,7 @@ class QueueConfig:
         return {one.name: one for one in made}
 
     def settings_of(self, group: str) -> GroupConfig:
-        """Return the settings of a group. One that a client made has those of the first group."""
+        """Return the settings of a group. A group that a client created has those of the first group."""
         found = self.group_settings.get(group)
         return found or replace(self.group_settings[self.first_group], name=group)
 
@@ -280,7 +280,7 @@ class QueueConfig:
             default = QueueConfig.__dataclass_fields__[key].default
             if self.type not in types and getattr(self, key) != default:
                 raise ConfigError(
-                    f"{key}: {self.name} is a queue of the type {self.type}, to which this does not apply"
+                    f"{key}: {self.name} is a queue of the type {self.type}, which does not have this setting"
                 )
         for one in (self.start, *(group.start for group in self.group_settings.values())):
             try:
@@ -293,7 +293,7 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class FirstUse(QueueConfig):
-    """The settings of queues that are made when a client first uses them. The keys are those of a queue, except `name`
+    """The settings of queues that are created when a client first uses them. The keys are those of a queue, except `name`
     and `bindings`.
     """
 
@@ -303,14 +303,14 @@ class FirstUse(QueueConfig):
         metadata={"help": "names of queues, such as tasks-*; * stands for any characters"},
     )
     maximum: int = setting(
-        100, "how many queues are made for this pattern", minimum=1, maximum=10_000
+        100, "maximum number of queues for this pattern", minimum=1, maximum=10_000
     )
 
     def __post_init__(self) -> None:
         if not self.pattern:
             raise ConfigError("pattern: this key is missing")
         if self.bindings:
-            raise ConfigError("bindings: a queue that a client makes cannot capture messages")
+            raise ConfigError("bindings: a queue that a client creates cannot capture messages")
         values = {one.name: getattr(self, one.name) for one in fields(QueueConfig)}
         try:
             QueueConfig(**{**values, "name": self.pattern.replace("*", "x")})
@@ -323,7 +323,7 @@ class FirstUse(QueueConfig):
             raise ConfigError(message, hint=error.hint) from None
 
     def matches(self, name: str) -> bool:
-        """Return whether a queue with this name may be made."""
+        """Return whether a queue with this name may be created."""
         parts = (re.escape(one) for one in self.pattern.split("*"))
         return re.fullmatch(".*".join(parts), name) is not None
 
@@ -369,18 +369,19 @@ class QueuesConfig:
     path: Path = field(metadata={"help": "folder of the queues; created if missing"})
     queues: tuple[QueueConfig, ...] = field(default=(), metadata={"help": "the queues"})
     sync: bool = setting(
-        True, "fsync before acknowledging; false survives the end of the process but no power cut"
+        True,
+        "fsync before acknowledging; with false, messages survive the end of the process but not a power cut",
     )
 
     on_first_use: tuple[FirstUse, ...] = field(
         default=(),
         metadata={
-            "help": "queues that are made when a client first publishes or subscribes to them"
+            "help": "queues that are created when a client first publishes or subscribes to them"
         },
     )
     max_stored: int = setting(
         1000,
-        "maximum number of queues that operators and clients make, in addition to `queues`",
+        "maximum number of queues that operators and clients create, in addition to `queues`",
         minimum=0,
         maximum=10_000,
     )

@@ -1,5 +1,5 @@
-"""What operators do with queues: the service `hookmq_toolkit.queues`. Making and deleting queues is in `making`, moving
-dead letters back in `redrive`.
+"""What operators do with queues: the service `hookmq_toolkit.queues`. The module `making` creates and deletes queues,
+and `redrive` moves dead letters back.
 """
 
 import json
@@ -44,7 +44,7 @@ class QueueControl:
         self._redrives: dict[str, Redrive] = {}
 
     def restore(self) -> None:
-        """Pause what was paused before the restart, and forget it of queues that are gone."""
+        """Pause the groups that were paused before the restart. Forget the groups of deleted queues."""
         state = self._broker.state
         cursor, more = "", True
         while more:

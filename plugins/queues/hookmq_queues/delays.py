@@ -1,8 +1,8 @@
 """Delayed messages: they wait in a log of their own, and move to the log of their queue when they are due.
 
 A message gets its offset in the queue at that time. It therefore holds up no other message, and every group has it at
-its place. The move is one commit: the message in the queue, and in the plugin's state how far the queue has come, as
-(due, offset) of the message. Messages move in this order, so that pair is all that has to be stored.
+its place. One commit contains the message in the queue, and its (due, offset) in the plugin's state. Messages move in
+the order of these pairs, so the last pair shows how far the queue has come.
 
 In memory, a delayed message takes about 150 bytes, whatever its size.
 """
@@ -145,7 +145,7 @@ class Target(Protocol):
         """Store a message that is due, in the commit of this turn. Return False if the queue is full."""
 
     def restored(self, message: Message) -> None:
-        """Take note of a message that was added by an earlier process."""
+        """Note a message that an earlier process added."""
 
 
 class Delays:
@@ -202,7 +202,7 @@ class Delays:
     # moving ----------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look at the first message: it is new, or was committed."""
+        """Check the first message, because it is new or was committed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -295,7 +295,7 @@ class Delays:
     # life cycle ------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read how far the queue has come. Raises StoreError if the state is damaged."""
+        """Read which messages have moved already. Raises StoreError if the state is damaged."""
         stored = self._broker.state.get(self._key)
         if stored is None:
             return

@@ -1,4 +1,4 @@
-"""The messages that a queue has stored in the last time, by their `message-id`. Pure: no clock, no I/O."""
+"""The messages that a queue has stored recently, by their `message-id`. Pure: no clock, no I/O."""
 
 from collections import deque
 
@@ -8,7 +8,7 @@ class Duplicates:
 
     def __init__(self, window: float, limit: int) -> None:
         self.forgotten = 0
-        """How many keys were forgotten before their time, because there were more than `limit`."""
+        """How many keys were forgotten before `window` had passed, because there were more than `limit`."""
         self._window = window
         self._limit = limit
         self._known: set[str] = set()

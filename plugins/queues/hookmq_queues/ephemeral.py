@@ -17,7 +17,7 @@ class MemoryLog(MessageLog):
     volatile = True
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message, unless it is dropped. Consumers get it in the next turn, whatever becomes of the commit."""
+        """Add a message, unless it is dropped. Consumers get it in the next turn, even if the commit fails."""
         if self.is_dropped(message):
             return
         size = size_of(message)
@@ -50,11 +50,11 @@ class MemoryLog(MessageLog):
         return next(iter(self._cache), self.end)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return no messages: none is on disk."""
+        """Return no messages, because none is on disk."""
         return []
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
-        """Tell that a message is missing, because none is on disk."""
+        """Report that a message is missing, because none is on disk."""
         done(f"the message {offset} is missing")
 
     def settle(self, floor: int) -> None:
@@ -75,7 +75,7 @@ class EphemeralQueue(Queue):
         self._expired: set[str] = set()
         """The groups that get no messages."""
         self._timers: dict[str, Timer] = {}
-        """Those of the groups without consumers."""
+        """The timers of the groups without consumers."""
         return MemoryLog(self.config, broker.runtime, plugin)
 
     def open(self, deliveries: DirectDeliveries) -> None:

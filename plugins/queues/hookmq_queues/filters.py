@@ -63,7 +63,7 @@ class ByFilter:
         self._expiries: dict[int, float] = {}
         """When each message with an expiry expires."""
         self._expiring: list[tuple[float, int]] = []
-        """A heap of (expiry, offset) of the waiting messages. Others leave it later."""
+        """A heap of (expiry, offset) of the waiting messages. Entries of other messages are removed later."""
 
     def add(self, offset: int, message: Message) -> None:
         """Take a message. Messages are added in the order of their offsets."""

@@ -66,7 +66,7 @@ class Group:
         self.token = 0
         """The token of the newest lease."""
         self.since = 0
-        """The newest token when `seek` was called. Leases up to it are of no account."""
+        """The newest token when `seek` was called. Leases up to it no longer count."""
 
     @property
     def floor(self) -> int:
@@ -249,7 +249,7 @@ class Group:
         return dues[0][0] / 1000 if dues else None
 
     def drop_oldest(self, end: int) -> int | None:
-        """Settle the first message that nobody has, and return its offset. Return None if there is none."""
+        """Settle the first message that no consumer has, and return its offset. Return None if there is none."""
         offset = self.peek(end)
         if self.due:
             known = (one for one in self.unsettled if one not in self.leases)
@@ -259,7 +259,7 @@ class Group:
         return offset
 
     def purge(self, end: int) -> int:
-        """Settle all messages below `end` that nobody has, and return their number."""
+        """Settle all messages below `end` that no consumer has, and return their number."""
         found = [offset for offset in self.unsettled if offset not in self.leases]
         for offset in found:
             self.settle(offset)

@@ -1,6 +1,6 @@
 """Groups that exist because a client has used them, and not because they are configured.
 
-Such a group exists as long as its stored state. It is deleted when it had no consumer for `group_expiry`, because its
+Such a group exists as long as its stored state. It is deleted when it has had no consumer for `group_expiry`, because its
 messages would otherwise fill the queue. After a restart, this time begins anew.
 """
 
@@ -13,7 +13,7 @@ from hookmq_queues.config import NAME, QueueConfig
 from hookmq_queues.dispatch import Dispatcher, state_key
 
 _CHECKS: Final = 10
-"""How often the consumers of groups are looked at within `group_expiry`."""
+"""How often groups are checked for consumers within `group_expiry`."""
 
 
 class GroupUse:
@@ -36,11 +36,11 @@ class GroupUse:
         self._make = make
         self._removed = removed
         self._unused: dict[str, float] = {}
-        """Since when each group has no consumer, as far as `_check` saw."""
+        """The time at which `_check` first found each group without a consumer."""
         self._timer: Timer | None = None
 
     def stored(self) -> list[str]:
-        """Return the names of the groups that were made by an earlier process."""
+        """Return the names of the groups that an earlier process created."""
         config = self._config()
         if not config.groups_on_first_use:
             return []
@@ -54,7 +54,7 @@ class GroupUse:
         return [one for one in found if one not in config.group_settings]
 
     def refusal(self, name: str) -> str:
-        """Return why a client cannot make a group with this name, or ''."""
+        """Return why a client cannot create a group with this name, or ''."""
         config = self._config()
         if not config.groups_on_first_use or not NAME.fullmatch(name):
             return f"the queue {config.name} has no group {name[:128]!r}"
@@ -65,7 +65,7 @@ class GroupUse:
         return ""
 
     def use(self, name: str) -> Dispatcher | None:
-        """Return a group, made if it does not exist. Return None if it cannot be made."""
+        """Return a group, and create it if it does not exist. Return None if it cannot be created."""
         found = self._dispatchers.get(name)
         if found is not None or self.refusal(name):
             return found
@@ -82,7 +82,7 @@ class GroupUse:
         self._unused.pop(name, None)
 
     def watch(self) -> None:
-        """Look for groups without consumers from time to time, if there are any that are not configured."""
+        """Check from time to time for groups without consumers, if any group is not configured."""
         config = self._config()
         if self._timer is None and len(self._dispatchers) > len(config.group_settings):
             self._timer = self._broker.runtime.call_later(

@@ -34,7 +34,7 @@ class Intake:
         self._time = time
 
     def configure(self, config: QueueConfig) -> None:
-        """Continue with other settings. Those for duplicates stay."""
+        """Continue with other settings. The settings for duplicates stay the same."""
         self._config = config
         if self.delays is not None:
             self.delays.configure(config)
@@ -71,7 +71,7 @@ class Intake:
         return fate
 
     def _is_plain(self, message: Message) -> bool:
-        """Return whether the user properties of a message mean nothing to the queue."""
+        """Return whether the queue ignores the user properties of a message."""
         return (
             message.properties is EMPTY
             or not message.properties.user_property

@@ -1,4 +1,4 @@
-"""Make, change and delete queues while the broker runs."""
+"""Create, change and delete queues while the broker runs."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -53,14 +53,14 @@ class QueueMaker:
         self._deleted = deleted
         self._broker: BrokerHandle
         self._busy: dict[str, list[Promise]] = {}
-        """By name in lower case, the callers that wait until a queue is made, changed or deleted."""
+        """By name in lower case, the callers that wait until a queue is created, changed or deleted."""
         self._names: dict[str, str] = {}
         """The names of these queues, by name in lower case."""
         self._pending: dict[str, QueueConfig] = {}
-        """The new settings of the queues that are being made or changed, by name."""
+        """The new settings of the queues that are being created or changed, by name."""
 
     def load(self, broker: BrokerHandle) -> list[str]:
-        """Make the queues of the configuration and those with a file. Return the names of the files that are ignored,
+        """Create the queues of the configuration and those with a file. Return the names of the files that are ignored,
         because the configuration has these queues. This blocks. Raises StoreError.
         """
         self._broker = broker
@@ -72,7 +72,7 @@ class QueueMaker:
                 check_dead_letters(stored.config, known)
             except ConfigError as error:
                 raise StoreError(
-                    f"{self.registry.folder}: the queue {name}, which was made while the broker ran: {error.message}"
+                    f"{self.registry.folder}: the queue {name}, which was created while the broker ran: {error.message}"
                 ) from None
         self.queues.update((name, self._make(one)) for name, one in known.items())
         return ignored
@@ -87,13 +87,13 @@ class QueueMaker:
     # first use -------------------------------------------------------------------------------------------------------
 
     def first_use(self, name: str) -> FirstUse | None:
-        """Return the settings with which a client may make this queue, or None."""
+        """Return the settings with which a client may create this queue, or None."""
         if not NAME.fullmatch(name):
             return None
         return next((one for one in self._config.on_first_use if one.matches(name)), None)
 
     async def use(self, name: str, first_use: FirstUse) -> Queue:
-        """Return the queue that a client uses, made if it does not exist. Raises QueueError."""
+        """Return the queue that a client uses, and create it if it does not exist. Raises QueueError."""
         while name.lower() in self._busy:
             await self._ended(name)
         found = self.queues.get(name)
@@ -108,7 +108,7 @@ class QueueMaker:
             1 for one in self._names.values() if first_use.matches(one) and one not in self.queues
         )
         if made + making >= first_use.maximum:
-            text = f"{first_use.maximum} queues were made for {first_use.pattern}, which is the maximum"
+            text = f"{first_use.maximum} queues were created for {first_use.pattern}, which is the maximum"
             raise QueueError("conflict", text)
         return await self.create(name, plain_settings(first_use, changed=True), "first_use")
 
@@ -121,7 +121,7 @@ class QueueMaker:
     # changes ---------------------------------------------------------------------------------------------------------
 
     def create(self, name: str, settings: Mapping[str, Any], made_by: Maker) -> Awaitable[Queue]:
-        """Make a queue. Awaiting raises QueueError."""
+        """Create a queue. Awaiting raises QueueError."""
         return self._alone(name, partial(self._create, name, settings, made_by))
 
     def change(self, name: str, settings: Mapping[str, Any]) -> Awaitable[Queue]:
@@ -141,7 +141,7 @@ class QueueMaker:
         result = self._broker.runtime.promise()
         key = name.lower()
         if key in self._busy:
-            text = f"the queue {name} is being made, changed or deleted: try again"
+            text = f"the queue {name} is being created, changed or deleted: try again"
             result.set_exception(QueueError("conflict", text))
             return result
         self._busy[key] = []
@@ -206,11 +206,11 @@ class QueueMaker:
     def _check_new(self, config: QueueConfig) -> None:
         same = next((one for one in self.queues if one.lower() == config.name.lower()), None)
         if same is not None:
-            raise QueueError("conflict", f"there is a queue {same}", "name")
+            raise QueueError("conflict", f"the queue {same} exists already", "name")
         most = self._config.max_stored
         making = sum(one not in self.registry.queues for one in self._pending)
         if len(self.registry.queues) + making >= most:
-            text = f"{most} queues were made while the broker ran, which is max_stored"
+            text = f"{most} queues were created while the broker ran: max_stored allows no more"
             raise QueueError("conflict", text)
 
     def _write_new(self, stored: StoredQueue) -> None:
@@ -225,7 +225,8 @@ class QueueMaker:
         queue, stored = self.find(name), self._stored(name, "changed")
         fixed = sorted(set(settings) - CHANGEABLE)
         if fixed:
-            text = f"{fixed[0]}: cannot be changed while the queue exists; these can: {', '.join(sorted(CHANGEABLE))}"
+            allowed = ", ".join(sorted(CHANGEABLE))
+            text = f"{fixed[0]}: cannot be changed while the queue exists; settings that can be changed: {allowed}"
             raise QueueError("invalid", text, "settings")
         merged = {**stored.settings, **settings}
         given = {key: value for key, value in merged.items() if value is not None}

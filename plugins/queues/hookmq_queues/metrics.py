@@ -11,7 +11,7 @@ def register(registry: MetricRegistry, queues: Callable[[], Iterable[Queue]]) ->
     """Add the metrics."""
     registry.counter(
         "queues_messages_total",
-        "Messages of queues, by what happened to them.",
+        "Messages of queues, by result.",
         lambda: [
             ({"queue": one.config.name, "result": result}, number)
             for one in queues()
@@ -85,6 +85,6 @@ def register(registry: MetricRegistry, queues: Callable[[], Iterable[Queue]]) ->
     )
     registry.gauge(
         "queues_fill",
-        "How full a queue is, as a part of the nearer limit; 1 is full.",
+        "How full a queue is: the larger share of its limits that is used; 1 is full.",
         lambda: [({"queue": one.config.name}, one.fill) for one in queues()],
     )

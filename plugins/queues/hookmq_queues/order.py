@@ -1,4 +1,4 @@
-"""Orders other than first in, first out: which of the waiting messages of a group is next. Pure: no clock, no I/O.
+"""Orders other than first in, first out: they choose which waiting message of a group is next. Pure: no clock, no I/O.
 
 A `Selection` looks at the oldest messages that wait, at most `lookahead` of them: the window. It admits them to the
 group one after the other, and asks a strategy which of them is next. Without a selection, `Group.peek` chooses the
@@ -27,7 +27,7 @@ class Strategy(Protocol):
     """Chooses among waiting messages."""
 
     waiting: set[int]
-    """The offsets of the messages that nobody has."""
+    """The offsets of the messages that no consumer has."""
 
     def add(self, offset: int, message: Message) -> None:
         """Take a message. Messages are added in the order of their offsets."""
@@ -159,7 +159,7 @@ class Selection:
         self._lookahead = lookahead
         self._get = get
         self._unknown: deque[int] = deque(group.unsettled)
-        """Messages that were admitted elsewhere, as by an earlier process, and are not known to the strategy yet."""
+        """Messages that were admitted elsewhere, such as by an earlier process, and are not known to the strategy yet."""
         self._end = group.next
         """Messages below this offset are known, or are in `_unknown`, or are settled."""
 
@@ -218,7 +218,7 @@ class Selection:
         self._strategy.gone(offset)
 
     def oldest(self) -> int | None:
-        """Return the oldest message that nobody has and that was admitted. O(n) for n leased messages."""
+        """Return the oldest admitted message that no consumer has. O(n) for n leased messages."""
         group = self._group
         return next((one for one in group.unsettled if one not in group.leases), None)
 

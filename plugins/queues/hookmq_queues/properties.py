@@ -1,7 +1,6 @@
 """The user properties with which a publisher tells a queue how to treat a message. Pure.
 
-They count only on messages to ``$queue/NAME``. On a message that a queue captures, they belong to its publisher and its
-subscribers, and the queue ignores them.
+They have an effect only on messages to ``$queue/NAME``. The queue ignores them on messages that it captures.
 """
 
 import re
@@ -74,7 +73,7 @@ def _delayed(
     limit = 0 if config.type == "ephemeral" else config.max_delay  # delayed messages are on disk
     if due - now > limit:
         if not limit:
-            return f"{name}: the queue {config.name} delays no messages"
+            return f"{name}: the queue {config.name} does not accept delayed messages"
         return f"{name}: the queue {config.name} delays messages by at most {config.max_delay:g} s"
     return with_due(message, due if due > now else None)
 
@@ -94,9 +93,10 @@ def due_of(message: Message) -> float | None:
 
 
 def identity_of(message: Message, scope: str) -> str | None:
-    """Return what a message has in common with its duplicates, or None if it has no `message-id`.
+    """Return the key by which duplicates of a message are found, or None if it has no `message-id`. With the scope
 
-    Within the scope ``client``, that is the publisher's client id and the `message-id`. Within ``queue``, it is the
+    ``client``, the key consists of the publisher's client id and the `message-id`. With ``queue``, it is the
+
     `message-id`.
     """
     id = value_of(message, ID)

@@ -128,7 +128,7 @@ class Queue:
         return self.log.earliest
 
     def close(self) -> None:
-        """Begin to close: want no more messages. The groups' states must still be stored, and the log be closed."""
+        """Begin to close: store no more messages. The groups' states must still be stored, and the log be closed."""
         self.closed = True
         self.group_use.close()
         self.log.quiet()
@@ -158,10 +158,10 @@ class Queue:
         self._look()
 
     async def start_group(self, group: str, position: str) -> None:
-        """Make a group that starts at `position`, unless the group exists or cannot be made. Raises SeekError as `seek`
-        does."""
+        """Create a group that starts at `position`, unless the group exists or cannot be created. Raises SeekError as
+        `seek` does."""
         raise SeekError(
-            f"the queue {self.config.name} is not a stream, so its groups have no start"
+            f"the queue {self.config.name} is not a stream, so a group cannot start at a position"
         )
 
     def count(self, result: str, number: int = 1) -> None:
@@ -242,7 +242,7 @@ class Queue:
 
     @property
     def fill(self) -> float:
-        """How full the queue is, as a part of the nearer limit."""
+        """How full the queue is: the larger share of its limits that is used."""
         used = self.log.bytes / self.config.max_bytes
         return max(used, self.depth / self.config.max_messages)
 
@@ -311,7 +311,7 @@ class Queue:
         return True
 
     def restored(self, message: Message) -> None:
-        """Take note of a delayed message that an earlier process has stored."""
+        """Note a delayed message that an earlier process has stored."""
         self.intake.remember(message, self.log.end)
 
     def _remember(self) -> None:
@@ -326,7 +326,7 @@ class Queue:
                 return
 
     def consumers_changed(self, group: str) -> None:
-        """Take note that a group has got or lost a consumer."""
+        """Note that a group has gained or lost a consumer."""
         self.group_use.used(group)
 
     def settled(self, offset: int) -> None:

@@ -45,9 +45,9 @@ class Redrive:
         self._next = -1
         """The offset of the last message that was examined."""
         self._end = queue.log.visible
-        """Messages that become dead letters later stay: a failing consumer would otherwise keep the redrive going."""
+        """Messages that become dead letters later stay. Otherwise, a failing consumer could keep the redrive running."""
         self._ready_at = broker.now()
-        """When the next message may be moved, by the rate."""
+        """When the rate allows the next message to be moved."""
 
     def start(self) -> None:
         """Begin."""
@@ -130,7 +130,7 @@ class Redrive:
         return True
 
     def _told(self, message: Message) -> dict[str, str]:
-        """Return what the properties of a dead letter say. Those of any other message may be forged."""
+        """Return the properties that describe a dead letter. On other messages, they may be forged."""
         if message.origin != self._origin:
             return {}
         return {
@@ -184,7 +184,7 @@ class Redrive:
         elif target.is_full and target.config.on_full != "drop_oldest":
             return target.config.name
         elif not self._dispatcher.can_take(offset):
-            note = f"the message {offset} is with a consumer, or was settled"
+            note = f"a consumer has the message {offset}, or it was settled"
         else:
             only = group if len(target.dispatchers) > 1 else ""
             made = revived(message, told["topic"], only, self._broker.time(), self._origin)

@@ -1,8 +1,8 @@
-"""The queues that were not made by the configuration. Each has a file, so that its journal is known before the store is
+"""The queues that are not in the configuration. Each has a file, so that its journal is known before the store is
 loaded.
 
 The file is written before the queue accepts its first message, and marked before the queue is deleted. After a crash,
-no queue is therefore unknown, and none is half deleted.
+the broker therefore knows all queues, and finishes each deletion.
 """
 
 import json

@@ -52,7 +52,7 @@ class MissedMessages:
             self._report(missed)
 
     def close(self) -> None:
-        """Report what is left."""
+        """Report the messages that were not reported yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._say()

@@ -1,4 +1,4 @@
-"""Up to where the segments of a queue may be deleted. Pure.
+"""The offset up to which segments of a queue may be deleted. Pure.
 
 A message that moves to another log must not be deleted here before the commit that contains it there is stored.
 """
@@ -14,7 +14,7 @@ class SafeFloor:
         self._safe = 0
         self._held = False
         self._commits: deque[tuple[int, int]] = deque()
-        """(commit, floor): once this commit is stored, messages below the floor are no longer needed."""
+        """(commit, offset): once this commit is stored, messages below the offset are no longer needed."""
 
     @property
     def value(self) -> int:

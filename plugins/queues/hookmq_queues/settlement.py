@@ -39,7 +39,7 @@ class SettlementError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a consumer wants to become of messages. `ranges` has the first and the last offset of each range.
+    """What a consumer wants to happen to messages. `ranges` has the first and the last offset of each range.
 
     `delay` is in seconds. It is None if the client did not specify it.
     """
@@ -79,7 +79,7 @@ def parse(verb: str, queue: str, properties: Iterable[tuple[str, str]]) -> Settl
             ids.append(value)
         elif name in (GROUP, DELAY, REASON):
             if name in found:
-                raise malformed(f"the property {name} is there twice")
+                raise malformed(f"the property {name} occurs more than once")
             found[name] = value
     if not ids:
         raise malformed(f"the property {MESSAGE_ID} is missing: expected {queue}:OFFSET")
@@ -103,7 +103,7 @@ def _range(queue: str, text: str) -> tuple[int, int]:
     match = _ID.fullmatch(text)
     if match is None:
         raise malformed(
-            f"not a message id: {_shown(text)}; expected {queue}:OFFSET or {queue}:FIRST-LAST"
+            f"the property {MESSAGE_ID} is {_shown(text)}: expected {queue}:OFFSET or {queue}:FIRST-LAST"
         )
     if match[1] != queue:
         raise malformed(f"{_shown(text)} is not a message of the queue {queue}")

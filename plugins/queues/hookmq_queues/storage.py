@@ -65,7 +65,7 @@ class MessageLog:
         """The end of the messages that are committed."""
         self.sure_until = 0
         self.sure_bytes = 0
-        """As long as `end` and `bytes` are below these, the queue is certainly not full."""
+        """While `end` and `bytes` are below these limits, the queue is certainly not full."""
         self.bytes = 0
         """The approximate size of the messages that are not settled."""
         self._runtime = runtime
@@ -86,7 +86,7 @@ class MessageLog:
     # Journal ---------------------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
-        """Return whether the queue stores messages on `topic`. A queue that is closing wants nothing."""
+        """Return whether the queue stores messages on `topic`. A queue that is closing stores none."""
         if self._closed:
             return False
         if topic.startswith(PREFIX):
@@ -99,7 +99,7 @@ class MessageLog:
 
     @property
     def full(self) -> bool:
-        """Whether messages must be refused. Nobody waits for a queue that is closing."""
+        """Whether messages must be refused. A queue that is closing refuses none."""
         if self.end < self.sure_until and self.bytes < self.sure_bytes:
             return False
         return not self._closed and self.is_full()
@@ -187,7 +187,7 @@ class MessageLog:
         """Delete no message that is settled in this turn before its commit is stored, because it moves to another log."""
 
     def quiet(self, closed: bool = True) -> None:
-        """Begin to close: want no more messages. With False, want them again."""
+        """Begin to close: store no more messages. With False, store them again."""
         self._closed = closed
 
     def configure(self, config: QueueConfig) -> None:

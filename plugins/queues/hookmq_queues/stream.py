@@ -31,7 +31,7 @@ class StreamQueue(Queue):
         self._missed: dict[str, MissedMessages] = {}
         self._timer: Timer | None = None
         self._starts: dict[str, int] = {}
-        """The offsets at which groups start that are being made."""
+        """The offsets at which groups start while they are being created."""
         self._compacting = False
         self._looked = -1
         """The beginning of the last segment when `_compact` was called last."""
@@ -198,7 +198,7 @@ class StreamQueue(Queue):
     # positions -------------------------------------------------------------------------------------------------------
 
     async def seek(self, group: str, position: str) -> int:
-        """Move a group; see `Queue.seek`. An offset that is deleted means the first message that is left."""
+        """Move a group; see `Queue.seek`. The offset of a deleted message means the first message that is left."""
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None:
             raise SeekError(f"the queue {self.config.name} has no group {group!r}")
@@ -208,7 +208,7 @@ class StreamQueue(Queue):
         return offset
 
     async def start_group(self, group: str, position: str) -> None:
-        """Make a group that starts at a position; see `Queue.start_group`."""
+        """Create a group that starts at a position; see `Queue.start_group`."""
         offset = await self._located(position)
         if group not in self.dispatchers and not self.closed:
             self._starts[group] = offset
@@ -250,7 +250,8 @@ class StreamQueue(Queue):
         if position.kind == "offset":
             if position.value > end:
                 raise SeekError(
-                    f"offset {position.value} is beyond the end of {self.config.name}: the next message gets {end}"
+                    f"offset {position.value} is beyond the end of {self.config.name}: the offset of the next "
+                    f"message is {end}"
                 )
             return max(first, int(position.value))
         if position.value > now:

@@ -50,8 +50,8 @@ MISTAKES = (
     Wrong("$queue/#", 0x8F, "a subscription names one queue", subscribe=True),
     Wrong("$share/c/$queue/jobs", 0x8F, "no group 'c'", subscribe=True),
     Wrong(ACK, 0x99, "message-id is missing"),
-    Wrong(ACK, 0x99, "not a message id: 'seven'", ids("seven")),
-    Wrong(ACK, 0x99, "not a message id: 'jobs:-1'", ids("jobs:-1")),
+    Wrong(ACK, 0x99, "the property message-id is 'seven'", ids("seven")),
+    Wrong(ACK, 0x99, "the property message-id is 'jobs:-1'", ids("jobs:-1")),
     Wrong(ACK, 0x99, "the range ends before it begins", ids("jobs:3-2")),
     Wrong(ACK, 0x99, "is not a message of the queue jobs", ids("other:0")),
     Wrong(ACK, 0x99, "has no group 'c'", ids("jobs:0", group="c")),
@@ -132,7 +132,7 @@ def test_an_old_client_is_refused_without_a_text(make: Any) -> None:
 @pytest.mark.parametrize(
     ("position", "text"),
     [
-        ("2", "offset 2 is beyond the end of log: the next message gets 1"),
+        ("2", "offset 2 is beyond the end of log: the offset of the next message is 1"),
         ("-1", "'-1' is not a position"),
         ("99999999999999999999", "'99999999999999999999' is not a position"),
         ("soon", "'soon' is not a position"),

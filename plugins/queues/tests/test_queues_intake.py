@@ -119,7 +119,7 @@ def test_any_text_is_refused_or_understood(pairs: list[tuple[str, str]]) -> None
 
 def test_a_queue_without_delays_refuses_them(make: Make) -> None:
     harness = make(queues=[{"name": "jobs", "max_delay": 0}])
-    why = "delay: the queue jobs delays no messages"
+    why = "delay: the queue jobs does not accept delayed messages"
     assert refused(harness.connect("p"), ("delay", "1")) == (0x99, why)
 
 

@@ -120,8 +120,8 @@ def test_consumers_that_subscribed_before_get_messages(make: Any) -> None:
         ("x", {"other": 1}, "invalid", "settings", "other: unknown key"),
         ("x", {"name": "y"}, "invalid", "settings", "cannot be renamed"),
         ("x", {"bindings": {"$file": "/etc/passwd"}}, "invalid", "settings", "$env and $file are only allowed"),
-        ("jobs", {}, "conflict", "name", "there is a queue jobs"),
-        ("JOBS", {}, "conflict", "name", "there is a queue jobs"),
+        ("jobs", {}, "conflict", "name", "the queue jobs exists already"),
+        ("JOBS", {}, "conflict", "name", "the queue jobs exists already"),
         ("foreign", {}, "conflict", "name", "foreign exists already"),
     ],
 )  # fmt: skip
@@ -143,7 +143,7 @@ def test_the_number_of_stored_queues_is_limited(make: Any) -> None:
     run(harness, manager.create_queue("one", {}))
     assert refused(harness, manager.create_queue("two", {}))[::2] == (
         "conflict",
-        "1 queues were made while the broker ran, which is max_stored",
+        "1 queues were created while the broker ran: max_stored allows no more",
     )
 
 
@@ -421,7 +421,7 @@ def test_limits_of_first_use(make: Any) -> None:
     assert publisher.subscribe("$queue/other", 1).codes == (0x8F,)
     assert publisher.subscribe("$queue/+", 1).codes == (0x8F,)
     refusals = harness.logged("queue.not_created")
-    assert "2 queues were made for tasks-*, which is the maximum" in str(refusals[0]["error"])
+    assert "2 queues were created for tasks-*, which is the maximum" in str(refusals[0]["error"])
 
 
 def test_a_denied_client_makes_no_queue(make: Any) -> None:

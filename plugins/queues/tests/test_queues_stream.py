@@ -136,7 +136,11 @@ def test_positions_by_time(make: Any) -> None:
 @pytest.mark.parametrize(
     ("group", "position", "why"),
     [
-        ("default", "11", "offset 11 is beyond the end of log: the next message gets 10"),
+        (
+            "default",
+            "11",
+            "offset 11 is beyond the end of log: the offset of the next message is 10",
+        ),
         ("default", "2999-01-01T00:00:00Z", "time in the future"),
         ("default", "start", "use first, last"),
         ("other", "first", "no group 'other'"),
@@ -256,7 +260,7 @@ def test_a_subscription_makes_a_group_at_a_position(make: Any, start: str, first
 @pytest.mark.parametrize(
     ("start", "why"),
     [
-        (("6",), "start: offset 6 is beyond the end of log: the next message gets 5"),
+        (("6",), "start: offset 6 is beyond the end of log: the offset of the next message is 5"),
         (("@9999999999",), "start: the position is a time in the future"),
         (("soon",), "start: 'soon' is not a position"),
         (("1", "2"), "2 user properties start: expected one"),
