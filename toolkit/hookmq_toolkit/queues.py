@@ -43,6 +43,7 @@ class QueueConsumer:
     - `unacknowledged`: the messages that it has and has not settled.
     - `timed_out`: how many of its messages have timed out since it last settled one.
     - `stalled`: whether messages timed out repeatedly, or fill its `prefetch` so that it gets no others.
+    - `active`: False while it waits for the active consumer of the group to leave.
     """
 
     client_id: str
@@ -50,6 +51,7 @@ class QueueConsumer:
     unacknowledged: int
     timed_out: int = 0
     stalled: bool = False
+    active: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ _HEADER: Final = 65_536
 """Size in bytes above which the topic and the properties of a message are measured exactly."""
 _CHECK: Final = 1.0
 """Seconds between two checks of the keep alive."""
+_UNSPECIFIED: Final = 0x80
+"""The code that paho gives when the connection ends without a DISCONNECT."""
 
 
 class Connection:
@@ -189,8 +191,11 @@ class Connection:
         self._largest = getattr(properties, "MaximumPacketSize", self._largest)
         self._connected.set_result(None)
 
-    def _on_disconnect(self, _c: Any, _u: Any, _f: Any, code: ReasonCode, properties: Any) -> None:
-        self._end(_reason(properties) or str(code))
+    def _on_disconnect(
+        self, _c: Any, _u: Any, flags: paho.DisconnectFlags, code: ReasonCode, properties: Any
+    ) -> None:
+        told = flags.is_disconnect_packet_from_server or code.value != _UNSPECIFIED
+        self._end(_reason(properties) or (str(code) if told else "connection lost"))
 
     def _end(self, why: str) -> None:
         if self.ended.done():

@@ -201,7 +201,7 @@ class Worker:
             return
         retry = error if isinstance(error, Retry) else None
         log.warning(
-            "message %s: delivery %d failed, it is delivered again: %s", message.id, message.delivery_count, reason,
+            "message %s: delivery %d failed, it is given back: %s", message.id, message.delivery_count, reason,
             exc_info=None if retry else error,
         )  # fmt: skip
         if message.settled:

@@ -198,7 +198,7 @@ async def test_a_task_that_waits_is_cancelled(connect: Connect, name: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("settle", ["puback", "explicit"])
 async def test_publishing_and_consuming_go_on_after_kills_of_the_broker(
-    tmp_path: Path, settle: str
+    tmp_path: Path, settle: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     more = MORE.format(path=tmp_path / "queues", settle=settle)
     with crashing(tmp_path, more=more) as broker:
@@ -230,6 +230,7 @@ async def test_publishing_and_consuming_go_on_after_kills_of_the_broker(
                 await complete.wait()
             assert set(done) == set(range(60))
             assert not consuming.done()
+            assert "consumer of $queue/jobs: connection lost; next attempt" in caplog.text
             consuming.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await consuming

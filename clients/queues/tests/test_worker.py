@@ -154,7 +154,7 @@ async def test_a_failed_message_comes_again(
     assert {message.payload: message.delivery_count for message in seen.messages}[b"1"] == 3
     assert sorted(seen.payloads) == [b"0", b"1", b"2"]
     [first, _] = [r for r in caplog.records if "failed" in r.message]
-    assert f"message {name}:1: delivery 1 failed, it is delivered again" in first.message
+    assert f"message {name}:1: delivery 1 failed, it is given back" in first.message
     assert first.exc_info is not None
     assert len([r for r in caplog.records if "done in" in r.message]) == 3
     assert await is_empty(client, name)

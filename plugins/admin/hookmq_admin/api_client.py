@@ -38,11 +38,17 @@ class RequestRefused(HookMQError):
         self.status = status
 
 
+class BrokerUnreachable(RequestRefused):
+    """There is no connection to the API."""
+
+
 def add_options(parser: ArgumentParser) -> None:
     """Add the options that set the address of the API and the token to use."""
     add = parser.add_argument
     add("--url", help=f"where the plugin is (default: ${URL}, or {DEFAULT_URL})")
-    add("--token-file", metavar="FILE", help=f"file with the token (default: ${TOKEN})")
+    add(
+        "--token-file", metavar="FILE", help=f"file with the token (default: the token in ${TOKEN})"
+    )
     add("--ca-file", metavar="FILE", help="PEM file with the CA certificates to trust")
     add("--timeout", type=float, default=15.0, metavar="SECONDS", help="maximum time to wait")
     add("--json", action="store_true", help="print JSON")
@@ -168,7 +174,7 @@ class ApiClient:
         except (URLError, OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             reason = getattr(reason, "strerror", None) or reason
-            raise RequestRefused(f"{self._base} cannot be reached: {reason}") from error
+            raise BrokerUnreachable(f"{self._base} cannot be reached: {reason}") from error
         return response
 
 

@@ -26,6 +26,7 @@ from hookmq_admin.api_client import (
     DEFAULT_URL,
     TOKEN,
     ApiClient,
+    BrokerUnreachable,
     RequestRefused,
     add_options,
     part,
@@ -48,11 +49,10 @@ examples:
 The token is in --token-file or ${TOKEN}. The plugin is at {DEFAULT_URL} unless --url names another place.
 exit codes: 0 done or allowed, 1 refused, denied or not reachable, 2 usage error"""
 Run = Callable[[ApiClient, argparse.Namespace], Any]
-HINTS: Final = {
-    0: "check that the broker runs with the plugin admin, and that --url is its address",
-    401: f"check --token-file or ${TOKEN}: the token may be expired or revoked",
-}
-"""What to do after a refusal, by its status."""
+UNREACHABLE: Final = (
+    "check that the broker runs with the plugin admin, and that --url is its address"
+)
+UNAUTHORIZED: Final = f"check --token-file or ${TOKEN}: the token may be expired or revoked"
 CLIENT_COLUMNS: Final = (
     "client_id", "identity", "connected", "listener", "address", "version", "subscriptions", "inflight", "queued",
 )  # fmt: skip
@@ -166,10 +166,12 @@ def run_command(run: Run, arguments: argparse.Namespace) -> int:
         found = run(ApiClient.of(arguments), arguments)
     except KeyboardInterrupt:
         return 130
+    except BrokerUnreachable as error:
+        raise BrokerUnreachable(f"{error}; {UNREACHABLE}") from error
     except RequestRefused as error:
-        if error.status not in HINTS:
+        if error.status != 401:
             raise
-        raise RequestRefused(f"{error}; {HINTS[error.status]}", error.status) from error
+        raise RequestRefused(f"{error}; {UNAUTHORIZED}", error.status) from error
     if type(found) is int:
         return found
     if found is not None:

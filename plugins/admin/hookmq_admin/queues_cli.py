@@ -108,7 +108,7 @@ def _add_redrive(command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--group", help="the group in which they are settled (default: the first one)")
     add("--from", dest="source", metavar="QUEUE", help="only dead letters of this queue")
     add("--topic", metavar="FILTER", help="only those published to topics that match this filter")
-    add("--reason", help="only those with this reason, such as delivery-limit or rejected")
+    add("--reason", help="only those with this reason: delivery-limit, rejected or expired")
     add(
         "--older-than",
         type=seconds,
@@ -241,7 +241,8 @@ def _groups(api: ApiClient, arguments: argparse.Namespace) -> None:
         print(json.dumps(chosen["consumers"], indent=2))
         return
     print_table(
-        chosen["consumers"], ("client_id", "filter", "unacknowledged", "timed_out", "stalled")
+        chosen["consumers"],
+        ("client_id", "filter", "active", "unacknowledged", "timed_out", "stalled"),
     )
     left = chosen["consumer_count"] - len(chosen["consumers"])
     if left > 0:

@@ -145,6 +145,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "type": "integer", "description": "messages that timed out since the consumer last settled one",
             },
             stalled=FLAG,
+            active={
+                "type": "boolean", "description": "false while it waits for the active consumer of its group to leave",
+            },
         )))),
     ),
     "PeekedMessage": record(

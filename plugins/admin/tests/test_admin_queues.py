@@ -79,7 +79,9 @@ def test_a_queue_from_its_creation_to_its_end(
     assert "a paused" in cli("list")
     assert "no" in cli("resume", "whole", "--group", "a")
     assert "has 3 unsettled messages" in fails(cli, capsys, "delete", "whole")
-    assert "--force" in fails(cli, capsys, "purge", "whole")
+    refused = fails(cli, capsys, "purge", "whole")
+    assert "--force" in refused
+    assert "--url" not in refused  # the broker was reached
     assert json.loads(cli("purge", "whole", "--group", "a", "--force", "--json")) == {"purged": 3}
     cli("change", "whole", "--set", "prefetch=null", "--set", "on_full=drop_oldest")
     assert json.loads(cli("show", "whole", "--json"))["settings"]["prefetch"] == 100

@@ -26,7 +26,7 @@ from hookmq_queues.config import plain_settings
 from hookmq_queues.dispatch import Dispatcher
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.queue import Queue, SeekError
-from hookmq_queues.redrive import Redrive
+from hookmq_queues.redrive import REASONS, Redrive
 
 PAUSED: Final = "paused/"
 """Prefix of the keys with the paused groups of a queue. An empty name stands for the queue itself."""
@@ -211,6 +211,11 @@ class QueueControl:
                 validate_filter(request.topic)
             except Exception as error:
                 raise QueueError("invalid", f"not a topic filter: {error}", "topic") from None
+        if request.reason and request.reason not in REASONS:
+            known = ", ".join(REASONS)
+            raise QueueError(
+                "invalid", f"expected one of {known}, found {request.reason!r}", "reason"
+            )
         running = self._redrives.get(name)
         if running is not None and running.status.state == "running":
             raise QueueError("conflict", f"a redrive of {name} is running: wait for it, or stop it")
@@ -306,6 +311,7 @@ def _group(queue: Queue, dispatcher: Dispatcher, full: bool) -> QueueGroup:
             one.held,
             stalls.counts.get(one.key, 0),
             one.key in stalls.stalled,
+            dispatcher.consumers.active in (None, one),
         )
         for one in (list(dispatcher.consumers.by_key.values())[:MAX_CONSUMERS] if full else ())
     ]

@@ -14,6 +14,8 @@ from hookmq_queues.dispatch import Dispatcher
 from hookmq_queues.outgoing import DEAD, revived
 from hookmq_queues.queue import Queue
 
+REASONS: Final = ("delivery-limit", "rejected", "expired")
+"""Why a message is a dead letter."""
 BATCH: Final = 64
 """Maximum number of messages that are moved in one turn, and therefore in one commit."""
 WAIT: Final = 0.5

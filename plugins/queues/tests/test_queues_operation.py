@@ -84,6 +84,24 @@ def test_the_status_of_a_queue(make: Any) -> None:
         manager.show_queue("none")
 
 
+@pytest.mark.parametrize(
+    ("mode", "active"), [("single_active", [True, False]), ("shared", [True, True])]
+)
+def test_the_active_consumer_is_told(make: Any, mode: str, active: list[bool]) -> None:
+    harness = make(queues=[{"name": "jobs", "consumers": mode}])
+    first, second = harness.connect("first"), harness.connect("second")
+    first.subscribe("$queue/jobs", 1)
+    second.subscribe("$queue/jobs", 1)
+
+    def consumers() -> list[tuple[str, bool]]:
+        group = manager_of(harness).show_queue("jobs").groups[0]
+        return [(one.client_id, one.active) for one in group.consumers]
+
+    assert consumers() == list(zip(["first", "second"], active, strict=True))
+    first.disconnect()
+    assert consumers() == [("second", True)]
+
+
 def test_the_age_of_a_message_on_disk_is_known(make: Any) -> None:
     harness = make()
     fill(harness, 2)
@@ -346,6 +364,10 @@ def test_the_rate_of_a_redrive_and_stopping_it(make: Any) -> None:
         manager.stop_redrive("dead")
     with pytest.raises(QueueError, match="not a topic filter"):
         manager.start_redrive("dead", RedriveRequest(topic="a#"))
+    with pytest.raises(
+        QueueError, match="expected one of delivery-limit, rejected, expired, found 'reject'"
+    ):
+        manager.start_redrive("dead", RedriveRequest(reason="reject"))
     assert manager.redrive_status("work").state == "idle"
 
 

@@ -46,7 +46,7 @@ export default function queue(context, main) {
       { title: "Client", value: (client) => client.client_id, show: (client) => node("a", { href: at`#/client/${client.client_id}` }, cut(client.client_id)) },
       { title: "Group", value: (client) => client.group }, { title: "Filter", value: (client) => client.filter },
       { title: "Unacknowledged", value: (client) => client.unacknowledged, number: true }, { title: "Timed out", value: (client) => client.timed_out, number: true },
-      { title: "State", value: (client) => client.stalled, show: (client) => client.stalled ? node("span", { class: "badge warn" }, "stalled") : "–" },
+      { title: "State", value: (client) => client.stalled, show: (client) => client.stalled ? node("span", { class: "badge warn" }, "stalled") : client.active ? "–" : "waiting" },
     ], one.groups.flatMap((group) => group.consumers.map((client) => ({ ...client, group: group.name }))), { empty: "No consumer is online." }));
   }
 
