@@ -227,12 +227,13 @@ class Delays:
             self.wake()
             return
         self._last = max(self._last, self._moving[-1])
-        self._log.fetch([offset for _, offset in self._moving], self._move)
+        offsets = [offset for _, offset in self._moving]
+        self._log.fetch(offsets, partial(self._move, self._moving))
 
-    def _move(self, messages: Mapping[int, Message], error: str) -> None:
-        places, self._moving = self._moving, []
-        if self._closed:
-            return
+    def _move(self, places: list[Place], messages: Mapping[int, Message], error: str) -> None:
+        if self._closed or self._moving is not places:
+            return  # `clear` was called meanwhile
+        self._moving = []
         if error:
             self._broker.log("error", "queue.delayed_unreadable", queue=self._config.name, error=error)  # fmt: skip
             self._again(places)
@@ -324,7 +325,7 @@ class Delays:
         """Drop all messages, because the queue is purged or deleted. Return their number."""
         dropped = [offset for _, offset in (*self._waiting, *self._moving)]
         self._waiting.clear()
-        self._moving.clear()
+        self._moving = []
         self.bytes = 0
         self._first = self._log.end
         self._stored = self._last

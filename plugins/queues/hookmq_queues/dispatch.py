@@ -32,7 +32,7 @@ from hookmq_queues.order import Selection, make_selection
 from hookmq_queues.outgoing import UserProperties, is_for, outgoing
 from hookmq_queues.settlement import SettlementError
 from hookmq_queues.stalls import Stalls
-from hookmq_queues.storage import MessageLog
+from hookmq_queues.storage import CLOSED, MessageLog
 from hookmq_queues.topics import PREFIX
 
 RESERVE: Final = 1000
@@ -383,7 +383,7 @@ class Dispatcher:
             if consumer.with_properties:
                 added = encode(offset, 1, message.topic)
             if message.properties is not EMPTY or message.topic != topic:
-                message = outgoing(message, queue, topic_filter)
+                message = outgoing(message, queue, topic_filter, own)
             run.append((message, added, (self, consumer, offset, token + offset)))
         return end - first
 
@@ -439,7 +439,7 @@ class Dispatcher:
         added = b""
         if consumer.with_properties:
             added = self._added.encode(offset, count, message.topic)
-        made = outgoing(message, self.queue, consumer.topic_filter)
+        made = outgoing(message, self.queue, consumer.topic_filter, self._owner.origin)
         run = runs.get(consumer.key)
         if run is None:
             run = runs[consumer.key] = (consumer, [])
@@ -558,6 +558,8 @@ class Dispatcher:
             self._log.load(offset, self._loaded)
 
     def _loaded(self, error: str) -> None:
+        if error == CLOSED:
+            return
         if not error:
             if self._log.get(self._unread) is not None:
                 self._unread = -1

@@ -69,12 +69,16 @@ def _pair(name: str, value: bytes, more: int = 0) -> bytes:
     return b"\x26" + len(key).to_bytes(2, "big") + key + size.to_bytes(2, "big") + value
 
 
-def outgoing(message: Message, queue: str, topic_filter: str) -> Message:
-    """Return a message as it goes to the subscription `topic_filter`, without the properties of `UserProperties`."""
+def outgoing(message: Message, queue: str, topic_filter: str, own: str) -> Message:
+    """Return a message as it goes to the subscription `topic_filter`, without the properties of `UserProperties`. `own`
+    is the origin of dead letters.
+    """
     topic = delivered_topic(topic_filter, queue, message.topic)
     properties = message.properties
     if properties is not EMPTY and properties.user_property:
-        trusted = message.origin.startswith("plugin:")
+        trusted = (
+            message.origin == own
+        )  # another plugin, such as a bridge, passes on what strangers send
         kept = tuple(
             one
             for one in properties.user_property

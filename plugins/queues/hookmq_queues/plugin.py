@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 from hookmq.mqtt_api import EMPTY
@@ -33,7 +34,7 @@ from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
 from hookmq_queues.consumers import Consumer, weight_in
 from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, restore
-from hookmq_queues.dispatch import Dispatcher, Token, state_key
+from hookmq_queues.dispatch import QUIET, Dispatcher, Token, state_key
 from hookmq_queues.filters import MAX_FILTERS, is_narrow
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
@@ -71,6 +72,8 @@ class QueuesPlugin(Plugin):
         self._delayed: DelayLog | None = None
         self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
         """By client id, the dispatcher of each of its consumers."""
+        self._quiet_until = -inf
+        """When the next failure to make a queue is logged."""
         self._settler = Settler(
             lambda: self.queues, lambda client_id: self._dispatchers.get(client_id, {}).values()
         )
@@ -275,7 +278,11 @@ class QueuesPlugin(Plugin):
         try:
             await self._maker.use(name, first_use)
         except QueueError as error:
-            self._broker.log("warning", "queue.not_created", queue=name, error=str(error))
+            # Clients can repeat this as often as they like.
+            now = self._broker.now()
+            if now >= self._quiet_until:
+                self._quiet_until = now + QUIET
+                self._broker.log("warning", "queue.not_created", queue=name, error=str(error))
             return Deny(code, f"the queue {name} cannot be made: {error}")
         found = then()
         return await found if isinstance(found, Awaitable) else found
@@ -389,14 +396,10 @@ class QueuesPlugin(Plugin):
         if not dispatcher.takes_filter(subscription.topic_filter):
             why = f"the consumers of the group {group} have {MAX_FILTERS} different filters, which is the maximum"
             return Deny(ReasonCode.QUOTA_EXCEEDED, why)
-        weights: dict[str, int] = client.state.setdefault(self.id, {})
-        weights.pop(subscription.filter, None)
         try:
-            weight = weight_in(subscription.user_property)
+            weight_in(subscription.user_property)
         except ValueError as error:
             return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
-        if weight is not None:
-            weights[subscription.filter] = weight
         # The session keeps the share name, so the group survives a restart.
         return subscription.replace(qos=1, share=share)
 
@@ -458,6 +461,11 @@ class QueuesPlugin(Plugin):
     ) -> None:
         """Add a consumer."""
         if subscription.topic_filter.startswith(PREFIX):
+            weights: dict[str, int] = client.state.setdefault(self.id, {})
+            weights.pop(subscription.filter, None)
+            weight = weight_in(subscription.user_property)
+            if weight is not None:
+                weights[subscription.filter] = weight
             self._refresh(client.client_id, broker)
 
     @hookimpl
@@ -466,6 +474,7 @@ class QueuesPlugin(Plugin):
     ) -> None:
         """Remove a consumer."""
         if subscription.topic_filter.startswith(PREFIX):
+            client.state.get(self.id, {}).pop(subscription.filter, None)
             self._refresh(client.client_id, broker)
 
     @hookimpl

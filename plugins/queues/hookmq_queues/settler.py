@@ -57,6 +57,8 @@ class Settler:
     def _dispatcher(self, client_id: str, settlement: Settlement) -> Dispatcher:
         queue = settlement.queue
         found = {one.name: one for one in self._dispatchers_of(client_id) if one.queue == queue}
+        if queue not in self._queues():  # it was deleted while messages were read
+            raise SettlementError(ReasonCode.TOPIC_NAME_INVALID, f"there is no queue {queue!r}")
         if settlement.group is not None:
             if settlement.group not in self._queues()[queue].dispatchers:
                 raise malformed(f"the queue {queue} has no group {settlement.group[:128]!r}")

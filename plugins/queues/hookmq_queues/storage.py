@@ -25,6 +25,8 @@ from hookmq_queues.record import encode_block, size_of
 from hookmq_queues.safe_floor import SafeFloor
 from hookmq_queues.topics import PREFIX
 
+CLOSED: Final = "the queue is closed"
+"""The error of a read from a queue that is closing."""
 PAGE: Final = 256 << 10
 """Size of the messages that one read from the disk returns, in bytes."""
 _BLOCK: Final = 1024
@@ -318,6 +320,7 @@ class QueueLog(MessageLog):
         For a further call, `done` is called with '' once that read has ended, whatever it found.
         """
         if self._closed:
+            done(CLOSED)
             return
         if self._reading:
             self._waiting.append(done)
@@ -328,6 +331,8 @@ class QueueLog(MessageLog):
             self._reading = False
             waiting, self._waiting = self._waiting, []
             if self._closed:
+                for one in (done, *waiting):
+                    one(CLOSED)
                 return
             page = result if error is None else Page([], [])
             self._add_gaps(page.gaps)

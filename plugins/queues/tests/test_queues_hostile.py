@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hookmq.mqtt_api import Puback, Publish
+from hookmq.mqtt_api import Properties, Puback, Publish
 from hookmq.plugin import (
     Action,
     ClientInfo,
@@ -19,6 +19,7 @@ from hookmq_queues.config import QueueConfig
 from hookmq_queues.consumers import weight_in
 from hookmq_queues.outgoing import UserProperties
 from hookmq_testing import Harness, MemoryClient
+from hookmq_testing.client import will
 from hookmq_toolkit.queues import QueueError, RedriveRequest
 
 from .conftest import plugin_of
@@ -218,3 +219,118 @@ def test_two_changes_at_once_make_no_circle_of_dead_letters(make: Any) -> None:
     assert outcomes(harness, *calls) == ["done", "invalid"]
     make.crash(harness)
     make()
+
+
+def test_messages_rejected_while_their_queue_is_deleted_get_an_answer(make: Any) -> None:
+    harness = make()
+    manager = manager_of(harness)
+    settings = {"groups": [{"name": "g", "settle": "explicit"}], "dead_letter": "jobs"}
+    run(harness, manager.create_queue("work", settings))
+    harness.connect("p").publish("$queue/work", b"x", 1, expect=0)
+    client = harness.connect("c")
+    client.subscribe("$queue/work", 1)
+    assert len(taken(client)) == 1
+    plugin_of(harness).queues["work"].log.forget(0)  # so that it is read from the disk
+    pairs = (("message-id", "work:0"), ("group", "g"))
+    with harness.together():
+        client.publish("$queue/work/$reject", b"", 1, user_property=pairs)
+        ended = begin(harness, manager.delete_queue("work", True))
+    harness.settle()
+    assert ended == [1]
+    answer = client.expect(Puback)
+    assert (answer.code, answer.properties.reason_string) == (0x80, "the queue is closed")
+    assert not [one for one in harness.logs if one[0] == "error"]
+
+
+# --- memory and logs --------------------------------------------------------------------------------------------------
+
+
+def test_weights_of_former_subscriptions_are_forgotten(make: Make) -> None:
+    harness = make()
+    client = harness.connect("c")
+    for number in range(5):
+        filter = f"$queue/jobs/{number}"
+        client.subscribe(filter, 1, user_property=(("weight", "5"),))
+        if number:
+            client.unsubscribe(filter)
+    harness.settle()
+    plugin = plugin_of(harness)
+    info = plugin._broker.client("c")
+    assert info is not None
+    assert info.state == {"queues": {"$queue/jobs/0": 5}}
+    consumers = plugin.queues["jobs"].dispatchers["default"].consumers
+    assert [one.weight for one in consumers.by_key.values()] == [5]
+
+
+def test_queues_that_are_not_made_do_not_flood_the_log(make: Any) -> None:
+    harness = make(on_first_use=[{"pattern": "t-*", "maximum": 1}])
+    publisher = harness.connect("p", keep_alive=0)
+    for number in range(10):
+        publisher.publish(f"$queue/t-{number}", b"", 1, expect=0x97 if number else 0)
+    assert len(harness.logged("queue.not_created")) == 1
+    harness.advance(61)
+    publisher.publish("$queue/t-x", b"", 1, expect=0x97)
+    assert len(harness.logged("queue.not_created")) == 2
+
+
+# --- other origins ----------------------------------------------------------------------------------------------------
+
+
+def test_another_plugin_passes_on_no_forged_dead_letter(make: Make) -> None:
+    class Bridge(Plugin):
+        def __init__(self) -> None:
+            super().__init__(None, Context("bridge"))
+
+    harness = make(Bridge())
+    pairs = (("dead-letter-queue", "jobs"), ("redrive-group", "other"), ("mine", "1"))
+    harness.handle("bridge").publish(
+        "$queue/jobs", b"x", qos=1, properties=Properties(user_property=pairs)
+    )
+    client = harness.connect("c")
+    client.subscribe("$queue/jobs", 1)
+    (message,) = taken(client)
+    found = dict(message.properties.user_property or ())
+    assert sorted(found) == [
+        "delivery-count", "group", "message-id", "mine", "offset", "source-topic",
+    ]  # fmt: skip
+
+
+def test_wills_obey_the_rules_of_queues(make: Make) -> None:
+    harness = make()
+    queue = plugin_of(harness).queues["jobs"]
+    settlement = {"user_property": (("message-id", "jobs:0"),)}
+    late = {"user_property": (("deliver-at", "9999999999"),)}
+    wills: Any = (
+        ("$queue/jobs", {}), ("$queue/none", {}), ("$queue/jobs/$ack", settlement), ("$queue/jobs", late),
+    )  # fmt: skip
+    for topic, properties in wills:
+        harness.connect("w", will=will(topic, b"w", 1, True, **properties)).drop()
+        harness.settle()
+    assert (queue.depth, queue.delayed) == (1, 0)
+    client = harness.connect("c")
+    assert client.subscribe(["#", "+/jobs", "$queue/+"], 1).codes == (1, 1, 0x8F)
+    client.expect_nothing()
+
+
+def test_a_purge_while_delayed_messages_are_read_loses_no_later_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make()
+    delays = plugin_of(harness).queues["jobs"].intake.delays
+    assert delays is not None
+    reads: list[Any] = []
+    fetch = delays._log.fetch
+    monkeypatch.setattr(delays._log, "fetch", lambda *given: reads.append(given))
+    publisher = harness.connect("p", keep_alive=0)
+    for payload in (b"old", b"new"):
+        pairs = (("delay", "1"),)
+        publisher.publish("$queue/jobs", payload, 1, user_property=pairs, expect=0)
+        harness.advance(2)
+        if payload == b"old":
+            run(harness, manager_of(harness).purge_queue("jobs", ""))
+    assert len(reads) == 2
+    for one in reads:
+        fetch(*one)
+    client = harness.connect("c")
+    client.subscribe("$queue/jobs", 1)
+    assert [one.payload for one in taken(client)] == [b"new"]
