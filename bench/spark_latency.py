@@ -10,7 +10,7 @@ sink then creates a file in ``_spark_metadata``, whose time of modification coun
     restart              from the start of a new driver to its first commit; the one before was killed
 
 The first `--warm` seconds of messages do not count, because Java compiles its code then. It needs .venv-spark (`make
-.venv-spark/warm`) and Java 17. The exit code is 1 if a figure misses its bar.
+.venv-spark/warm`) and Java 17. The exit code is 1 if a figure exceeds its limit.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def summary(seconds: list[float]) -> dict[str, float]:
 
 
 def show(label: str, figures: dict[str, float], bars: Mapping[str, float]) -> bool:
-    """Print a row. Return whether all bars hold."""
+    """Print a row. Return whether no figure exceeds its limit."""
     missed = [name for name, most in bars.items() if figures[name] > most]
     wanted = ", ".join(f"{name} <= {most:g}" for name, most in bars.items())
     print(
@@ -305,7 +305,7 @@ def show(label: str, figures: dict[str, float], bars: Mapping[str, float]) -> bo
 
 
 def main() -> int:
-    """Print the table. Return 0, or 1 if a figure misses its bar."""
+    """Print the table. Return 0, or 1 if a figure exceeds its limit."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark_latency")
     parser.add_argument("--rates", default="500,20000", help="messages a second (%(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that count (%(default)s)")
@@ -319,7 +319,7 @@ def main() -> int:
         return 2
     found: dict[str, Any] = {}
     held = True
-    print(f"{'seconds':<32} {'p50':>7} {'p99':>7} {'max':>7} {'count':>9}  bar")
+    print(f"{'seconds':<32} {'p50':>7} {'p99':>7} {'max':>7} {'count':>9}  limit")
     rates = [int(one) for one in options.rates.split(",") if one]
     for rate in rates:
         restarts = options.restarts if rate == rates[0] else 0

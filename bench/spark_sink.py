@@ -224,8 +224,9 @@ def main() -> int:
     beyond = costs["sink"] - costs["no recipient"]
     reached = statistics.median(one for one, _ in rates["sink"])
     print(
-        f"a message in a stream costs {beyond:.1f} us more than one without a recipient (bar: {COST:g}), and the sink"
-        f" stores {reached:,.0f} msg/s (bar: {RATE:,}); {build()} build, load average {os.getloadavg()[0]:.1f}"
+        f"a message in a stream costs {beyond:.1f} us more than one without a recipient (at most {COST:g} expected), "
+        f"and the sink stores {reached:,.0f} msg/s (at least {RATE:,} expected); {build()} build, "
+        f"load average {os.getloadavg()[0]:.1f}"
     )
 
     api = launch.free_port()

@@ -10,7 +10,7 @@ from mqtt_pipelines import schemas
 from mqtt_pipelines.settings import setting
 
 TASK_ROWS = 10_000
-"""Number of messages up to which one task reads several partitions. A task costs some 10 ms and writes a file."""
+"""Number of messages up to which one task reads several partitions. A task takes about 10 ms and writes a file."""
 _OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 
 

@@ -1,7 +1,7 @@
 """Consumers that take only messages with some topics: subscriptions such as ``$queue/jobs/resize/+``. Pure.
 
 The strategy `ByFilter` keeps a line of waiting messages for each filter. A message that no online consumer takes stays
-in the window of the selection, so others pass it, until the window is full of such messages.
+in the window of the selection, so later messages are delivered before it, until the window is full of such messages.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def is_narrow(topic_filter: str, queue: str) -> bool:
 
 
 class _Line:
-    """The waiting messages that one filter matches: a heap. Those that wait no longer leave it later."""
+    """The waiting messages that one filter matches: a heap. Entries of messages that no longer wait are removed later."""
 
     def __init__(self, topic_filter: str, queue: str) -> None:
         narrow = is_narrow(topic_filter, queue)

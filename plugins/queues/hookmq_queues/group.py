@@ -57,11 +57,11 @@ class Group:
         self._unsure: set[int] = set()
         """The messages whose first delivery may not have happened: see `decode`."""
         self._ready: list[int] = []
-        """A heap of offsets to lease again. Others in it leave it later."""
+        """A heap of offsets to lease again. Other entries are removed later."""
         self._deadlines: list[tuple[float, int, int]] = []
-        """A heap of (deadline, offset, token). Ended leases leave it later."""
+        """A heap of (deadline, offset, token). Entries of ended leases are removed later."""
         self._dues: list[tuple[int, int]] = []
-        """A heap of (due, offset). Those no longer deferred leave it later."""
+        """A heap of (due, offset). Entries of messages that are no longer deferred are removed later."""
         self._pages = Pages()
         self.token = 0
         """The token of the newest lease."""

@@ -46,13 +46,13 @@ class Strategy(Protocol):
 
 
 class ByPriority:
-    """Chooses the message with the highest priority. Among equals, it is the oldest one."""
+    """Chooses the message with the highest priority, and the oldest one of several with the same priority."""
 
     def __init__(self) -> None:
         self.waiting: set[int] = set()
         self._priorities: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
-        """(-priority, offset) of the waiting messages. Others leave it later."""
+        """(-priority, offset) of the waiting messages. Other entries are removed later."""
 
     def add(self, offset: int, message: Message) -> None:
         self._priorities[offset] = priority_of(message)
@@ -84,7 +84,7 @@ class ByPriority:
 
 class ByKey:
     """Chooses the oldest message whose key no older unsettled message has. Each key is therefore processed in order, one
-    message at a time. `key_of` returns the key of a message, or None for a message that needs no order.
+    message at a time. `key_of` returns the key of a message, or None for a message without a key.
     """
 
     def __init__(self, key_of: Callable[[Message], str | None]) -> None:
@@ -95,7 +95,7 @@ class ByKey:
         self._lines: dict[str, deque[int]] = {}
         """The messages of each key, oldest first. Only the first one may be leased."""
         self._heap: list[int] = []
-        """The waiting messages that may be leased. Others leave it later."""
+        """The waiting messages that may be leased. Other entries are removed later."""
 
     def add(self, offset: int, message: Message) -> None:
         key = self._key_of(message)
@@ -196,7 +196,7 @@ class Selection:
         return strategy.peek()
 
     def _learn(self) -> bool:
-        """Tell the strategy of all unknown messages, before it chooses. Return False if one is missing."""
+        """Tell the strategy about all unknown messages, before it chooses. Return False if one is missing."""
         unknown, unsettled = self._unknown, self._group.unsettled
         while unknown:
             offset = unknown[0]

@@ -22,7 +22,7 @@ _SILENCE: Final = 16 << 20
 _SMALL: Final = 16 << 10
 """Size in bytes below which blocks are merged. Each commit of the broker writes a block, often of a few rows."""
 _TOGETHER: Final = 256
-"""Number of blocks that are merged at most."""
+"""Maximum number of blocks that are merged into one."""
 
 
 class Unavailable(Exception):

@@ -101,7 +101,7 @@ class Stream:
     # Journal ---------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
-        """Return whether any of the stream's filters matches `topic`. A stream that is closing wants nothing."""
+        """Return whether any of the stream's filters matches `topic`. A stream that is closing stores none."""
         return not self.closed and any(matches(topic) for matches in self._filters)
 
     @property

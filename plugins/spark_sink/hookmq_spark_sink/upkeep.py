@@ -1,4 +1,4 @@
-"""Keep a stream's files in order: retention, merging small blocks, and sealing idle segments.
+"""Maintain a stream's files: apply retention, merge small blocks, and seal idle segments.
 
 All of it runs in threads, and each kind makes one call at a time.
 """
@@ -233,7 +233,7 @@ class StreamUpkeep:
         stream.look_at_fill()
 
     def quiet(self, done: Callable[[], None]) -> None:
-        """Begin to close: want no more messages, and stop retention and merging. Call `done` after the last thread has
+        """Begin to close: store no more messages, and stop retention and merging. Call `done` after the last thread has
         finished."""
         stream = self._stream
         stream.closed = True

@@ -96,7 +96,7 @@ export default function queue(context, main) {
     return act("Redrive", "Dead letters go back to the queues and groups that they come from. Empty fields select all.", (given) =>
       ask("POST", `${path}/redrive`, { body: { ...given, rate: Number(given.rate), older_than: Number(given.older_than) } }), { action: "Move them", danger: false, fields: [
       field("Only from this queue", "queue", { maxlength: 128 }), field("Only with topics that match this filter", "topic"), field("Only with this reason", "reason", { maxlength: 256 }),
-      field("Only older than this many seconds", "older_than", { type: "number", min: 0, value: 0 }), field("Most messages per second", "rate", { type: "number", min: 1, max: 1000000, value: 1000, required: true }),
+      field("Only older than this many seconds", "older_than", { type: "number", min: 0, value: 0 }), field("Maximum messages per second", "rate", { type: "number", min: 1, max: 1000000, value: 1000, required: true }),
     ] });
   }
 
