@@ -9,6 +9,9 @@ import { age, badges, Rates } from "./queues.js";
 const EVERY = 2000;
 const COUNTS = ["accepted", "delivered", "redelivered", "acknowledged", "timed_out", "dead_lettered", "expired", "rejected", "dropped_newest", "dropped_oldest", "purged", "redriven"];
 
+// A stream has no limit at which it is full.
+const most = (one, limit) => one.type === "stream" ? "" : ` of ${limit}`;
+
 export default function queue(context, main) {
   const name = context.part, { ask, attempt, say } = context, path = at`/queues/${name}`, rates = new Rates();
   const mark = node("span"), facts = node("div", { class: "facts" }), groups = node("div"), consumers = node("div"), messages = node("div");
@@ -27,7 +30,7 @@ export default function queue(context, main) {
     mark.replaceChildren(badges(one, ""));
     list(facts, {
       Type: one.type, "Made by": { configuration: "the configuration", operator: "an operator", first_use: "its first use" }[one.made_by],
-      Messages: `${number(one.messages)} of ${number(one.max_messages)}`, Size: `${bytes(one.bytes)} of ${bytes(one.max_bytes)}`, Delayed: one.delayed,
+      Messages: number(one.messages) + most(one, number(one.max_messages)), Size: bytes(one.bytes) + most(one, bytes(one.max_bytes)), Delayed: one.delayed,
       Oldest: age(one.oldest), "In/s": rates.of(one, "accepted"), "Out/s": rates.of(one, "acknowledged"), "Next offset": one.end, "Dead letters to": one.dead_letter,
       ...Object.fromEntries(COUNTS.filter((key) => one.counts[key]).map((key) => [key.replaceAll("_", " "), one.counts[key]])),
     });
@@ -41,6 +44,7 @@ export default function queue(context, main) {
       { title: "Consumers", value: (group) => group.consumer_count, number: true }, { title: "Stalled", value: (group) => group.stalled, number: true },
       ...(may("operator") ? [{ title: "Deliveries", show: (group) => button(group.paused ? "Resume" : "Pause", () => pause(group.paused, group.name),
         { class: "small", disabled: one.paused, "aria-label": `${group.paused ? "Resume" : "Pause"} ${cut(group.name, 60)}` }) }] : []),
+      ...(may("admin") && one.type === "stream" ? [{ title: "Position", show: (group) => button("Move", () => seek(group.name), { class: "small", "aria-label": `Move ${cut(group.name, 60)}` }) }] : []),
     ], one.groups));
     consumers.replaceChildren(table("Consumers", [
       { title: "Client", value: (client) => client.client_id, show: (client) => node("a", { href: at`#/client/${client.client_id}` }, cut(client.client_id)) },
@@ -83,7 +87,13 @@ export default function queue(context, main) {
       await work(given);
       say(`Done: ${what}.`);
       await update();
+      await peek("", null);
     });
+  }
+
+  function seek(group) {
+    return act(`Move the group ${cut(group, 60)}`, "The group continues at this position: first, last, next, an offset, a time such as 2030-01-31T12:00:00Z, or @ and epoch seconds.", (given) =>
+      ask("POST", `${path}/seek`, { body: { group, position: given.position } }), { action: "Move", fields: [field("Position", "position", { required: true, maxlength: 64 })] });
   }
 
   function pause(paused, group) {
