@@ -120,12 +120,12 @@ class Connection:
             raise refused(request, 0x95, reason)
         if not self.is_open:
             raise self._lost("it is closed")
-        info = self._client.publish(topic, payload, 1, properties=properties)
+        try:
+            info = self._client.publish(topic, payload, 1, properties=properties)
+        except ValueError:  # such as for a topic that is too long
+            self._room.release()
+            raise
         await self._answer(request, info.rc, info.mid)
-
-    async def settle(self, topic: str, user_properties: UserProperties) -> None:
-        """Publish a settlement. Raises Refused or ConnectionLost."""
-        await self.publish(topic, b"", publish_properties(user_properties))
 
     async def subscribe(self, filter: str, user_properties: UserProperties = ()) -> None:
         """Subscribe with QoS 1. Raises Refused or ConnectionLost."""
@@ -277,13 +277,32 @@ class Connection:
 
 
 def publish_properties(user_properties: UserProperties, expiry: int | None = None) -> Properties:
-    """Return the properties of a PUBLISH that expires after `expiry` seconds."""
+    """Return the properties of a PUBLISH that expires after `expiry` seconds. Raises ValueError for a text that MQTT
+    cannot carry: a broker would close the connection.
+    """
+    for pair in user_properties:
+        for text in pair:
+            why = _fault(text)
+            if why:
+                raise ValueError(f"the user property {pair[0][:64]!r} {why}")
     properties = _properties(PacketTypes.PUBLISH)
     if user_properties:
         properties.UserProperty = list(user_properties)
     if expiry is not None:
         properties.MessageExpiryInterval = expiry
     return properties
+
+
+def _fault(text: object) -> str:
+    if not isinstance(text, str):
+        return f"is not a text: {text!r:.64}"
+    if "\0" in text:
+        return "contains U+0000"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "contains a surrogate"
+    return "is longer than 65535 bytes" if size > 65_535 else ""
 
 
 def _properties(packet: int) -> Properties:

@@ -7,7 +7,7 @@ from typing import Final
 
 import paho.mqtt.client as paho
 
-from hookmq_queues_client.connection import Connection, UserProperties
+from hookmq_queues_client.connection import Connection, UserProperties, publish_properties
 from hookmq_queues_client.errors import AlreadySettled, ConnectionLost, NotAvailable, Refused
 
 _DEAD: Final = "dead-letter-"
@@ -80,7 +80,8 @@ class Message:
 
     async def nack(self, *, delay: float | None = None, reason: str | None = None) -> bool:
         """Give the message back. The broker delivers it again after `delay` seconds, or after the backoff of the group.
-        Return and raise what `ack` does, and NotAvailable if the group settles by PUBACK.
+        Return and raise what `ack` does, NotAvailable if the group settles by PUBACK, and ValueError for an invalid
+        argument.
         """
         if delay is not None and delay < 0:
             raise ValueError(f"delay must be at least 0 seconds, not {delay}")
@@ -107,10 +108,10 @@ class Message:
         return self._connection.ack(self._packet_id)
 
     async def _publish_settlement(self, verb: str, more: UserProperties) -> bool:
+        own = publish_properties((("message-id", self.id), ("group", self.group), *more))
         self._settled = True
-        own = (("message-id", self.id), ("group", self.group), *more)
         try:
-            await self._connection.settle(f"$queue/{self.queue}/${verb}", own)
+            await self._connection.publish(f"$queue/{self.queue}/${verb}", b"", own)
         except ConnectionLost:
             return False
         except Refused:

@@ -208,7 +208,7 @@ class Worker:
             return
         delay = retry.delay if retry else self._delay(message)
         if message.explicit:
-            await self._settle(message, message.nack(delay=delay, reason=reason[:200]))
+            await self._settle(message, message.nack(delay=delay, reason=_sendable(reason)))
         else:
             self._give_back(delay)
 
@@ -219,7 +219,7 @@ class Worker:
         if message.settled:
             return
         if message.explicit:
-            if await self._settle(message, message.reject(reason=reason[:200])):
+            if await self._settle(message, message.reject(reason=_sendable(reason))):
                 log.warning("message %s: rejected: %s", message.id, reason)
             return
         log.error(
@@ -250,3 +250,8 @@ class Worker:
         if not self._stopping.is_set():
             await self._consumer.reconnect(delay)
         self._may_start.set()
+
+
+def _sendable(reason: str) -> str:
+    """Return the beginning of a reason, without what MQTT cannot carry. It may repeat a part of a message."""
+    return reason[:200].replace("\0", "\\0").encode(errors="backslashreplace").decode()[:256]

@@ -276,3 +276,20 @@ async def test_wrong_names_are_refused(connect: Connect) -> None:
 async def test_a_refusal_names_the_request() -> None:
     error = Refused("accept a message to $queue/a", 0x83, "")
     assert str(error) == "the broker refused to accept a message to $queue/a: 0x83, no reason"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\udc80", "x" * 65_536, 7])
+async def test_a_text_that_mqtt_cannot_carry_is_refused(
+    connect: Connect, name: str, text: Any
+) -> None:
+    queue = connect().queue(name)
+    with pytest.raises(ValueError, match="the user property 'mine' "):
+        await queue.publish(b"", headers={"mine": text})
+
+
+async def test_wrong_topics_leave_room_for_others(connect: Connect, name: str) -> None:
+    queue = connect().queue(name)
+    for _ in range(1001):  # as many as can wait for PUBACK, and one more
+        with pytest.raises(ValueError, match="topic"):
+            await queue.publish(b"", topic="x" * 65_536)
+    await queue.publish(b"1")

@@ -240,3 +240,22 @@ async def test_stop_lets_handlers_settle_and_takes_no_more(connect: Connect, exp
     rest = queue.consume()
     found = [await anext(rest) for _ in range(2)]
     assert [(one.payload, one.delivery_count) for one in found] == [(b"1", 1), (b"2", 1)]
+
+
+async def test_a_reason_that_mqtt_cannot_carry(connect: Connect, explicit: str) -> None:
+    client = connect()
+    queue = client.queue(explicit)
+    await queue.publish(b"bad \0 text")
+
+    async def handle(message: Message) -> None:
+        with pytest.raises(ValueError, match=r"'reason' contains U\+0000"):
+            await message.nack(reason="\0")
+        assert not message.settled
+        raise Reject(message.payload.decode() + "\udc80")
+
+    worker = Worker(queue, handle)
+    running = asyncio.create_task(worker.run())
+    _, found = await dead_letter(client, explicit)
+    assert found.description == "bad \\0 text\\udc80"
+    worker.stop()
+    assert await running == 0
