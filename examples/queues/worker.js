@@ -2,7 +2,7 @@
 // It takes one message at a time, and acknowledges it when `work` has finished.
 const mqtt = require('mqtt')
 
-// Replace this by your work. If it throws, the message is delivered again.
+// Replace this with your work. If it throws, the message is delivered again.
 async function work (payload, properties) {
   if (payload.length === 0) throw new Error('no picture')
   console.log(`${properties['message-id']}: ${payload}, delivery ${properties['delivery-count']}`)

@@ -4,7 +4,7 @@ const mqtt = require('mqtt')
 
 class Reject extends Error {}
 
-// Replace this by your work. If it throws Reject, the message becomes a dead letter.
+// Replace this with your work. If it throws Reject, the message becomes a dead letter.
 async function work (payload, properties) {
   if (payload.length === 0) throw new Reject('no picture')
   if (properties['delivery-count'] === '1') throw new Error('not yet')
