@@ -151,7 +151,7 @@ class QueueControl:
         purged, stored = 0, []
         for one in chosen:
             purged = max(purged, one.purge())
-            stored.append(self._stored(one.committed))
+            stored.append(self._stored(one.state.committed))
         if not group and queue.intake.delays is not None:
             purged += queue.intake.delays.clear()
         queue.count("purged", purged)

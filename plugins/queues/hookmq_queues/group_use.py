@@ -10,7 +10,8 @@ from typing import Final
 from hookmq.plugin import BrokerHandle, Timer
 
 from hookmq_queues.config import NAME, QueueConfig
-from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.dispatch import Dispatcher
+from hookmq_queues.group_state import state_key
 
 _CHECKS: Final = 10
 """How often groups are checked for consumers within `group_expiry`."""

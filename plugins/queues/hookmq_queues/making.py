@@ -17,7 +17,7 @@ from hookmq_queues.config import (
     check_dead_letters,
     plain_settings,
 )
-from hookmq_queues.dispatch import state_key
+from hookmq_queues.group_state import state_key
 from hookmq_queues.queue import Queue
 from hookmq_queues.registry import Maker, Registry, StoredQueue
 

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import (
-    Action,
     BrokerHandle,
     ClientInfo,
     Context,
@@ -24,27 +23,27 @@ from hookmq.plugin import (
     SessionEvent,
     StoreError,
     Subscription,
-    SubscriptionSnapshot,
     hookimpl,
 )
-from hookmq_toolkit.listing import visit_all
 from hookmq_toolkit.queues import SERVICE, QueueError
 
+from hookmq_queues.choice import QUIET
+from hookmq_queues.client_consumers import ClientConsumers
 from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
-from hookmq_queues.consumers import Consumer, weight_in
 from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, restore
-from hookmq_queues.dispatch import QUIET, Dispatcher, Token, state_key
-from hookmq_queues.filters import MAX_FILTERS, is_narrow
+from hookmq_queues.group_state import state_key
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
-from hookmq_queues.queue import Queue, SeekError
+from hookmq_queues.outcomes import Outcomes, Token
+from hookmq_queues.queue import Queue
 from hookmq_queues.queue_types import make_queue
 from hookmq_queues.registry import Registry
 from hookmq_queues.settlement import VERBS
 from hookmq_queues.settler import Settler
 from hookmq_queues.storage import MessageLog
-from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, START, queue_of, rest_of
+from hookmq_queues.subscribing import SubscriptionCheck
+from hookmq_queues.topics import PREFIX, queue_of, rest_of
 
 T = TypeVar("T")
 Published = Message | Deny | Handled | None
@@ -70,13 +69,11 @@ class QueuesPlugin(Plugin):
         self._broker: BrokerHandle
         self._deliveries: DirectDeliveries
         self._delayed: DelayLog | None = None
-        self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
-        """By client id, the dispatcher of each of its consumers."""
+        self._subscriptions: SubscriptionCheck
+        self._consumers = ClientConsumers(lambda: self.queues, self.id)
         self._quiet_until = -inf
         """When the next failure to make a queue is logged."""
-        self._settler = Settler(
-            lambda: self.queues, lambda client_id: self._dispatchers.get(client_id, {}).values()
-        )
+        self._settler = Settler(lambda: self.queues, self._consumers.dispatchers_of)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -106,6 +103,7 @@ class QueuesPlugin(Plugin):
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
         """Return a journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
         self._broker = broker
+        self._subscriptions = SubscriptionCheck(broker)
         self._delayed = DelayLog(self.config.path, broker.runtime, self.config.sync, self.id)
         self._maker.load(broker)
         self._check_folders()
@@ -316,125 +314,12 @@ class QueuesPlugin(Plugin):
             if name in ("", "+", "#"):
                 why = "a subscription names one queue"
             return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
-        if is_narrow(filter, name):
-            why = ""
-            if any(level.startswith("$") for level in rest_of(filter).split("/")):
-                why = "the levels of a filter below a queue must not start with $"
-            elif queue.config.order != "fifo" or queue.config.type == "stream":
-                why = f"a subscription to this queue is {PREFIX}{name} or {PREFIX}{name}/#"
-            if why:
-                return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
-        share = self._share(queue, subscription)
-        if isinstance(share, Deny):
-            return share
-        if subscription.qos == 0:
-            why = (
-                "a subscription to a queue needs QoS 1, because a message is settled by its PUBACK"
-            )
-            return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
-        if share is not None and subscription.share is None and self._has_effect(queue, share):
-            return self._permitted(client, subscription, queue, share)
-        return self._begun(client, subscription, queue, share)
-
-    @staticmethod
-    def _has_effect(queue: Queue, group: str) -> bool:
-        """Return whether joining a group makes it, or claims a place in it."""
-        return group not in queue.dispatchers or queue.config.consumers == "exclusive"
-
-    async def _permitted(
-        self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str
-    ) -> Subscription | Deny | None:
-        """Join the group that a user property names, if the client may. The broker asks too, but only after a group was
-        made or a place was claimed.
-        """
-        filter = f"$share/{share}/{subscription.topic_filter}"
-        verdict = await self._broker.authorize(client, Action.SUBSCRIBE, filter)
-        if isinstance(verdict, Deny):
-            return verdict
-        found = self._begun(client, subscription, queue, share)
-        return await found if isinstance(found, Awaitable) else found
-
-    def _begun(
-        self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str | None
-    ) -> Subscription | Deny | None | Awaitable[Subscription | Deny | None]:
-        starts = [value for key, value in subscription.user_property if key == START]
-        if starts:
-            return self._started(client, subscription, queue, share, starts)
-        return self._joined(client, subscription, queue, share)
-
-    async def _started(
-        self,
-        client: ClientInfo,
-        subscription: Subscription,
-        queue: Queue,
-        share: str | None,
-        starts: list[str],
-    ) -> Subscription | Deny | None:
-        """Make the group of a subscription, if it does not exist, where the subscription says."""
-        code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        if len(starts) > 1:
-            return Deny(
-                code, f"the subscription has {len(starts)} user properties start: expected one"
-            )
-        try:
-            await queue.start_group(share or queue.config.first_group, starts[0])
-        except SeekError as error:
-            return Deny(code, f"start: {error}")
-        return self._joined(client, subscription, queue, share)
-
-    def _joined(
-        self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str | None
-    ) -> Subscription | Deny | None:
-        name = queue.config.name
-        if queue.closed:
-            return Deny(ReasonCode.TOPIC_FILTER_INVALID, f"there is no queue {name!r}")
-        group = share or queue.config.first_group
-        dispatcher = queue.group_use.use(group)
-        if dispatcher is None or not dispatcher.claim((client.client_id, subscription.filter)):
-            why = f"the group {group} of the queue {name} has a consumer and takes no other"
-            return Deny(ReasonCode.QUOTA_EXCEEDED, why)
-        if not dispatcher.takes_filter(subscription.topic_filter):
-            why = f"the consumers of the group {group} have {MAX_FILTERS} different filters, which is the maximum"
-            return Deny(ReasonCode.QUOTA_EXCEEDED, why)
-        try:
-            weight_in(subscription.user_property)
-        except ValueError as error:
-            return Deny(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error))
-        # The session keeps the share name, so the group survives a restart.
-        return subscription.replace(qos=1, share=share)
-
-    def _share(self, queue: Queue, subscription: Subscription) -> str | Deny | None:
-        """Return the group that a subscription names, or None if it names none."""
-        named = {value for name, value in subscription.user_property if name == CONSUMER_GROUP}
-        if subscription.share is not None:
-            named.add(subscription.share)
-        if len(named) > 1:
-            why = f"the subscription names {len(named)} groups: expected one"
-            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why)
-        for group in named:
-            why = "" if group in queue.dispatchers else queue.group_use.refusal(group)
-            return Deny(ReasonCode.TOPIC_FILTER_INVALID, why) if why else group
-        return None
+        return self._subscriptions.check(client, subscription, queue)
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
         """Find the clients that subscribed before this plugin was loaded."""
-        self._find_consumers(PREFIX)
-
-    def _find_consumers(self, prefix: str) -> None:
-        """Find the clients with subscriptions whose filters begin with `prefix`."""
-        found: dict[str, None] = {}
-
-        def visit(one: SubscriptionSnapshot) -> None:
-            if one.subscription.topic_filter.startswith(prefix):
-                found[one.client_id] = None
-
-        def refresh() -> None:
-            for client_id in found:
-                self._refresh(client_id, self._broker)
-
-        fetch = partial(self._broker.subscriptions, limit=1000)
-        visit_all(self._broker.runtime, fetch, visit, refresh)
+        self._consumers.find(broker)
 
     def _opened(self, queue: Queue) -> None:
         """Open a queue that was made while the broker runs."""
@@ -443,17 +328,14 @@ class QueuesPlugin(Plugin):
         if delays is not None:
             delays.load()  # a queue that had this name may have left delayed messages in the log
             delays.start()
-        self._find_consumers(PREFIX + queue.config.name)
+        self._consumers.find(self._broker, PREFIX + queue.config.name)
 
     def _deleted(self, queue: Queue) -> None:
         """Forget the consumers and the delayed messages of a queue that is deleted."""
         if queue.intake.delays is not None:
             queue.intake.delays.clear()
             queue.intake.delays.close()
-        gone = set(queue.dispatchers.values())
-        for client_id, found in list(self._dispatchers.items()):
-            if not gone.isdisjoint(found.values()):
-                self._refresh(client_id, self._broker)
+        self._consumers.remove(queue, self._broker)
 
     @hookimpl
     async def on_subscribed(
@@ -461,12 +343,7 @@ class QueuesPlugin(Plugin):
     ) -> None:
         """Add a consumer."""
         if subscription.topic_filter.startswith(PREFIX):
-            weights: dict[str, int] = client.state.setdefault(self.id, {})
-            weights.pop(subscription.filter, None)
-            weight = weight_in(subscription.user_property)
-            if weight is not None:
-                weights[subscription.filter] = weight
-            self._refresh(client.client_id, broker)
+            self._consumers.subscribed(client, subscription, broker)
 
     @hookimpl
     async def on_unsubscribed(
@@ -474,8 +351,7 @@ class QueuesPlugin(Plugin):
     ) -> None:
         """Remove a consumer."""
         if subscription.topic_filter.startswith(PREFIX):
-            client.state.get(self.id, {}).pop(subscription.filter, None)
-            self._refresh(client.client_id, broker)
+            self._consumers.unsubscribed(client, subscription, broker)
 
     @hookimpl
     async def on_session(
@@ -483,72 +359,31 @@ class QueuesPlugin(Plugin):
     ) -> None:
         """Add the consumers of a client that returned."""
         if event in (SessionEvent.RESUMED, SessionEvent.TAKEN_OVER):
-            self._refresh(client.client_id, broker)
+            self._consumers.refresh(client.client_id, broker)
 
     @hookimpl
     async def on_disconnect(self, client: ClientInfo, broker: BrokerHandle) -> None:
         """Remove the consumers of a client that left."""
-        if client.client_id in self._dispatchers:
-            self._refresh(client.client_id, broker)
-
-    def _refresh(self, client_id: str, broker: BrokerHandle) -> None:
-        """Compare the consumers of a client with its subscriptions. Events may be late, or lost, but these are exact."""
-        found: dict[tuple[str, str], Dispatcher] = {}
-        client = broker.client(client_id)
-        cursor, more = "", client is not None
-        while client is not None and more:
-            page = broker.subscriptions(cursor, 1000, client_id=client_id)
-            cursor, more = page.cursor, bool(page.cursor)
-            for one in page.items:
-                made = self._consumer(client, one.subscription)
-                if one.client_id == client_id and made is not None:
-                    consumer, dispatcher = made
-                    found[consumer.key] = dispatcher
-                    dispatcher.add(consumer)
-        for key, dispatcher in self._dispatchers.pop(client_id, {}).items():
-            if found.get(key) is not dispatcher:
-                dispatcher.remove(key)
-        if found:
-            self._dispatchers[client_id] = found
-
-    def _consumer(
-        self, client: ClientInfo, subscription: Subscription
-    ) -> tuple[Consumer, Dispatcher] | None:
-        filter = subscription.topic_filter
-        if not filter.startswith(PREFIX):
-            return None
-        queue = self.queues.get(queue_of(filter))
-        if queue is None:
-            return None
-        # A durable session may return to a group that was deleted meanwhile.
-        dispatcher = queue.group_use.use(subscription.share or queue.config.first_group)
-        if dispatcher is None:
-            return None
-        client_id = client.client_id
-        weights: dict[str, int] = client.state.get(self.id, {})
-        weight = weights.get(subscription.filter) or queue.config.weight_of(client_id)
-        consumer = Consumer(
-            client_id, subscription.filter, filter, client.version >= 5, weight, client
-        )
-        return consumer, dispatcher
+        if client.client_id in self._consumers:
+            self._consumers.refresh(client.client_id, broker)
 
     def _ended(self, ended: list[tuple[object, DeliveryEnd]]) -> None:
-        touched: dict[Dispatcher, list[Token]] = {}
+        touched: dict[Outcomes, list[Token]] = {}
         for token, end in ended:
             assert isinstance(token, tuple)
-            dispatcher, consumer, offset, number = token
-            acknowledged = touched.get(dispatcher)
+            outcomes, consumer, offset, number = token
+            acknowledged = touched.get(outcomes)
             if acknowledged is None:
-                acknowledged = touched[dispatcher] = []
+                acknowledged = touched[outcomes] = []
             if end is DeliveryEnd.ACKNOWLEDGED:
                 acknowledged.append(token)
             else:
-                dispatcher.ended(consumer, offset, number, end)
-        for dispatcher, tokens in touched.items():
-            dispatcher.acknowledged(tokens)
-        for dispatcher in touched:
-            dispatcher.schedule()
-        for queue in {dispatcher.queue: None for dispatcher in touched}:
+                outcomes.ended(consumer, offset, number, end)
+        for outcomes, tokens in touched.items():
+            outcomes.acknowledged(tokens)
+        for outcomes in touched:
+            outcomes.schedule()
+        for queue in {outcomes.queue: None for outcomes in touched}:
             if queue in self.queues:  # it may have been deleted
                 self.queues[queue].ended()
 

@@ -9,8 +9,9 @@ from hookmq_toolkit.segment_log.fill import Fill
 
 from hookmq_queues.ages import Ages
 from hookmq_queues.config import QueueConfig
-from hookmq_queues.dispatch import Dispatcher, state_key
+from hookmq_queues.dispatch import Dispatcher
 from hookmq_queues.group import Group
+from hookmq_queues.group_state import state_key
 from hookmq_queues.group_use import GroupUse
 from hookmq_queues.intake import Intake
 from hookmq_queues.outgoing import dead_letter

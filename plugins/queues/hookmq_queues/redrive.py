@@ -163,7 +163,7 @@ class Redrive:
             moved = self.status.moved - before
             if moved:
                 self._ready_at = max(self._ready_at, now - BATCH / rate) + moved / rate
-                await self._dispatcher.committed()
+                await self._dispatcher.state.committed()
                 self._queue.ended()
             self._change(waiting_for=full)
             if waiting:

@@ -46,9 +46,9 @@ class Settler:
                     return self._reject_later(client, settlement, broker)
                 self._reject(dispatcher, found, settlement)
             elif verb == "$nack":
-                dispatcher.give_back(chosen, settlement.delay, settlement.reason)
+                dispatcher.outcomes.give_back(chosen, settlement.delay, settlement.reason)
             else:
-                dispatcher.acknowledge(chosen)
+                dispatcher.outcomes.acknowledge(chosen)
             self._finish(dispatcher)
         except SettlementError as error:
             return Deny(error.code, str(error))
@@ -80,7 +80,7 @@ class Settler:
     def _reject(
         self, dispatcher: Dispatcher, messages: dict[int, Message], settlement: Settlement
     ) -> None:
-        if not dispatcher.reject(messages, settlement.reason):
+        if not dispatcher.outcomes.reject(messages, settlement.reason):
             raise SettlementError(ReasonCode.QUOTA_EXCEEDED, "the queue for dead letters is full")
 
     def _finish(self, dispatcher: Dispatcher) -> None:

@@ -49,7 +49,9 @@ class StreamQueue(Queue):
             self._watch_age()
         super().open(deliveries)
         for name in self.new_groups:
-            self.dispatchers[name].save()  # or a restart would let the group start somewhere else
+            self.dispatchers[
+                name
+            ].state.save()  # or a restart would let the group start somewhere else
         self._compact()
 
     def _first_offset(self, group: str) -> int:

@@ -105,7 +105,7 @@ def test_without_narrow_filters_the_messages_that_waited_come_first(make: Make) 
     publish(harness, f"{JOBS}/3")
     assert take(consumer(harness, "all", f"{JOBS}/#")) == ["1", "2", "3"]
     dispatcher = plugin_of(harness).queues["jobs"].dispatchers["default"]
-    assert dispatcher._selection is None
+    assert dispatcher._choice.selection is None
 
 
 def test_the_filter_of_a_durable_session_survives_a_restart(make: Any) -> None:

@@ -1,0 +1,112 @@
+"""The consumers of each client."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from hookmq.plugin import BrokerHandle, ClientInfo, Subscription, SubscriptionSnapshot
+from hookmq_toolkit.listing import visit_all
+
+from hookmq_queues.consumers import Consumer, weight_in
+from hookmq_queues.dispatch import Dispatcher
+from hookmq_queues.queue import Queue
+from hookmq_queues.topics import PREFIX, queue_of
+
+
+class ClientConsumers:
+    """Keeps the consumers of each group equal to the subscriptions of the clients. `plugin` is the id of the plugin,
+    under which a client's state has the weights of its consumers.
+    """
+
+    def __init__(self, queues: Callable[[], Mapping[str, Queue]], plugin: str) -> None:
+        self._queues = queues
+        self._plugin = plugin
+        self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
+        """By client id, the dispatcher of each of its consumers."""
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._dispatchers
+
+    def dispatchers_of(self, client_id: str) -> Iterable[Dispatcher]:
+        """Return the groups in which a client consumes."""
+        return self._dispatchers.get(client_id, {}).values()
+
+    def subscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """Add the consumer of a subscription."""
+        weights: dict[str, int] = client.state.setdefault(self._plugin, {})
+        weights.pop(subscription.filter, None)
+        weight = weight_in(subscription.user_property)
+        if weight is not None:
+            weights[subscription.filter] = weight
+        self.refresh(client.client_id, broker)
+
+    def unsubscribed(
+        self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
+    ) -> None:
+        """Remove the consumer of a subscription."""
+        client.state.get(self._plugin, {}).pop(subscription.filter, None)
+        self.refresh(client.client_id, broker)
+
+    def find(self, broker: BrokerHandle, prefix: str = PREFIX) -> None:
+        """Find the clients with subscriptions whose filters begin with `prefix`."""
+        found: dict[str, None] = {}
+
+        def visit(one: SubscriptionSnapshot) -> None:
+            if one.subscription.topic_filter.startswith(prefix):
+                found[one.client_id] = None
+
+        def refresh() -> None:
+            for client_id in found:
+                self.refresh(client_id, broker)
+
+        fetch = partial(broker.subscriptions, limit=1000)
+        visit_all(broker.runtime, fetch, visit, refresh)
+
+    def refresh(self, client_id: str, broker: BrokerHandle) -> None:
+        """Compare the consumers of a client with its subscriptions. Events may be late, or lost, but these are exact."""
+        found: dict[tuple[str, str], Dispatcher] = {}
+        client = broker.client(client_id)
+        cursor, more = "", client is not None
+        while client is not None and more:
+            page = broker.subscriptions(cursor, 1000, client_id=client_id)
+            cursor, more = page.cursor, bool(page.cursor)
+            for one in page.items:
+                made = self._consumer(client, one.subscription)
+                if one.client_id == client_id and made is not None:
+                    consumer, dispatcher = made
+                    found[consumer.key] = dispatcher
+                    dispatcher.add(consumer)
+        for key, dispatcher in self._dispatchers.pop(client_id, {}).items():
+            if found.get(key) is not dispatcher:
+                dispatcher.remove(key)
+        if found:
+            self._dispatchers[client_id] = found
+
+    def remove(self, queue: Queue, broker: BrokerHandle) -> None:
+        """Remove the consumers of a queue that is deleted."""
+        gone = set(queue.dispatchers.values())
+        for client_id, found in list(self._dispatchers.items()):
+            if not gone.isdisjoint(found.values()):
+                self.refresh(client_id, broker)
+
+    def _consumer(
+        self, client: ClientInfo, subscription: Subscription
+    ) -> tuple[Consumer, Dispatcher] | None:
+        filter = subscription.topic_filter
+        if not filter.startswith(PREFIX):
+            return None
+        queue = self._queues().get(queue_of(filter))
+        if queue is None:
+            return None
+        # A durable session may return to a group that was deleted meanwhile.
+        dispatcher = queue.group_use.use(subscription.share or queue.config.first_group)
+        if dispatcher is None:
+            return None
+        client_id = client.client_id
+        weights: dict[str, int] = client.state.get(self._plugin, {})
+        weight = weights.get(subscription.filter) or queue.config.weight_of(client_id)
+        consumer = Consumer(
+            client_id, subscription.filter, filter, client.version >= 5, weight, client
+        )
+        return consumer, dispatcher
