@@ -259,6 +259,8 @@ def _peek(api: ApiClient, arguments: argparse.Namespace) -> None:
         one["payload"] = payload.get("text", payload.get("base64", ""))
     columns = ("offset", "state", "deliveries", "client_id", "topic", "bytes", "payload")
     print_table(items, columns)
+    if not items and not arguments.group:
+        print("# none in the first group; --group names another one", file=sys.stderr)
 
 
 def _peeked(api: ApiClient, arguments: argparse.Namespace) -> Iterator[Any]:

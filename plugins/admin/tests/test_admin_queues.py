@@ -83,6 +83,9 @@ def test_a_queue_from_its_creation_to_its_end(
     assert "--force" in refused
     assert "--url" not in refused  # the broker was reached
     assert json.loads(cli("purge", "whole", "--group", "a", "--force", "--json")) == {"purged": 3}
+    assert run_command(["queues", "peek", "whole"]) == 0
+    assert "none in the first group" in capsys.readouterr().err
+    assert len(cli("peek", "whole", "--group", "b").splitlines()) == 4
     cli("change", "whole", "--set", "prefetch=null", "--set", "on_full=drop_oldest")
     assert json.loads(cli("show", "whole", "--json"))["settings"]["prefetch"] == 100
     assert json.loads(cli("delete", "whole", "--force", "--json")) == {"messages": 3}
