@@ -80,6 +80,8 @@ class MessageLog:
         self._cached = 0
         self._sizes: deque[tuple[int, int]] = deque()
         """(end, bytes): the sizes of consecutive messages, each up to the offset `end`."""
+        self._sized_from = 0
+        """The offset at which the first of these sums begins."""
         self._step = 0
         """The number of messages in the last sum."""
         self._step_size = max(1 << 12, min(1 << 16, self.limit // 16))
@@ -183,7 +185,16 @@ class MessageLog:
         """Note that all messages below `floor` are settled."""
         sizes = self._sizes
         while sizes and sizes[0][0] <= floor:
-            self.bytes -= sizes.popleft()[1]
+            self._sized_from, size = sizes.popleft()
+            self.bytes -= size
+        first = self._sized_from
+        if sizes and first < floor and sizes[0][1] > self._step_size:
+            # After a restart, a sum covers many messages. A share of it is settled.
+            end, size = sizes[0]
+            share = size * (floor - first) // (end - first)
+            self.bytes -= share
+            sizes[0] = (end, size - share)
+            self._sized_from = floor
 
     def hold(self) -> None:
         """Delete no message that is settled in this turn before its commit is stored, because it moves to another log."""
@@ -306,6 +317,7 @@ class QueueLog(MessageLog):
                 self._sizes.append((offset, position - before))
                 before = position
         self._sizes.extend(later)
+        self._sized_from = self.log.earliest
         self.bytes = sum(size for _, size in self._sizes)
 
     # reading ---------------------------------------------------------------------------------------------------------

@@ -538,6 +538,26 @@ def test_settled_messages_do_not_fill_a_queue_after_a_restart(make: Make) -> Non
     harness.connect("p").publish(JOBS, b"", 1, expect=0)
 
 
+def test_the_size_after_a_restart_is_that_of_the_unsettled_messages(make: Make) -> None:
+    queues = [{"name": "jobs", "max_bytes": "64KiB", "prefetch": 1}]
+    harness = make(queues=queues)
+    consumer, publisher = harness.connect("c", auto_ack=False), harness.connect("p")
+    subscribe(consumer)
+    with harness.together():  # one block, so that the log knows the size of all messages only
+        for _ in range(20):
+            publisher.publish(JOBS, bytes(3000), 0)
+    for _ in range(19):
+        consumer.ack(consumer.expect_message())
+    harness.close()
+    harness = make(queues=queues)
+    log = plugin_of(harness).queues["jobs"].log
+    assert 3000 <= log.bytes <= 2 * 3100
+    publisher = harness.connect("p")
+    for number in range(18):
+        assert log.bytes < 4 * 3100 + 3100 * number
+        publisher.publish(JOBS, bytes(3000), 1, expect=0)
+
+
 def test_nothing_is_sent_beyond_the_stored_reserve(make: Any) -> None:
     """Whatever a consumer got before a crash, it gets again with a higher count, even if no commit ended since."""
     harness = make()
