@@ -375,7 +375,7 @@ def test_the_messages_of_a_consumer_that_unsubscribes(make: Make) -> None:
 def test_the_messages_of_a_connection_that_was_taken_over(make: Make) -> None:
     harness = make(queues=[queue()])
     publish(harness, "a")
-    how = {"session_expiry_interval": 60, "clean_start": False}
+    how: dict[str, Any] = {"session_expiry_interval": 60, "clean_start": False}
     client = consumer(harness, **how)
     assert take(client) == [("a", 1)]
     again = harness.connect("c", **how)
