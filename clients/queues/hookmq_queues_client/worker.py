@@ -176,7 +176,7 @@ class Worker:
             log.warning("message %s: cancelled, it goes back to the queue", message.id)
             raise
         except Reject as error:
-            await self._reject(message, str(error))
+            await self._reject(message, _sendable(str(error)))
         except Exception as error:
             await self._fail(message, error)
         else:
@@ -194,7 +194,7 @@ class Worker:
             await result
 
     async def _fail(self, message: Message, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"
+        reason = _sendable(f"{type(error).__name__}: {error}")
         if self._retries is not None and message.delivery_count > self._retries:
             log.error("message %s: failed for the last time", message.id, exc_info=error)
             await self._reject(message, reason)
@@ -208,7 +208,7 @@ class Worker:
             return
         delay = retry.delay if retry else self._delay(message)
         if message.explicit:
-            await self._settle(message, message.nack(delay=delay, reason=_sendable(reason)))
+            await self._settle(message, message.nack(delay=delay, reason=reason))
         else:
             self._give_back(delay)
 
@@ -219,7 +219,7 @@ class Worker:
         if message.settled:
             return
         if message.explicit:
-            if await self._settle(message, message.reject(reason=_sendable(reason))):
+            if await self._settle(message, message.reject(reason=reason)):
                 log.warning("message %s: rejected: %s", message.id, reason)
             return
         log.error(
@@ -253,5 +253,5 @@ class Worker:
 
 
 def _sendable(reason: str) -> str:
-    """Return the beginning of a reason, without what MQTT cannot carry. It may repeat a part of a message."""
+    """Return the beginning of a reason, without what MQTT and logs cannot carry. It may repeat a part of a message."""
     return reason[:200].replace("\0", "\\0").encode(errors="backslashreplace").decode()[:256]

@@ -22,6 +22,8 @@ class ClientConsumers:
         self._plugin = plugin
         self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
         """By client id, the dispatcher of each of its consumers."""
+        self._changed: dict[str, None] = {}
+        """The clients whose subscriptions have changed in this turn."""
 
     def __contains__(self, client_id: str) -> bool:
         return client_id in self._dispatchers
@@ -39,14 +41,14 @@ class ClientConsumers:
         weight = weight_in(subscription.user_property)
         if weight is not None:
             weights[subscription.filter] = weight
-        self.refresh(client.client_id, broker)
+        self._refresh_soon(client.client_id, broker)
 
     def unsubscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
         """Remove the consumer of a subscription."""
         client.state.get(self._plugin, {}).pop(subscription.filter, None)
-        self.refresh(client.client_id, broker)
+        self._refresh_soon(client.client_id, broker)
 
     def find(self, broker: BrokerHandle, prefix: str = PREFIX) -> None:
         """Find the clients with subscriptions whose filters begin with `prefix`."""
@@ -62,6 +64,21 @@ class ClientConsumers:
 
         fetch = partial(broker.subscriptions, limit=1000)
         visit_all(broker.runtime, fetch, visit, refresh)
+
+    def close(self) -> None:
+        """Add no more consumers."""
+        self._changed.clear()
+
+    def _refresh_soon(self, client_id: str, broker: BrokerHandle) -> None:
+        """Call `refresh` in the next turn, once for all filters of a packet: it looks at all filters of the client."""
+        if not self._changed:
+            broker.runtime.call_soon(partial(self._refresh_changed, broker))
+        self._changed[client_id] = None
+
+    def _refresh_changed(self, broker: BrokerHandle) -> None:
+        changed, self._changed = self._changed, {}
+        for client_id in changed:
+            self.refresh(client_id, broker)
 
     def refresh(self, client_id: str, broker: BrokerHandle) -> None:
         """Compare the consumers of a client with its subscriptions. Events may be late, or lost, but these are exact."""

@@ -196,6 +196,7 @@ class QueuesPlugin(Plugin):
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:
         """Store the state of the groups, and close the queues."""
+        self._consumers.close()
         if self._control is not None:
             self._control.close()
         for one in self.queues.values():

@@ -334,3 +334,30 @@ def test_a_purge_while_delayed_messages_are_read_loses_no_later_one(
     client = harness.connect("c")
     client.subscribe("$queue/jobs", 1)
     assert [one.payload for one in taken(client)] == [b"new"]
+
+
+def test_many_filters_in_a_packet_are_looked_at_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look takes as long as the client has subscriptions, so a client could otherwise stop the broker."""
+    harness = make()
+    plugin = plugin_of(harness)
+    consumers = plugin._consumers
+    looks: list[str] = []
+    refresh = consumers.refresh
+
+    def counted(client_id: str, broker: Any) -> None:
+        looks.append(client_id)
+        refresh(client_id, broker)
+
+    monkeypatch.setattr(consumers, "refresh", counted)
+    client = harness.connect("c")
+    client.subscribe(["$queue/jobs"] * 300, 1)
+    harness.settle()
+    assert len(looks) <= 10  # the events of a packet may take several turns
+    assert list(plugin.queues["jobs"].dispatchers["default"].consumers.by_key) == [
+        ("c", "$queue/jobs")
+    ]
+    client.unsubscribe(["$queue/jobs"])
+    harness.settle()
+    assert not plugin.queues["jobs"].dispatchers["default"].consumers
