@@ -170,6 +170,7 @@ class _SubscriptionFields:
         self.retain_handling = retain_handling
         self.identifier = identifier
         self.share = share
+        self.user_property: tuple[tuple[str, str], ...] = ()
 
 
 def subscription_of(client_id: str, row: Sequence[Any]) -> PutSubscription:
