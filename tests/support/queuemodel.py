@@ -78,8 +78,9 @@ class QueueModel:
         payload: bytes,
         early: float,
         now: float,
+        alone: bool,
     ) -> None:
-        """Check a delivery to a consumer."""
+        """Check a delivery to a consumer. New messages come in order if it is `alone` in its group."""
         group, what = self.groups[name], f"{name} {offset} (delivery {count}) to {consumer}"
         assert offset < len(self.messages), f"{what}: it was never accepted"
         assert payload == self.messages[offset][0], f"{what}: {payload!r}"
@@ -95,7 +96,7 @@ class QueueModel:
             assert count == before + 1, f"{what}: seen {before} times"
             limit = self.limits.delivery_limit
             assert not limit or count <= limit, f"{what}: beyond the limit of {limit}"
-        if not before:
+        if alone and not before:
             for other in self.unsettled(name):
                 if other < offset and other not in group.deferred:
                     gone = group.seen.get(other) or self.has_expired(other, now)

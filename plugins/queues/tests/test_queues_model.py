@@ -134,6 +134,7 @@ class QueueMachine(RuleBasedStateMachine):
                     message.payload,
                     self.early,
                     self.now,
+                    sum(one.group == member.group for one in self.members) == 1,
                 )
                 member.held.append((offset, message))
                 assert len(member.held) <= member.window

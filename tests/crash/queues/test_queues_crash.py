@@ -24,7 +24,7 @@ def test_queues_survive_kills(tmp_path: Path) -> None:
     assert published.kills == KILLS
     assert not counts.broken()
     assert published.acknowledged == published.published > 50 * KILLS
-    assert counts.due > 2 * published.acknowledged
+    assert counts.due > 1.5 * published.acknowledged  # one of the queues has one group only
     assert counts.confirmed > counts.due / 2
     assert counts.redelivered
     assert counts.dead_letters

@@ -135,5 +135,5 @@ def test_a_stream_survives_kills_while_it_is_compacted(broker: HookMQ, tmp_path:
         assert len(found) < publisher.number - 100  # some were removed
         assert len(known) > len(found) or not kill
     segments = list((tmp_path / "queues" / "log").glob("*.segment"))
+    # Compaction may have removed so much that no segment had to be deleted.
     assert sum(one.stat().st_size for one in segments) < 1 << 20
-    assert min(int(one.stem) for one in segments) > 0  # the first ones were deleted
