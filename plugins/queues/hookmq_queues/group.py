@@ -339,9 +339,9 @@ class Group:
     def decode(cls, data: bytes, earliest: int, end: int, time: float = MAX_DUE) -> "Group":
         """Return the group that `encode` wrote, with nothing leased. The queue has the offsets from `earliest` to `end`.
 
-        Messages may have been delivered after `encode`: those with a reserved offset, and those that were ready and
-        never delivered. They count as delivered once, so that the next delivery is marked as a repeated one. `attempts`
-        does not count this delivery. `time` tells which deferred messages were not ready yet.
+        If `encode` reserved offsets, messages may have been delivered after it: those with a reserved offset, and those
+        that were ready and never delivered. They count as delivered once, so that the next delivery is marked as a
+        repeated one. `attempts` does not count this delivery. `time` tells which deferred messages were not ready yet.
 
         Raises ValueError if the bytes are damaged.
         """
@@ -361,7 +361,7 @@ class Group:
             if earliest <= offset < group.next:
                 if due >= 0:
                     group.due[offset] = due
-                maybe = not count and due <= 1000 * time
+                maybe = not count and reserved > following and due <= 1000 * time
                 group._restore(offset, 1 if maybe else count, unsure or maybe)
         for offset in range(max(earliest, following), group.next):
             group._restore(offset, 1, True)

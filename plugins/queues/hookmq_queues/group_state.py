@@ -39,6 +39,10 @@ class GroupState:
         """If the state is `stored`, messages from this offset on must not be sent before it is stored again."""
         self.dirty = False
         """Whether the state has changed, so that `save` must be called in this turn."""
+        self.opened = not stored
+        """Whether this process has stored the state. Until then, the stored state may say that nothing was sent since
+        the last shutdown, so messages that were never delivered must not be sent.
+        """
         self._queue = queue
         self._name = name
         self._key = state_key(queue, name)
@@ -71,6 +75,7 @@ class GroupState:
                 self._not_saved(error)
                 return
             self._saving = False
+            self.opened = True
             if epoch == self._epoch:
                 self.reserved = reserved
             self._on_stored()

@@ -178,6 +178,9 @@ class Sender:
             if offset >= self._state.reserved and self._state.stored:
                 self._state.dirty = True
                 return False
+        elif not group.unsettled[offset] and not self._state.opened:
+            self._state.dirty = True
+            return False
         elif (
             self._choice.selection is not None
             and not group.unsettled[offset]

@@ -75,14 +75,14 @@ class Model:
     def open(self) -> list[int]:
         return [offset for offset, state in enumerate(self.state) if state not in (NEW, SETTLED)]
 
-    def crash(self, end_of_delivered: int, time: float) -> None:
-        """Lose everything but what is settled. Messages that may have been delivered count as delivered."""
+    def restart(self, end_of_delivered: int, time: float, crashed: bool) -> None:
+        """Lose the leases. After a crash, messages that may have been delivered count as delivered."""
         for offset, state in enumerate(self.state):
             if state == SETTLED or (state == NEW and offset >= end_of_delivered):
                 continue
             if state != DEFERRED:
                 self.state[offset] = READY
-            if not self.count[offset] and self.due.get(offset, 0) <= time:
+            if crashed and not self.count[offset] and self.due.get(offset, 0) <= time:
                 self.count[offset] = 1
                 self.unsure.add(offset)
         self.lease.clear()
@@ -184,7 +184,7 @@ class GroupMachine(RuleBasedStateMachine):
         end = len(self.model.state)
         reserved = self.group.next + reserve
         self.group = Group.decode(self.group.encode(reserved), 0, end, self.now)
-        self.model.crash(min(reserved, end), self.now)
+        self.model.restart(min(reserved, end), self.now, crashed=reserve > 0)
         self.tokens.clear()
 
     @invariant()
