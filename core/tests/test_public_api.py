@@ -50,6 +50,7 @@ MODULES = {
     "hookmq_toolkit.threads": ("in_thread",),
     "hookmq_toolkit.topic_template": ("TopicTemplate", "overlap"),
     "hookmq_toolkit.ttl_cache": ("KeyDigest", "TtlCache"),
+    "hookmq_toolkit.message_record": ("decode_block", "encode_block", "size_of"),
     "hookmq_toolkit.yaml_places": ("MAX_DEPTH", "MAX_NODES", "Node", "parse"),
     "hookmq_toolkit.rules": None,
     "hookmq_toolkit.breaker": ("Ask", "Breaker"),

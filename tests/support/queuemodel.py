@@ -42,11 +42,13 @@ class GroupModel:
 
 
 class QueueModel:
-    """A queue with groups. `messages` holds the payload of each accepted message and when it expires, by offset."""
+    """A queue with groups. `messages` holds each accepted message by offset: its payload, and the earliest and the
+    latest time at which it may expire.
+    """
 
     def __init__(self, groups: tuple[str, ...], limits: Limits) -> None:
         self.limits = limits
-        self.messages: list[tuple[bytes, float]] = []
+        self.messages: list[tuple[bytes, float, float]] = []
         self.groups = {name: GroupModel() for name in groups}
         self.crashed = False
 
@@ -61,13 +63,13 @@ class QueueModel:
         return max(len(self.unsettled(group)) for group in self.groups)
 
     def has_expired(self, offset: int, now: float) -> bool:
-        """Return whether a message must not be delivered any more."""
+        """Return whether a message may have expired."""
         return self.messages[offset][1] <= now
 
-    def publish(self, payload: bytes, now: float, expiry: float = 0.0) -> None:
-        """Note that a message was accepted."""
-        ends = [now + one for one in (expiry, self.limits.ttl) if one]
-        self.messages.append((payload, min(ends, default=float("inf"))))
+    def publish(self, payload: bytes, early: float, late: float, expiry: float = 0.0) -> None:
+        """Note that a message was accepted between `early` and `late`."""
+        life = min((one for one in (expiry, self.limits.ttl) if one), default=float("inf"))
+        self.messages.append((payload, early + life, late + life))
 
     def deliver(
         self,
@@ -85,7 +87,7 @@ class QueueModel:
         assert offset < len(self.messages), f"{what}: it was never accepted"
         assert payload == self.messages[offset][0], f"{what}: {payload!r}"
         assert offset not in group.settled, f"{what}: it is settled: {group.settled[offset]}"
-        assert not self.has_expired(offset, early), f"{what}: it has expired"
+        assert early < self.messages[offset][2], f"{what}: it has expired"
         assert group.deferred.pop(offset, 0.0) <= now, f"{what}: it is deferred"
         held, before = group.held.get(offset), group.seen.get(offset, 0)
         if held is not None:

@@ -16,11 +16,10 @@ from typing import Final
 
 from hookmq.plugin import Message, StoreError
 from hookmq_toolkit.durable_files import write_all
+from hookmq_toolkit.message_record import decode_block, encode_block
 from hookmq_toolkit.segment_log import Frame, Segment, SegmentLog
 from hookmq_toolkit.segment_log.frame import encode
 from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED, beginning
-
-from hookmq_queues.record import decode_block, encode_block
 
 KEYS: Final = 100_000
 """Maximum number of keys in one pass: about 15 MB."""

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hookmq.plugin import BrokerHandle, Message, PluginError, Runtime, StoreError, Timer
+from hookmq_toolkit.message_record import decode_block, size_of
 from hookmq_toolkit.segment_log import Segment
 
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.properties import due_of, with_due
-from hookmq_queues.record import decode_block, size_of
 from hookmq_queues.storage import QueueLog
 from hookmq_queues.topics import queue_of
 

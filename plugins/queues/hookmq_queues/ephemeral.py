@@ -5,9 +5,9 @@ from pathlib import Path
 
 from hookmq.plugin import BrokerHandle, DirectDeliveries, Message, Timer
 from hookmq.storage_api import CommitId, StoreFailed
+from hookmq_toolkit.message_record import size_of
 
 from hookmq_queues.queue import Queue
-from hookmq_queues.record import size_of
 from hookmq_queues.storage import MessageLog
 
 

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 from hookmq.mqtt_api import EMPTY, compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
 from hookmq.storage_api import CommitId, StoreFailed
+from hookmq_toolkit.message_record import encode_block, size_of
 from hookmq_toolkit.segment_log import Frame, SegmentLog
 
 from hookmq_queues.compaction import decode_frame
 from hookmq_queues.config import QueueConfig
-from hookmq_queues.record import encode_block, size_of
 from hookmq_queues.safe_floor import SafeFloor
 from hookmq_queues.topics import PREFIX
 

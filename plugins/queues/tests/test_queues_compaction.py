@@ -18,9 +18,9 @@ from hookmq_queues.compaction import (
     replace_in,
 )
 from hookmq_queues.config import QueueConfig, RetentionConfig
-from hookmq_queues.record import encode_block
 from hookmq_queues.stream_log import StreamLog
 from hookmq_testing.runtime import VirtualRuntime
+from hookmq_toolkit.message_record import encode_block
 from hookmq_toolkit.segment_log import Frame
 
 KEYS = 7

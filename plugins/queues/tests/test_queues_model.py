@@ -195,7 +195,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert code == (ReasonCode.QUOTA_EXCEEDED if refused else 0)
             kept = least < limit or self.on_full == "drop_oldest"
         if kept:
-            model.publish(payload, self.early, expiry)
+            model.publish(payload, self.early, self.now, expiry)
         if self.on_full == "drop_oldest":
             self.drop_oldest()
 
@@ -206,7 +206,9 @@ class QueueMachine(RuleBasedStateMachine):
             group = model.groups[name]
             gone = self.plugin.queues["jobs"].dispatchers[name].group
             for offset in model.unsettled(name):
-                if offset < gone.next and offset not in gone.unsettled and offset not in group.held:
+                held = group.held.get(offset)
+                has_it = held is not None and self.now < held.late + VISIBILITY
+                if offset < gone.next and offset not in gone.unsettled and not has_it:
                     assert len(
                         model.unsettled(name)
                     ) > self.limits.max_messages or model.has_expired(offset, self.now)
@@ -330,7 +332,7 @@ class QueueMachine(RuleBasedStateMachine):
             for _ in range(count):
                 payload = self.payload()
                 self.publisher.publish("$queue/jobs", payload, 1)
-                self.model.publish(payload, self.early)
+                self.model.publish(payload, self.early, self.now)
         self.end()
         self.store.commit = commit  # type: ignore[method-assign]
         self.start(now)

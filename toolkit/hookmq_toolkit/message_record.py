@@ -19,7 +19,7 @@ PER_RECORD: Final = _HEAD.size
 
 
 def size_of(message: Message) -> int:
-    """Return the size of a message as it counts against the limits of a queue, in bytes."""
+    """Return the size of a message in bytes, as it counts against a limit: payload, topic, properties and a header."""
     size = PER_RECORD + len(message.topic) + len(message.payload)
     if message.properties is not EMPTY:
         size += message.properties.extent()
@@ -27,7 +27,7 @@ def size_of(message: Message) -> int:
 
 
 def encode_block(messages: Sequence[Message]) -> bytes:
-    """Return the messages as bytes."""
+    """Return the messages as bytes, without RETAIN. Does not block."""
     parts: list[bytes] = []
     names: dict[tuple[str, str | None, str], tuple[int, int, int, bytes]] = {}
     for message in messages:
