@@ -107,7 +107,11 @@ class QueueModel:
         group.held[offset] = Held(consumer, early, now)
         if not self.crashed:
             most = self.limits.max_unacknowledged
-            open = [one for one in group.seen if one not in group.settled]
+            open = [
+                one
+                for one in group.seen
+                if one not in group.settled and not self.has_expired(one, now)
+            ]
             assert len(open) <= most, f"{what}: {len(open)} of {most} unacknowledged"
 
     def settle(self, name: str, offset: int, how: str = "acknowledged") -> None:
