@@ -177,7 +177,7 @@ class Dispatcher:
         self._scheduled = False
         if self._closed:
             return
-        now = self._broker.now()
+        now, floor = self._broker.now(), self.group.floor
         expired = self.group.expire(now)
         for offset, lease in expired:
             self.outcomes.timed_out(offset, lease)
@@ -194,6 +194,8 @@ class Dispatcher:
             self.store()  # if it fails, a message may become a dead letter twice
         if self.state.dirty or (sent and self.group.next + RESERVE // 2 > self.state.reserved):
             self.state.save()
+        if self.group.floor != floor:
+            self._owner.ended()  # messages expired, or became dead letters
         self._arm(now)
 
     # expiry ----------------------------------------------------------------------------------------------------------

@@ -50,6 +50,9 @@ class Owner(Protocol):
     def all_settled(self, offsets: list[int]) -> None:
         """Note that a group has settled messages."""
 
+    def ended(self) -> None:
+        """Free the space of settled messages."""
+
     def consumers_changed(self, group: str) -> None:
         """Take note that a group has got or lost a consumer."""
 

@@ -234,12 +234,29 @@ class Queue:
         if self.config.on_full != "drop_oldest":
             return
         config = self.config
+        dropped = 0
         for one in self.dispatchers.values():
             while one.backlog > config.max_messages and one.drop_oldest():
-                self.results["dropped_oldest"] += 1
-            while self.log.bytes > config.max_bytes and one.drop_oldest():
-                self.results["dropped_oldest"] += 1
+                dropped += 1
+            while self._unsettled_bytes(one) > config.max_bytes and one.drop_oldest():
+                dropped += 1
             one.schedule()
+        if dropped:
+            self.results["dropped_oldest"] += dropped
+            self.log.settle(self.floor)
+
+    def _unsettled_bytes(self, dispatcher: Dispatcher) -> int:
+        """Return the approximate size of the messages that a group has not settled.
+
+        `log.bytes` is larger if settled messages are behind an unsettled one, or if another group has settled less.
+        """
+        log = self.log
+        if log.bytes > self.config.max_bytes:
+            floor = self.floor
+            log.settle(floor)
+            if log.end > floor:
+                return log.bytes * dispatcher.backlog // (log.end - floor)
+        return log.bytes
 
     @property
     def fill(self) -> float:
