@@ -318,8 +318,10 @@ class Dispatcher:
         self.state.dirty = True
         if self._explicit:
             self.holdings.prune()
+        group = self.group
         for offset in self._log.in_memory():
-            self._owner.settled(offset)
+            if offset < group.next and offset not in group.unsettled:
+                self._owner.settled(offset)
         return purged
 
     async def seek(self, offset: int) -> None:

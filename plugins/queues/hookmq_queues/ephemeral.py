@@ -15,6 +15,8 @@ class MemoryLog(MessageLog):
     """The messages of a queue in memory; implements `Volatile` of `hookmq.storage_api`."""
 
     volatile = True
+    _first = 0
+    """No message below this offset is left."""
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message, unless it is dropped. Consumers get it in the next turn, even if the commit fails."""
@@ -47,7 +49,15 @@ class MemoryLog(MessageLog):
     @property
     def earliest(self) -> int:
         """The offset of the first message that is left."""
-        return next(iter(self._cache), self.end)
+        self._first = self.gap_end(self._first)
+        return self._first
+
+    def gap_end(self, offset: int) -> int:
+        """Return the offset of the first message from `offset` on that is left."""
+        cache, end = self._cache, self.end
+        while offset < end and offset not in cache:
+            offset += 1
+        return offset
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
         """Return no messages, because none is on disk."""
@@ -60,8 +70,9 @@ class MemoryLog(MessageLog):
     def settle(self, floor: int) -> None:
         """Forget all messages below `floor`."""
         super().settle(floor)
-        while self._cache and (first := next(iter(self._cache))) < floor:
-            self.forget(first)
+        if self._first < floor:
+            self.forget_all(list(range(self._first, floor)))
+            self._first = floor
 
 
 class EphemeralQueue(Queue):

@@ -178,6 +178,31 @@ def test_dead_letters_leave_an_ephemeral_queue_in_one_commit(make: Any) -> None:
     assert payloads(consumer(harness, "$queue/dead")) == [b"x"]
 
 
+def test_a_purge_leaves_the_message_of_a_consumer(make: Any) -> None:
+    harness = make(queues=live())
+    publisher = harness.connect("p")
+    reader = consumer(harness, auto_ack=False)
+    publisher.publish(TOPIC, b"held", 1, expect=0)
+    assert payloads(reader) == [b"held"]
+    publisher.publish(TOPIC, b"new", 1)  # not visible yet
+    for one in queue_of(harness).dispatchers.values():
+        one.purge()
+    reader.drop()
+    assert payloads(consumer(harness, client="d")) == [b"held", b"new"]
+
+
+def test_a_new_group_is_not_stuck_behind_settled_messages(make: Any) -> None:
+    harness = make(queues=live(groups_on_first_use=True, prefetch=1))
+    publisher = harness.connect("p")
+    slow, fast = consumer(harness, client="slow", auto_ack=False), consumer(harness, client="fast")
+    for number in range(6):
+        publisher.publish(TOPIC, b"%d" % number, 1, expect=0)
+    assert (payloads(slow), payloads(fast)) == ([b"0"], [b"1", b"2", b"3", b"4", b"5"])
+    fast.drop()
+    publisher.publish(TOPIC, b"6", 1, expect=0)
+    assert payloads(consumer(harness, "$share/new/$queue/live", "new")) == [b"0", b"6"]
+
+
 def test_a_group_that_a_client_made_is_deleted(make: Any) -> None:
     harness = make(queues=live(groups_on_first_use=True, group_expiry="60s", expires_after="10s"))
     publisher, reader = harness.connect("p"), consumer(harness)
