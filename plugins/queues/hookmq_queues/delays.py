@@ -32,6 +32,7 @@ LONGEST: Final = 3600.0
 PAUSE: Final = 1.0
 """Seconds until a full queue, or a failed read, is tried again."""
 _FOLDER: Final = "delayed"
+_KEY: Final = "delayed/"
 _STATE: Final = struct.Struct("<dQQ")
 """Due and offset of the last message that moved; the first offset that may be there."""
 
@@ -160,7 +161,7 @@ class Delays:
         self._log = log
         self._broker = broker
         self._target = target
-        self._key = f"delayed/{config.name}"
+        self._key = _KEY + config.name
         self._waiting: list[Place] = []
         """A heap."""
         self._moving: list[Place] = []
@@ -338,6 +339,11 @@ class Delays:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+
+def forget(log: DelayLog, queue: str, broker: BrokerHandle) -> None:
+    """Drop the messages of a queue that does not exist. They stay dropped if it is created again."""
+    broker.state.put(_KEY + queue, _STATE.pack(0.0, 0, log.end))
 
 
 def restore(log: DelayLog, find: Callable[[str], Delays | None]) -> list[tuple[Message, int]]:

@@ -31,7 +31,7 @@ from hookmq_queues.choice import QUIET
 from hookmq_queues.client_consumers import ClientConsumers
 from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
 from hookmq_queues.control import QueueControl
-from hookmq_queues.delays import DelayLog, Delays, restore
+from hookmq_queues.delays import DelayLog, Delays, forget, restore
 from hookmq_queues.group_state import state_key
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
@@ -180,6 +180,8 @@ class QueuesPlugin(Plugin):
         lost = restore(self._delayed, found.get)
         for message, _ in lost:
             broker.log("warning", "queue.delayed_dropped", topic=message.topic)
+        for name in {queue_of(message.topic) for message, _ in lost}:
+            forget(self._delayed, name, broker)
         for delays in found.values():
             delays.start()
 

@@ -1,5 +1,6 @@
 """Test what publishers ask of a queue: idempotent publishing, delays, and the refusal of bad properties."""
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -324,6 +325,23 @@ def test_delayed_messages_survive_a_restart(make: Any, how: str) -> None:
     assert drain(harness) == [b"10", b"20", b"30"]
     assert drain(harness, filter="$queue/other") == [b"other"]
     assert results(harness)["duplicate"] == 3
+
+
+def test_delayed_messages_of_a_removed_queue_do_not_return_with_its_name(make: Any) -> None:
+    jobs, other = {"name": "jobs"}, {"name": "other"}
+    harness = make(queues=[jobs, other])
+    publisher = harness.connect("p")
+    publish(publisher, b"old", ("delay", "100"))
+    publish(publisher, b"other", ("delay", "100"), topic="$queue/other")
+    for queues in ([other], [jobs, other]):
+        harness.close()
+        make.made.remove(harness)
+        shutil.rmtree(make.path / "jobs", ignore_errors=True)
+        harness = make(queues=queues)
+    publish(harness.connect("p"), b"new", ("delay", "100"))
+    harness.advance(101)
+    assert drain(harness) == [b"new"]
+    assert drain(harness, filter="$queue/other") == [b"other"]
 
 
 def test_a_crash_neither_loses_nor_doubles_a_message_that_is_due(make: Any) -> None:
