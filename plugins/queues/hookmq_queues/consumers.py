@@ -1,7 +1,7 @@
 """The consumers of a group, and the choice among them. Pure: no clock, no I/O.
 
 The next message goes to the consumer with the fewest unacknowledged messages, relative to its weight. Among equals,
-the messages are shared in proportion to the weights. A choice takes O(log n) among n consumers.
+the messages are shared in proportion to the weights. A choice takes O(f + log n) among n consumers with f filters.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,6 +56,39 @@ class Consumer:
         return self.client_id, self.filter
 
 
+class _Line:
+    """The entries of the consumers with one filter: a heap."""
+
+    __slots__ = ("heap", "size")
+
+    def __init__(self) -> None:
+        self.heap: list[_Entry] = []
+        """An entry counts if its consumer refers to it. Others leave the heap later."""
+        self.size = 0
+        """The number of consumers."""
+
+    def first(self) -> _Entry | None:
+        """Return the entry of the consumer for the next message, or None if no consumer can take one."""
+        heap = self.heap
+        while heap:
+            entry = heap[0]
+            if entry[3].entry is entry:
+                return entry
+            heappop(heap)
+        return None
+
+    def push(self, entry: _Entry, before: _Entry | None) -> None:
+        """Add an entry that replaces the entry `before` of its consumer."""
+        heap = self.heap
+        if heap and heap[0] is before:
+            heapreplace(heap, entry)
+            return
+        heappush(heap, entry)
+        if len(heap) > 64 + 2 * self.size:
+            self.heap = [one for one in heap if one[3].entry is one]
+            heapify(self.heap)
+
+
 class Consumers:
     """The consumers of one group. Each of them holds at most `prefetch` messages.
 
@@ -69,8 +102,8 @@ class Consumers:
         self.active: Consumer | None = None
         """The only consumer that gets messages. Always None if `mode` is ``shared``."""
         self._prefetch = prefetch
-        self._heap: list[_Entry] = []
-        """An entry counts if its consumer refers to it. Others leave the heap later."""
+        self._lines: dict[str, _Line] = {}
+        """The consumers that can take a message, by their topic filter."""
         self._stuck: dict[tuple[str, str], Consumer] = {}
         """Blocked consumers without a message, for which no event will come."""
         self._freed: list[Consumer] = []
@@ -89,7 +122,11 @@ class Consumers:
             self._served += 1
             consumer.served = self._served
             consumer.turn = self._turn
+        else:
+            known.entry = None
+            self._leave_line(known.topic_filter)
         known.topic_filter = consumer.topic_filter
+        self._lines.setdefault(known.topic_filter, _Line()).size += 1
         known.with_properties = consumer.with_properties
         known.connection = consumer.connection
         known.weight = consumer.weight
@@ -109,23 +146,29 @@ class Consumers:
         found = self.by_key.pop(key, None)
         if found is not None:
             found.entry = None
+            self._leave_line(found.topic_filter)
             self._stuck.pop(key, None)
             if found is self.active:
                 self.active = None
                 self._elect()
         return found
 
+    def _leave_line(self, topic_filter: str) -> None:
+        line = self._lines[topic_filter]
+        line.size -= 1
+        if not line.size:
+            del self._lines[topic_filter]
+
     def choose(self) -> Consumer | None:
         """Return the consumer for the next message, or None if no consumer can take one."""
         if self._freed:
             self._take_freed()
-        heap = self._heap
-        while heap:
-            entry = heap[0]
-            if entry[3].entry is entry:
-                return entry[3]
-            heappop(heap)
-        return None
+        best: _Entry | None = None
+        for line in self._lines.values():
+            entry = line.first()
+            if entry is not None and (best is None or entry < best):
+                best = entry
+        return None if best is None else best[3]
 
     def share(self, consumer: Consumer, number: int) -> int:
         """Return how many messages the chosen consumer gets at once, if `number` messages wait: one if there are few,
@@ -135,16 +178,17 @@ class Consumers:
         fair = number if others == 1 else min(_AT_ONCE, max(1, number // (2 * others)))
         return min(fair, consumer.most - consumer.held)
 
-    def free(self) -> list[Consumer]:
-        """Return the consumers that can take a message. O(n)."""
+    def free_filters(self) -> list[str]:
+        """Return the filters of the consumers that can take a message."""
         if self._freed:
             self._take_freed()
-        return [one for one in self.by_key.values() if one.entry is not None]
+        return [name for name, line in self._lines.items() if line.first() is not None]
 
-    def choose_if(self, takes: Callable[[Consumer], bool]) -> Consumer | None:
-        """Return the consumer for the next message among those that take it, or None. O(n)."""
-        found = [one.entry for one in self.free() if one.entry is not None and takes(one)]
-        return min(found)[3] if found else None
+    def choose_if(self, takes: Callable[[str], bool]) -> Consumer | None:
+        """Return the consumer for the next message among those whose filter takes it, or None."""
+        found = (self._lines[name].first() for name in self.free_filters() if takes(name))
+        best = min((one for one in found if one is not None), default=None)
+        return None if best is None else best[3]
 
     def took(self, consumer: Consumer, number: int = 1) -> None:
         """Note that a consumer has got `number` messages for which it was chosen."""
@@ -226,14 +270,7 @@ class Consumers:
             return
         entry = (consumer.held / consumer.weight, consumer.turn, consumer.served, consumer)
         consumer.entry = entry
-        heap = self._heap
-        if heap and heap[0] is before:
-            heapreplace(heap, entry)
-            return
-        heappush(heap, entry)
-        if len(heap) > 64 + 2 * len(self.by_key):
-            self._heap = [one.entry for one in self.by_key.values() if one.entry is not None]
-            heapify(self._heap)
+        self._lines[consumer.topic_filter].push(entry, before)
 
 
 def weight_in(properties: Sequence[tuple[str, str]]) -> int | None:

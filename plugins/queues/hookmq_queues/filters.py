@@ -115,7 +115,7 @@ class ByFilter:
             return best
         if self._expiring and self.next_expiry <= self._time():
             return self._expiring[0][1]
-        for topic_filter in {one.topic_filter for one in self._consumers.free()}:
+        for topic_filter in self._consumers.free_filters():
             first = self._first(self._line(topic_filter).heap)
             if first is not None and (best is None or first < best):
                 best = first
@@ -124,7 +124,7 @@ class ByFilter:
     def choose(self, offset: int) -> Consumer | None:
         """Return the consumer for a message, or None if no consumer can take it."""
         topic = self._topics[offset]
-        return self._consumers.choose_if(lambda one: self._line(one.topic_filter).matches(topic))
+        return self._consumers.choose_if(lambda one: self._line(one).matches(topic))
 
     def forget(self, topic_filter: str) -> None:
         """Note that no consumer has this filter any more."""

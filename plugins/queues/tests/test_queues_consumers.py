@@ -18,8 +18,8 @@ Make = Callable[..., Harness]
 JOBS = "$queue/jobs"
 
 
-def consumer(name: str, weight: int = 1) -> Consumer:
-    return Consumer(name, JOBS, JOBS, True, weight)
+def consumer(name: str, weight: int = 1, filter: str = JOBS) -> Consumer:
+    return Consumer(name, filter, filter, True, weight)
 
 
 def filled(prefetch: int, mode: Any = "shared", **weights: int) -> tuple[Consumers, list[Consumer]]:
@@ -44,14 +44,15 @@ def test_it_is_the_one_with_the_fewest_messages_for_its_weight(
     operations: list[tuple[str, int]], weights: list[int]
 ) -> None:
     consumers = Consumers(prefetch=3)
-    known = [consumer(str(number), weight) for number, weight in enumerate(weights)]
+    filters = [JOBS, f"{JOBS}/a", f"{JOBS}/b", JOBS, f"{JOBS}/b"]
+    known = [consumer(str(n), weights[n], filters[n]) for n in range(5)]
     for word, number in operations:
         one = known[number]
         if word == "add":
             consumers.add(one)
         elif word == "remove":
             consumers.remove(one.key)
-            known[number] = consumer(str(number), weights[number])
+            known[number] = consumer(str(number), weights[number], filters[number])
         elif word == "free" and one.held:
             consumers.freed(one)
         elif word == "unblock":
@@ -60,6 +61,13 @@ def test_it_is_the_one_with_the_fewest_messages_for_its_weight(
             chosen = consumers.choose()
             free = [c for c in consumers.by_key.values() if not c.blocked and c.held < 3]
             assert (chosen is None) == (not free)
+            assert set(consumers.free_filters()) == {c.topic_filter for c in free}
+            for filter in filters:
+                same = [c.held / c.weight for c in free if c.topic_filter == filter]
+                found = consumers.choose_if(lambda one, filter=filter: one == filter)  # type: ignore[misc]
+                assert (None if found is None else found.held / found.weight) == min(
+                    same, default=None
+                )
             if chosen is not None:
                 assert chosen in free
                 least = min(c.held / c.weight for c in free)
@@ -68,7 +76,8 @@ def test_it_is_the_one_with_the_fewest_messages_for_its_weight(
         assert consumers.is_stuck == any(
             c.blocked and not c.held for c in consumers.by_key.values()
         )
-    assert len(consumers._heap) <= 64 + 2 * len(consumers)
+    for line in consumers._lines.values():
+        assert len(line.heap) <= 64 + 2 * len(consumers)
 
 
 def test_equals_take_turns() -> None:
@@ -138,6 +147,19 @@ def test_a_choice_among_a_thousand_looks_at_few(monkeypatch: pytest.MonkeyPatch)
             consumers.freed(known[number % 1000])
     assert sum(calls.values()) <= 3 * 10_000
     assert calls["heapify"] <= 10
+
+
+def test_a_choice_by_filter_looks_at_filters_and_not_at_consumers() -> None:
+    """Otherwise, one consumer with a filter slows down a group with many others."""
+    consumers, _ = filled(20, **{f"c{number}": 1 for number in range(1000)})
+    consumers.add(consumer("narrow", filter=f"{JOBS}/a"))
+    looked: list[str] = []
+    for _ in range(100):
+        chosen = consumers.choose_if(lambda one: looked.append(one) or one == JOBS)  # type: ignore[func-returns-value]
+        assert chosen is not None
+        consumers.took(chosen)
+    assert Counter(looked) == {JOBS: 100, f"{JOBS}/a": 100}
+    assert consumers.free_filters() == [JOBS, f"{JOBS}/a"]
 
 
 def test_only_the_active_consumer_is_chosen() -> None:
