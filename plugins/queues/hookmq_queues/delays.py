@@ -306,6 +306,10 @@ class Delays:
         except struct.error as error:
             raise StoreError(f"queue {self._config.name}: state of delayed messages: {error}") from None  # fmt: skip
         self._last = self._stored = (due, offset)
+        if self._first > self._log.end:
+            # The log has lost messages, or is new. Those that come next are not the ones that have moved.
+            self._first = self._log.end
+            self._save()
 
     def restore(self, message: Message, offset: int) -> bool:
         """Take a message from the log of an earlier process. Return False if it has moved."""

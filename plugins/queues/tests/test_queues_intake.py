@@ -344,6 +344,24 @@ def test_delayed_messages_of_a_removed_queue_do_not_return_with_its_name(make: A
     assert drain(harness, filter="$queue/other") == [b"other"]
 
 
+def test_new_delayed_messages_survive_after_their_log_was_lost(make: Any) -> None:
+    harness = make(queues=[DEDUPE])
+    for _ in range(5):
+        publish(harness.connect("p"), b"old", ("delay", "100"))
+    delays = plugin_of(harness).queues["jobs"].intake.delays
+    assert delays is not None
+    assert delays.clear() == 5
+    harness.close()
+    make.made.remove(harness)
+    shutil.rmtree(make.path / ".delayed")
+    harness = make(queues=[DEDUPE])
+    publish(harness.connect("p"), b"new", ("delay", "100"))
+    make.crash(harness)
+    harness = make(queues=[DEDUPE])
+    harness.advance(101)
+    assert drain(harness) == [b"new"]
+
+
 def test_a_crash_neither_loses_nor_doubles_a_message_that_is_due(make: Any) -> None:
     """Crash before and after the commit that moves it."""
     harness = make()
