@@ -111,8 +111,8 @@ class ClientConsumers:
         self, client: ClientInfo, subscription: Subscription
     ) -> tuple[Consumer, Dispatcher] | None:
         filter = subscription.topic_filter
-        if not filter.startswith(PREFIX):
-            return None
+        if not filter.startswith(PREFIX) or not subscription.qos:
+            return None  # with QoS 0, it was made without this plugin, and cannot settle a message
         queue = self._queues().get(queue_of(filter))
         if queue is None:
             return None

@@ -307,3 +307,19 @@ def test_another_consumer_takes_over_from_the_active_one(make: Make) -> None:
     assert events == [
         {"queue": "jobs", "group": "default", "client_id": name} for name in ("first", "second", None)
     ]  # fmt: skip
+
+
+def test_a_subscription_with_qos_0_from_before_the_plugin_is_not_the_active_consumer(
+    make: Any,
+) -> None:
+    how: dict[str, Any] = {"session_expiry_interval": 3600, "clean_start": False}
+    with Harness(store=make.store) as before:
+        before.connect("old", **how).subscribe(JOBS, 0)
+    harness = make(queues=[{"name": "jobs", "consumers": "single_active"}])
+    old = harness.connect("old", **how)
+    harness.settle()
+    consumer = harness.connect("new")
+    consumer.subscribe(JOBS, 1)
+    harness.connect("p").publish(JOBS, b"x", 1, expect=0)
+    assert payloads(consumer) == [b"x"]
+    assert payloads(old) == []
