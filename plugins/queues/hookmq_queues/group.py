@@ -19,6 +19,7 @@ offset first.
 import struct
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from hookmq_queues.pages import SHIFT, Pages, decode
@@ -281,10 +282,10 @@ class Group:
 
     def trim(self, first: int) -> int:
         """Settle the messages below `first`, because they were deleted. Return their number."""
-        lost = max(0, first - self.next)
-        while self.floor < min(first, self.next):
-            self.settle(self.floor)
-            lost += 1
+        deleted = list(takewhile(lambda offset: offset < first, self.unsettled))
+        for offset in deleted:
+            self.settle(offset)
+        lost = len(deleted) + max(0, first - self.next)
         self.next = max(self.next, first)
         return lost
 

@@ -1,6 +1,6 @@
 """Test the state of a group against a model that is too simple to be wrong: one state for every message."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 import pytest
 from hookmq_queues.group import Group
@@ -245,6 +245,26 @@ def test_the_heaps_do_not_grow() -> None:
     assert len(group._dues) <= 67
     assert group.take_ready() == [0, 1, 2, 4]
     assert group.take_ready() == []
+
+
+class Searches(dict[int, int]):
+    """Counts how often the first key is searched for, which takes longer with each key removed before it."""
+
+    number = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.number += 1
+        return super().__iter__()
+
+
+def test_messages_that_a_consumer_has_are_trimmed_in_one_pass() -> None:
+    group = Group()
+    group.lease_next(1000, "a", 5.0)
+    group.unsettled = found = Searches(group.unsettled)
+    assert group.trim(900) == 900
+    assert found.number <= 1
+    assert (group.floor, len(group.leases), group.trim(1100), group.next) == (900, 100, 200, 1100)
+    assert not group.unsettled
 
 
 def test_reserved_messages_do_not_count_as_attempts() -> None:
