@@ -9,7 +9,7 @@ comes.
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -232,6 +232,8 @@ class QueueLog(MessageLog):
         self._gaps: list[tuple[int, int]] = []
         """Ranges of offsets without a message that were found by reading, in order."""
         self._waiting: list[Callable[[str], None]] = []
+        self._leaving: Iterator[int] = iter(())
+        """The messages in memory that leave it next."""
         self._reading = False
         self._trimming = False
         self._safe = SafeFloor()
@@ -401,13 +403,21 @@ class QueueLog(MessageLog):
 
     def _make_room(self, wanted: int) -> None:
         """Forget messages if too many are in memory, but never the one at `wanted`."""
+        while self._cached > self.config.memory and len(self._cache) > 1:
+            self._forget_first(wanted)
+
+    def _forget_first(self, wanted: int = -1) -> None:
+        """Forget the message that has been in memory for longest, except the one at `wanted`. There must be one.
+
+        A dict takes longer to find its first key with each key removed before it, so `_leaving` remembers the keys.
+        """
         cache = self._cache
-        while self._cached > self.config.memory and len(cache) > 1:
-            first = next(iter(cache))
-            if first == wanted:
-                cache[first] = cache.pop(first)
-                continue
-            self._cached -= cache.pop(first)[1]
+        while True:
+            for offset in self._leaving:
+                if offset != wanted and offset in cache:
+                    self.forget(offset)
+                    return
+            self._leaving = iter(list(cache))
 
     def settle(self, floor: int) -> None:
         """Note that all messages below `floor` are settled. Delete the segments without any other message."""

@@ -40,11 +40,10 @@ class StreamLog(QueueLog):
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
         """Keep a new message in memory. Most groups read the newest messages, so the oldest one leaves."""
-        cache = self._cache
-        cache[offset] = (message, size)
+        self._cache[offset] = (message, size)
         self._cached += size
-        while self._cached > self.config.memory and cache:
-            self._cached -= cache.pop(next(iter(cache)))[1]
+        while self._cached > self.config.memory and self._cache:
+            self._forget_first()
 
     def _frames(self, offset: int, size: int = PAGE) -> list[Frame]:
         with self.replacing:

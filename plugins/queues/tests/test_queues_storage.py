@@ -1,6 +1,8 @@
 """Test the log of a queue: the contract of journals, memory, reads from the disk, and deletion."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from hookmq.plugin import Message
 from hookmq.storage_api import CommitId, Journal
@@ -103,4 +105,29 @@ def test_settled_messages_leave_the_disk_and_the_sum(tmp_path: Path) -> None:
     log.recover(CommitId("s", 200))
     assert log.earliest > 100
     assert 0 < log.bytes < 80_000
+    log.close()
+
+
+class Searches(dict[int, Any]):
+    """Counts how often the first key is searched for, which takes longer with each key removed before it."""
+
+    number = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.number += 1
+        return super().__iter__()
+
+
+def test_messages_leave_the_memory_of_a_stream_without_a_search(tmp_path: Path) -> None:
+    runtime = VirtualRuntime()
+    config = QueueConfig("events", type="stream", memory=100_000)
+    log = StreamLog(config, tmp_path, runtime)
+    log.recover(CommitId("s", 0))
+    log._cache = found = Searches()
+    for number in range(1000):
+        publish(log, runtime, number + 1, bytes(1000))
+    kept = log.in_memory()
+    assert kept == list(range(1000 - len(kept), 1000))
+    assert 80 < len(kept) < 100
+    assert found.number < 20
     log.close()
