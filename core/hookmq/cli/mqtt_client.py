@@ -42,6 +42,8 @@ class ClientEvent:
     codes: tuple[int, ...] = ()
     reason: str = ""
     message: ReceivedMessage | None = None
+    connection: int = 0
+    """The number of the connection that received the message."""
 
 
 def new_properties(packet: str) -> Properties:
@@ -64,18 +66,23 @@ def properties_for(packet: str, properties: Sequence[Property]) -> Properties | 
 
 
 class MqttClient:
-    """One connection to `target`. `events` has paho's callbacks in order."""
+    """One connection to `target`. `events` has paho's callbacks in order.
 
-    def __init__(self, target: ConnectTarget) -> None:
+    With `manual_ack`, call `acknowledge` for each message. Otherwise, paho acknowledges a message when it arrives.
+    """
+
+    def __init__(self, target: ConnectTarget, manual_ack: bool = False) -> None:
         self.target = target
         self.events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
         self._five = target.version == 5
+        self._connection = 0
         client = self.client = paho.Client(
             CallbackAPIVersion.VERSION2,
             target.client_id,
             clean_session=None if self._five else target.clean_start,
             protocol=MQTTProtocolVersion(target.version),
             transport="unix" if target.unix else "websockets" if target.websocket else "tcp",
+            manual_ack=manual_ack,
         )
         if target.username is not None or target.password is not None:
             client.username_pw_set(target.username or "", target.password)
@@ -121,15 +128,21 @@ class MqttClient:
             return report
 
         client.on_connect = connected
-        client.on_disconnect = lambda _c, _u, _f, code, properties: put(
-            ClientEvent("lost", 0, (code.value,), _reason(code, properties))
-        )
+
+        def lost(
+            _c: Any, _u: Any, _f: Any, code: ReasonCode, properties: Properties | None
+        ) -> None:
+            self._connection += 1
+            put(ClientEvent("lost", 0, (code.value,), _reason(code, properties)))
+
+        client.on_disconnect = lost
         client.on_message = lambda _c, _u, m: put(
             ClientEvent(
                 "message",
                 message=ReceivedMessage(
                     m.topic, bytes(m.payload), m.qos, m.retain, m.mid, m.properties
                 ),
+                connection=self._connection,
             )
         )
         client.on_publish = acknowledged("published")
@@ -242,6 +255,14 @@ class MqttClient:
             _check(info.rc, "publish")
         return info.mid
 
+    def acknowledge(self, event: ClientEvent) -> None:
+        """Send PUBACK or PUBCOMP for the message of `event`, unless its connection has ended: its packet id then means
+        nothing, and the broker delivers the message again.
+        """
+        message = event.message
+        if message is not None and message.qos and event.connection == self._connection:
+            self.client.ack(message.mid, message.qos)
+
     def close(self) -> None:
         """Send DISCONNECT and stop paho's thread."""
         self.client.disconnect(properties=self._properties("disconnect") if self._five else None)
@@ -249,9 +270,9 @@ class MqttClient:
 
 
 @contextmanager
-def opened(target: ConnectTarget) -> Iterator[MqttClient]:
+def opened(target: ConnectTarget, manual_ack: bool = False) -> Iterator[MqttClient]:
     """Open a connection for the duration of a `with` block. Raises MqttClientError."""
-    client = MqttClient(target)
+    client = MqttClient(target, manual_ack)
     try:
         client.open()
         yield client

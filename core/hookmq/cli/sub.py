@@ -26,6 +26,7 @@ examples:
 
 fields of -F, each with an optional width as in %-20t:
 {_FIELDS}
+With -q 1, a message is acknowledged after it is printed. A durable session or queue keeps the others.
 exit code 27: -W ended the command"""
 
 
@@ -65,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     template = template_of(arguments)
     deadline = Deadline(arguments.timeout)
     printed = 0
-    with opened(target) as client:
+    # not at QoS 2: paho would leave a PUBREL for an unknown message without PUBCOMP
+    with opened(target, manual_ack=arguments.qos == 1) as client:
         pending = _subscribe(client, filters, arguments)
         while True:
             event = client.next(deadline.left())
@@ -89,14 +91,31 @@ def run(arguments: argparse.Namespace) -> int:
                 message = event.message
                 if arguments.retained_only and not message.retain:
                     return 0
-                if message.retain and arguments.no_retained:
-                    continue
-                if any(matches(f, message.topic) for f in arguments.filter_out):
-                    continue
-                print_message(message, template)
-                printed += 1
-                if printed == arguments.count:
+                shown = not (message.retain and arguments.no_retained) and not any(
+                    matches(f, message.topic) for f in arguments.filter_out
+                )
+                if shown:
+                    print_message(message, template)
+                    printed += 1
+                client.acknowledge(event)  # the broker delivers unprinted messages again
+                if shown and printed == arguments.count:
+                    _await_answers(client, pending)
                     return 0
+
+
+def _await_answers(client: "MqttClient", pending: set[int]) -> None:
+    """Wait for SUBACK and UNSUBACK, at most 2 s. If the broker sent them to a closed socket, it would see an error before
+    it reads the last PUBACK, and deliver that message again.
+    """
+    from hookmq.cli.mqtt_client import Deadline
+
+    deadline = Deadline(2.0)
+    while pending:
+        event = client.next(deadline.left())
+        if event is None or event.kind == "lost":
+            return
+        if event.kind in ("subscribed", "unsubscribed"):
+            pending.discard(event.mid)
 
 
 def _subscribe(client: "MqttClient", filters: list[str], arguments: argparse.Namespace) -> set[int]:

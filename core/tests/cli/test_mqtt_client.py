@@ -142,7 +142,7 @@ def test_a_permanent_refusal_ends_the_reconnecting(
             return events.pop(0)
 
     @contextlib.contextmanager
-    def fake(target: ConnectTarget) -> Iterator[Fake]:
+    def fake(target: ConnectTarget, manual_ack: bool = False) -> Iterator[Fake]:
         yield Fake()
 
     monkeypatch.setattr("hookmq.cli.mqtt_client.opened", fake)

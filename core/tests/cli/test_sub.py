@@ -88,6 +88,34 @@ def test_properties_travel(tcp: list[str], capfdbinary: Captured) -> None:
     }
 
 
+def test_a_message_that_was_not_printed_stays_in_the_session(
+    tcp: list[str], capfdbinary: Captured
+) -> None:
+    words = ["sub", *tcp, "-i", "stays", "-c", "-q", "1", "-t", "stays/+"]
+    assert main([*words, "-E"]) == 0
+    for text in ("1", "2", "3"):
+        assert main(["pub", *tcp, "-t", "stays/a", "-m", text, "-q", "1"]) == 0
+    for text in (b"1\n", b"2\n", b"3\n"):
+        assert main([*words, "-C", "1", "-W", "10"]) == 0
+        assert capfdbinary.readouterr().out == text
+
+
+def test_an_ended_connection_acknowledges_nothing(tcp: list[str]) -> None:
+    link = MqttClient(target(tcp), manual_ack=True)
+    link.open()
+    link.subscribe(["ended"], 1)
+    link.publish("ended", b"x", 1)
+    event = link.next(10)
+    while event is not None and event.kind != "message":
+        event = link.next(10)
+    assert event is not None
+    sent: list[int] = []
+    link.client.ack = lambda mid, qos: sent.append(mid)  # type: ignore[method-assign, assignment, return-value]
+    link.close()
+    link.acknowledge(event)
+    assert sent == []
+
+
 def on_a_terminal(words: list[str]) -> bytes:
     """Return what a command writes to a terminal."""
     leader, follower = os.openpty()
