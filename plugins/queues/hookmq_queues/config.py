@@ -356,7 +356,7 @@ def check_dead_letters(first: QueueConfig, known: Mapping[str, QueueConfig]) -> 
         if name == first.name:
             raise ConfigError(f"dead_letter: messages of {name} would return to it")
         if name not in known:
-            raise ConfigError(f"dead_letter: no queue {name}")
+            raise ConfigError(f"dead_letter: there is no queue {name!r}")
         if known[name].type == "ephemeral":
             raise ConfigError(f"dead_letter: {name} is ephemeral and would lose dead letters")
         name = known[name].dead_letter
@@ -394,10 +394,15 @@ class QueuesConfig:
                 raise ConfigError(f"queues: {name} is listed twice")
         known = {one.name: one for one in self.queues}
         for one in self.queues:
-            check_dead_letters(one, known)
+            try:
+                check_dead_letters(one, known)
+            except ConfigError as error:
+                raise ConfigError(f"queues: {one.name}: {error.message}") from None
         patterns = [one.pattern for one in self.on_first_use]
         if len(set(patterns)) != len(patterns):
             raise ConfigError("on_first_use: a pattern is listed twice")
         for made in self.on_first_use:
             if made.dead_letter and made.dead_letter not in known:
-                raise ConfigError(f"on_first_use: dead_letter: no queue {made.dead_letter}")
+                raise ConfigError(
+                    f"on_first_use: {made.pattern}: dead_letter: there is no queue {made.dead_letter!r}"
+                )

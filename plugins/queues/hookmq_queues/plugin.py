@@ -284,7 +284,7 @@ class QueuesPlugin(Plugin):
             if now >= self._quiet_until:
                 self._quiet_until = now + QUIET
                 self._broker.log("warning", "queue.not_created", queue=name, error=str(error))
-            return Deny(code, f"the queue {name} cannot be made: {error}")
+            return Deny(code, f"the queue {name} cannot be created: {error}")
         found = then()
         return await found if isinstance(found, Awaitable) else found
 

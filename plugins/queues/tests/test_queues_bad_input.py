@@ -162,8 +162,8 @@ def test_a_group_cannot_be_moved_to_a_wrong_position(make: Any, position: str, t
         ({"bindings": ["$share/g/a"]}, "cannot use a shared subscription"),
         ({"groups": ["a/b"]}, "a/b"),
         ({"type": "fast"}, "fast"),
-        ({"dead_letter": "none", "delivery_limit": 2}, "no queue none"),
-        ({"dead_letter": "jobs", "delivery_limit": 2}, "would return to it"),
+        ({"dead_letter": "none", "delivery_limit": 2}, "queues: jobs: dead_letter: there is no queue 'none'"),
+        ({"dead_letter": "jobs", "delivery_limit": 2}, "queues: jobs: dead_letter: messages of jobs would return to it"),
     ],
 )  # fmt: skip
 def test_a_wrong_configuration_is_refused(tmp_path: Path, queue: Any, text: str) -> None:

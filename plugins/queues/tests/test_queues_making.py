@@ -115,7 +115,7 @@ def test_consumers_that_subscribed_before_get_messages(make: Any) -> None:
         ("..", {}, "invalid", "name", "'..' is not a name"),
         ("x", {"prefetch": 0}, "invalid", "settings", "prefetch: "),
         ("x", {"bindings": ["$queue/#"]}, "invalid", "settings", "bindings: '$queue/#' would capture"),
-        ("x", {"dead_letter": "y", "delivery_limit": 1}, "invalid", "settings", "dead_letter: no queue y"),
+        ("x", {"dead_letter": "y", "delivery_limit": 1}, "invalid", "settings", "dead_letter: there is no queue 'y'"),
         ("x", {"dead_letter": "x", "delivery_limit": 1}, "invalid", "settings", "would return to it"),
         ("x", {"other": 1}, "invalid", "settings", "other: unknown key"),
         ("x", {"name": "y"}, "invalid", "settings", "cannot be renamed"),
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_used_prevent_the_start(make: Any, tmp_path: Path) 
         ({"settings": 5}, "is not the description of a queue"),
         (
             {"settings": {"dead_letter": "gone", "delivery_limit": 1}},
-            "the queue bad.*no queue gone",
+            "the queue bad.*no queue 'gone'",
         ),
     ):
         (folder / "bad.json").write_text(json.dumps({**good, **change}))
