@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from hookmq_queues_client.client import Client
 from hookmq_queues_client.errors import QueueClientError
+from hookmq_queues_client.options import Backoff
 from hookmq_queues_client.worker import BACKOFF, Handler, Worker
 
 _EPILOG = """\
@@ -29,13 +30,24 @@ examples:
 """
 
 
+def _backoff(text: str) -> Backoff | None:
+    try:
+        return None if text == "group" else replace(BACKOFF, initial=float(text))
+    except ValueError:
+        most = f"{BACKOFF.maximum:g}"
+        raise argparse.ArgumentTypeError(
+            f"expected seconds from 0 to {most} or group, not {text!r}"
+        ) from None
+
+
 _WORK: Final = (
     ("--group", "NAME", str, None, "group of the queue (default: its first)"),
     ("--concurrency", "N", int, 1, "messages at a time (default: 1)"),
     ("--prefetch", "N", int, None, "messages that the worker may have (default: --concurrency)"),
     ("--timeout", "SECONDS", float, None, "time for one message; needs async def"),
     ("--retries", "N", int, None, "reject a message after this many further deliveries"),
-    ("--backoff", "SECONDS", float, BACKOFF.initial, "delay after the first failure, then doubled (default: 1)"),
+    ("--backoff", "SECONDS", _backoff, BACKOFF,
+     "longest delay after the first failure, then doubled (default: 1); group: the backoff of the group"),
     ("--grace", "SECONDS", float, 30.0, "time for running handlers to finish after SIGTERM (default: 30)"),
 )  # fmt: skip
 _CONNECTION: Final = (
@@ -129,7 +141,7 @@ def make_worker(options: argparse.Namespace) -> tuple[Client, Worker]:
     return client, Worker(
         client.queue(options.queue), load_handler(options.handler), group=options.group,
         concurrency=options.concurrency, prefetch=options.prefetch, timeout=options.timeout,
-        retries=options.retries, backoff=replace(BACKOFF, initial=options.backoff), grace=options.grace,
+        retries=options.retries, backoff=options.backoff, grace=options.grace,
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hookmq_queues_client import Client
+from hookmq_queues_client import Backoff, Client
+from hookmq_queues_client.cli import make_worker, parser
+from hookmq_queues_client.worker import BACKOFF
 from serving import WAIT
 
 WORKER = (sys.executable, "-m", "hookmq_queues_client.cli")
@@ -124,7 +126,11 @@ async def test_a_handler_that_does_not_finish_is_an_error(
         (["tasks:write", "--url", "broker"], 2, "invalid URL: the scheme is ''"),
         (["tasks:write", "--queue", "a/b"], 2, "a queue's name has no /, + or #"),
         (["tasks:write", "--concurrency", "0"], 2, "concurrency must be at least 1, not 0"),
-        (["tasks:write", "--backoff", "301"], 2, "initial must be from 0 to maximum, not 301"),
+        (
+            ["tasks:write", "--backoff", "301"],
+            2,
+            "expected seconds from 0 to 300 or group, not '301'",
+        ),
         (["tasks:write", "--timeout", "3"], 2, "timeout needs a handler that is async def"),
         (["tasks:write", "--key", "a.pem"], 2, "--key needs --cert"),
         (["tasks:write", "--cafile", "no.pem"], 2, "no.pem: [Errno 2] No such file or directory"),
@@ -143,6 +149,15 @@ async def test_a_wrong_option_is_explained(
     [line] = [line for line in log.splitlines() if line.startswith("hookmq-worker: ")]
     assert text in line
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(("words", "backoff"), [([], BACKOFF), (["--backoff", "group"], None)])
+def test_the_backoff_can_be_that_of_the_group(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], backoff: Backoff | None
+) -> None:
+    monkeypatch.chdir(tasks)
+    options = parser().parse_args(["builtins:print", "--queue", "jobs", *words])
+    assert make_worker(options)[1]._backoff == backoff
 
 
 def test_help_lists_the_options(tasks: Path) -> None:
