@@ -9,6 +9,10 @@ async function work (payload, properties) {
 }
 
 const [url, queue] = process.argv.slice(2)
+if (!queue) {
+  console.error('usage: node worker.js URL QUEUE')
+  process.exit(1)
+}
 const client = mqtt.connect(url, {
   protocolVersion: 5,
   properties: { receiveMaximum: 1 }, // the broker sends one message, and keeps the others for other workers

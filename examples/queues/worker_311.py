@@ -42,9 +42,14 @@ def main(host: str, port: int, queue: str) -> None:
     client.on_subscribe = subscribed
     client.on_message = received
     signal.signal(signal.SIGTERM, lambda *_: client.disconnect())
-    client.connect(host, port)
+    try:
+        client.connect(host, port)
+    except OSError as error:
+        raise SystemExit(f"cannot connect to {host}:{port}: {error}") from None
     client.loop_forever()
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4 or not sys.argv[2].isdecimal():
+        raise SystemExit("usage: python worker_311.py HOST PORT QUEUE")
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -12,6 +12,10 @@ async function work (payload, properties) {
 }
 
 const [url, queue] = process.argv.slice(2)
+if (!queue) {
+  console.error('usage: node worker_explicit.js URL QUEUE')
+  process.exit(1)
+}
 const client = mqtt.connect(url, { protocolVersion: 5, resubscribe: false })
 
 function settle (verb, id, more = {}) {

@@ -164,3 +164,27 @@ def test_an_unknown_queue_is_named(broker: Served, kind: str) -> None:
     )
     assert done.returncode == 1
     assert "cannot consume from nowhere: " in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["js", "explicit", "three"])
+def test_missing_arguments_print_the_usage(kind: str) -> None:
+    interpreter, script, *_ = command(kind, 1883, "jobs")
+    environ = {**os.environ, "NODE_PATH": str(MODULES)}
+    done = subprocess.run(
+        [interpreter, script],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=WAIT,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: ")
+    assert done.stderr.endswith(" QUEUE\n")
+
+
+def test_an_unreachable_broker_is_named() -> None:
+    words = [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", "1", "jobs"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("cannot connect to 127.0.0.1:1: ")
