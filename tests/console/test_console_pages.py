@@ -221,6 +221,19 @@ def test_queues_show_their_depth_and_their_consumers(tab: Open) -> None:
     assert view.page.get_by_role("region", name="Messages").count() == 0
 
 
+def test_a_dead_letter_shows_its_reason(tab: Open, site: Operated) -> None:
+    expected = site.ask("GET", "/queues/failed/messages")["items"]
+    assert expected  # worker-2 lost its messages, and the delivery limit is 1
+    view = tab().sign_in()
+    view.go("queue/failed", "failed")
+    view.count("Messages", len(expected))
+    cells = view.rows("Messages").first.locator("td")
+    view.sees(view.page.get_by_role("columnheader", name="Reason"))
+    titles = [one.get_attribute("data-title") for one in cells.all()]
+    assert cells.nth(titles.index("From")).inner_text().startswith("jobs:")
+    assert cells.nth(titles.index("Reason")).inner_text() == "delivery-limit"
+
+
 def test_an_administrator_manages_a_queue(tab: Open, site: Operated) -> None:
     view = tab().sign_in()
     view.go("queues", "Queues")
@@ -235,6 +248,7 @@ def test_an_administrator_manages_a_queue(tab: Open, site: Operated) -> None:
     view.confirm("Pause the queue")
     view.sees(view.page.get_by_role("button", name="Resume the deliveries"))
     assert site.ask("GET", "/queues/made")["paused"]
+    assert view.page.get_by_role("button", name="Stop the redrive").count() == 0
     view.press("Redrive")
     view.confirm("Move them")
     view.sees(view.page.get_by_text("0 moved, 1 skipped, 1 of 1 examined."))

@@ -257,10 +257,24 @@ def _peek(api: ApiClient, arguments: argparse.Namespace) -> None:
     for one in items:
         payload = one.get("payload", {})
         one["payload"] = payload.get("text", payload.get("base64", ""))
-    columns = ("offset", "state", "deliveries", "client_id", "topic", "bytes", "payload")
+        one.update(_dead_letter(one))
+    columns = ["offset", "state", "deliveries", "client_id", "topic", "bytes", "payload"]
+    if any("reason" in one for one in items):
+        columns[4:4] = ["from", "reason"]
     print_table(items, columns)
     if not items and not arguments.group:
         print("# none in the first group; --group names another one", file=sys.stderr)
+
+
+def _dead_letter(message: Any) -> dict[str, str]:
+    """Return where a dead letter comes from, and why, or an empty dict for another message."""
+    pairs = (message.get("properties") or {}).get("user_properties") or ()
+    found = {key: value for key, value in pairs if key.startswith("dead-letter-")}
+    if "dead-letter-reason" not in found:
+        return {}
+    text = found.get("dead-letter-description")
+    why = found["dead-letter-reason"] + (f": {text}" if text else "")
+    return {"from": found.get("dead-letter-id", "-"), "reason": why}
 
 
 def _peeked(api: ApiClient, arguments: argparse.Namespace) -> Iterator[Any]:

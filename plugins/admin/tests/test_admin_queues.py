@@ -119,6 +119,9 @@ def test_redrive_shows_what_it_did(
     site.run(consumer.wait_closed())
     while json.loads(cli("show", "graves", "--json"))["messages"] < 2:
         pass
+    header, first, _ = cli("peek", "graves").splitlines()
+    assert header.split()[4:6] == ["from", "reason"]
+    assert first.split()[4:6] == ["risky:0", "delivery-limit"]
     publish(site, "$queue/graves", b"not a dead letter")
     found = json.loads(cli("redrive", "graves", "--rate", "1000", "--json"))
     assert (found["state"], found["moved"], found["skipped"], found["examined"]) == (

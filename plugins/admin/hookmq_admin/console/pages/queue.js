@@ -12,6 +12,10 @@ const COUNTS = ["accepted", "delivered", "redelivered", "acknowledged", "timed_o
 // A stream has no limit at which it is full.
 const most = (one, limit) => one.type === "stream" ? "" : ` of ${limit}`;
 
+// What the broker says about a dead letter in its user property dead-letter-NAME, or undefined.
+const deadLetter = (one, name) => one.properties?.user_properties?.find(([key]) => key === `dead-letter-${name}`)?.[1];
+const reason = (one) => [deadLetter(one, "reason"), deadLetter(one, "description")].filter(Boolean).join(": ");
+
 export default function queue(context, main) {
   const name = context.part, { ask, attempt, say } = context, path = at`/queues/${name}`, rates = new Rates();
   const mark = node("span"), facts = node("div", { class: "facts" }), groups = node("div"), consumers = node("div"), messages = node("div");
@@ -25,7 +29,8 @@ export default function queue(context, main) {
   async function update() {
     const one = await ask("GET", path), redrive = await ask("GET", `${path}/redrive`);
     rates.add([one]);
-    if (!last || last.paused !== one.paused || last.made_by !== one.made_by) row.replaceChildren(...actions(one));
+    one.redriving = redrive.state === "running";
+    if (!last || last.paused !== one.paused || last.made_by !== one.made_by || last.redriving !== one.redriving) row.replaceChildren(...actions(one));
     last = one;
     mark.replaceChildren(badges(one, ""));
     list(facts, {
@@ -73,7 +78,7 @@ export default function queue(context, main) {
     return [
       button(one.paused ? "Resume the deliveries" : "Pause the deliveries", () => pause(one.paused, "")),
       ...(may("admin") ? [
-        button("Redrive", redrive), button("Stop the redrive", () => act("Stop the redrive", "Messages that were moved stay moved.", () => ask("DELETE", `${path}/redrive`))),
+        one.redriving ? button("Stop the redrive", () => act("Stop the redrive", "Messages that were moved stay moved.", () => ask("DELETE", `${path}/redrive`))) : button("Redrive", redrive),
         button("Purge", () => act("Purge the queue", "All messages that no consumer has are lost.", () => ask("DELETE", `${path}/messages`)), { class: "danger" }),
         stored ? button("Delete", remove, { class: "danger" }) : "",
       ] : []),
@@ -105,7 +110,7 @@ export default function queue(context, main) {
   function redrive() {
     return act("Redrive", "Dead letters go back to the queues and groups that they come from. Empty fields select all.", (given) =>
       ask("POST", `${path}/redrive`, { body: { ...given, rate: Number(given.rate), older_than: Number(given.older_than) } }), { action: "Move them", danger: false, fields: [
-      field("Only from this queue", "queue", { maxlength: 128 }), field("Only with topics that match this filter", "topic"), field("Only with this reason", "reason", { maxlength: 256 }),
+      field("Only from this queue", "queue", { maxlength: 128 }), field("Only with topics that match this filter", "topic"), field("Only with this reason", "reason", { maxlength: 256, placeholder: "delivery-limit, rejected or expired" }),
       field("Only older than this many seconds", "older_than", { type: "number", min: 0, value: 0 }), field("Maximum messages per second", "rate", { type: "number", min: 1, max: 1000000, value: 1000, required: true }),
     ] });
   }
@@ -122,9 +127,11 @@ export default function queue(context, main) {
   function peek(group, after) {
     return attempt(async () => {
       const page = await ask("GET", `${path}/messages`, { query: { group, limit: 25, ...(after === null ? {} : { after }) } });
+      const dead = page.items.some((one) => deadLetter(one, "reason"));
       messages.replaceChildren(table("Messages", [
         { title: "Offset", value: (one) => one.offset, number: true }, { title: "State", value: (one) => one.state },
         { title: "Deliveries", value: (one) => one.deliveries, number: true }, { title: "Client", value: (one) => one.client_id },
+        ...(dead ? [{ title: "From", value: (one) => deadLetter(one, "id") }, { title: "Reason", value: reason }] : []),
         { title: "Topic", value: (one) => one.topic }, { title: "Age", value: (one) => one.received_at, show: (one) => duration(Date.now() / 1000 - one.received_at) },
         { title: "Bytes", value: (one) => one.bytes, number: true }, { title: "Payload", show: (one) => cut(payload(one.payload)) },
       ], page.items, { empty: "Every message is settled." }),
