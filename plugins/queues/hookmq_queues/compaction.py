@@ -3,12 +3,10 @@
 Closed segments are written anew without the older messages, and replace the old files one by one. A crash leaves the
 old or the new file. Memory is bounded: one pass handles up to `KEYS` keys.
 
-A block of a compacted segment is `_HEAD`, the positions of the messages that are left, and these messages as in any
-other block. The first byte differs from that of other blocks.
+`hookmq_toolkit.message_frames` describes the blocks of a compacted segment.
 """
 
 import os
-import struct
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -16,23 +14,18 @@ from typing import Final
 
 from hookmq.plugin import Message, StoreError
 from hookmq_toolkit.durable_files import write_all
-from hookmq_toolkit.message_record import decode_block, encode_block
+from hookmq_toolkit.message_frames import Entry, decode_frame, encode_sparse
 from hookmq_toolkit.segment_log import Frame, Segment, SegmentLog
 from hookmq_toolkit.segment_log.frame import encode
 from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED, beginning
 
 KEYS: Final = 100_000
 """Maximum number of keys in one pass: about 15 MB."""
-_HEAD: Final = struct.Struct("<BI")
-"""`_SPARSE` and the number of messages that are left."""
-_SPARSE: Final = 0xFE
 _MERGED: Final = 256 << 10
 """Size up to which blocks of a compacted segment are merged, in bytes."""
 _MOST: Final = 1 << 20
 """Maximum number of offsets in a merged block."""
 
-Entry = tuple[int, Message]
-"""A message with its offset."""
 KeyOf = Callable[[Message], str | None]
 """Returns the key of a message, or None if it has none and is always left."""
 
@@ -48,53 +41,6 @@ def key_property(message: Message) -> str | None:
 def topic_key(message: Message) -> str | None:
     """Return the topic of a message."""
     return message.topic
-
-
-# blocks --------------------------------------------------------------------------------------------------------------
-
-
-def encode_sparse(base: int, entries: list[Entry]) -> bytes:
-    """Return a block that begins with the offset `base`, and that has only these messages left."""
-    places = (offset - base for offset, _ in entries)
-    return b"".join(
-        (
-            _HEAD.pack(_SPARSE, len(entries)),
-            struct.pack(f"<{len(entries)}I", *places),
-            encode_block([message for _, message in entries]),
-        )
-    )
-
-
-def decode_frame(frame: Frame) -> tuple[list[Entry], list[tuple[int, int]]]:
-    """Return the messages of a block, and the ranges of offsets without a message. Raises ValueError if the block is
-    damaged."""
-    payload = frame.payload
-    if not payload or payload[0] != _SPARSE:
-        messages = decode_block(payload)
-        if len(messages) != frame.records:
-            raise ValueError(f"a block of {frame.records} messages has {len(messages)}")
-        return list(enumerate(messages, frame.offset)), []
-    try:
-        _, count = _HEAD.unpack_from(payload)
-        places = struct.unpack_from(f"<{count}I", payload, _HEAD.size)
-    except struct.error as error:
-        raise ValueError(f"not a compacted block: {error}") from error
-    messages = decode_block(payload[_HEAD.size + 4 * count :])
-    if len(messages) != count:
-        raise ValueError(f"a compacted block of {count} messages has {len(messages)}")
-    entries = [(frame.offset + place, one) for place, one in zip(places, messages, strict=True)]
-    gaps: list[tuple[int, int]] = []
-    at = frame.offset
-    for offset, _ in entries:
-        if offset > at:
-            gaps.append((at, offset))
-        at = offset + 1
-    if at < frame.end:
-        gaps.append((at, frame.end))
-    return entries, gaps
-
-
-# a pass --------------------------------------------------------------------------------------------------------------
 
 
 class Compactor:

@@ -25,6 +25,7 @@ from hookmq.plugin import (
     Subscription,
     hookimpl,
 )
+from hookmq_toolkit import queue_streams
 from hookmq_toolkit.queues import SERVICE, QueueError
 
 from hookmq_queues.choice import QUIET
@@ -32,6 +33,7 @@ from hookmq_queues.client_consumers import ClientConsumers
 from hookmq_queues.config import FirstUse, QueueConfig, QueuesConfig
 from hookmq_queues.control import QueueControl
 from hookmq_queues.delays import DelayLog, Delays, forget, restore
+from hookmq_queues.followers import Followers
 from hookmq_queues.group_state import state_key
 from hookmq_queues.making import QueueMaker
 from hookmq_queues.metrics import register
@@ -73,6 +75,7 @@ class QueuesPlugin(Plugin):
         self._consumers = ClientConsumers(lambda: self.queues, self.id)
         self._quiet_until = -inf
         """When the next failure to make a queue is logged."""
+        self._followers = Followers(lambda: self.queues)
         self._settler = Settler(lambda: self.queues, self._consumers.dispatchers_of)
 
     @property
@@ -108,7 +111,7 @@ class QueuesPlugin(Plugin):
         self._maker.load(broker)
         self._check_folders()
         self._control = QueueControl(self._maker, broker, self.id)
-        self.offered_services = {SERVICE: self._control}
+        self.offered_services = {SERVICE: self._control, queue_streams.SERVICE: self._followers}
         return self.journals
 
     @property
@@ -332,6 +335,7 @@ class QueuesPlugin(Plugin):
             delays.load()  # a queue that had this name may have left delayed messages in the log
             delays.start()
         self._consumers.find(self._broker, PREFIX + queue.config.name)
+        self._followers.opened(queue)
 
     def _deleted(self, queue: Queue) -> None:
         """Forget the consumers and the delayed messages of a queue that is deleted."""
@@ -339,6 +343,7 @@ class QueuesPlugin(Plugin):
             queue.intake.delays.clear()
             queue.intake.delays.close()
         self._consumers.remove(queue, self._broker)
+        self._followers.deleted(queue)
 
     @hookimpl
     async def on_subscribed(

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from hookmq.mqtt_api import EMPTY, compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
 from hookmq.storage_api import CommitId, StoreFailed
+from hookmq_toolkit.message_frames import decode_frame
 from hookmq_toolkit.message_record import encode_block, size_of
 from hookmq_toolkit.segment_log import Frame, SegmentLog
 
-from hookmq_queues.compaction import decode_frame
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.safe_floor import SafeFloor
 from hookmq_queues.topics import PREFIX
@@ -237,6 +237,8 @@ class QueueLog(MessageLog):
         self._reading = False
         self._trimming = False
         self._safe = SafeFloor()
+        self.on_trimmed: Callable[[], None] | None = None
+        """Called when files were deleted, if it is not None."""
 
     # Journal ---------------------------------------------------------------------------------------------------------
 
@@ -444,6 +446,8 @@ class QueueLog(MessageLog):
                 self._runtime.log(
                     "error", "queue.trim_failed", queue=self.config.name, error=str(error)
                 )
+            if self.on_trimmed is not None and not self._closed:
+                self.on_trimmed()
 
         self._runtime.run_blocking(partial(self.log.trim, floor), trimmed)
 

@@ -1,5 +1,6 @@
 """A queue of the type `stream`: settled messages stay, and a group can be moved to any of them."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,8 @@ class StreamQueue(Queue):
         self._looked = -1
         """The beginning of the last segment when `_compact` was called last."""
         self._behind = Fill(self._report_behind)
+        self._changed: Callable[[], None] | None = None
+        """Called when other messages can be read: see `follow`."""
         log = StreamLog(self.config, path, broker.runtime, sync, plugin)
         keys = {"none": None, "key": key_property, "topic": topic_key}[self.config.compact]
         self._compactor = None if keys is None else Compactor(log.log, keys)
@@ -90,6 +93,7 @@ class StreamQueue(Queue):
                 self.count("missed", missed)
                 self._missed_by(name).add(missed)
         log.keep_from(first)
+        self._report_change()
 
     def _look(self) -> None:
         limit = self.config.retention.wait_for_groups
@@ -100,6 +104,26 @@ class StreamQueue(Queue):
     def _committed(self) -> None:
         super()._committed()
         self._compact()
+
+    def follow(self, changed: Callable[[], None] | None) -> None:
+        """Call `changed` when other messages can be read: after each commit, and after messages or files were deleted or
+        replaced. None ends this. A stream without a follower does nothing for it.
+        """
+        self._changed = changed
+        log = self.log
+        if changed is None:
+            log.on_committed, log.on_trimmed = self._committed, None
+        else:
+            log.on_committed = self._committed_and_followed
+            log.on_trimmed = self._report_change
+
+    def _committed_and_followed(self) -> None:
+        self._report_change()  # first, since the publishers are acknowledged next
+        self._committed()
+
+    def _report_change(self) -> None:
+        if self._changed is not None:
+            self._changed()
 
     def settled(self, offset: int) -> None:
         """Note that a group has settled a message. It stays in memory, since other groups may read it."""
@@ -190,6 +214,7 @@ class StreamQueue(Queue):
                 return
             self.count("compacted", result)
             self.log.measure_closed()
+            self._report_change()
 
         self._broker.runtime.run_blocking(partial(compactor.run, self._replace), compacted)
 
@@ -207,6 +232,8 @@ class StreamQueue(Queue):
         offset = await self._located(position)
         offset = max(offset, self.log.earliest)  # retention may have gone on meanwhile
         await dispatcher.seek(offset)
+        if not self.closed:
+            self.ended()  # the retention may have waited for the group
         return offset
 
     async def start_group(self, group: str, position: str) -> None:

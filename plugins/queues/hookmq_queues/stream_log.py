@@ -7,9 +7,9 @@ from typing import Final
 
 from hookmq.plugin import Message, Runtime
 from hookmq.storage_api import CommitId
+from hookmq_toolkit.message_frames import decode_frame
 from hookmq_toolkit.segment_log import Frame, Segment, Trimmed
 
-from hookmq_queues.compaction import decode_frame
 from hookmq_queues.config import QueueConfig
 from hookmq_queues.storage import PAGE, QueueLog
 

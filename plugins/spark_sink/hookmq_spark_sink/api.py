@@ -14,7 +14,18 @@ from hookmq.plugin import HookMQError, ProtocolError, StoreError
 
 from hookmq_spark_sink import block
 from hookmq_spark_sink.config import ANY, NAME
-from hookmq_spark_sink.reading import Matcher, Removed, StreamReader, Unavailable, Wanted
+from hookmq_spark_sink.files import Consumer
+from hookmq_spark_sink.queue_reading import QueueReader
+from hookmq_spark_sink.reading import (
+    Matcher,
+    NotServed,
+    Reader,
+    Removed,
+    StreamReader,
+    Unavailable,
+    View,
+    Wanted,
+)
 
 BLOCKS: Final = "application/vnd.hookmq.blocks"
 NEWEST: Final = "HookMQ-Block-Version"
@@ -42,15 +53,25 @@ class Refusal(Exception):
 
 
 class Served:
-    """A stream and its open readers."""
+    """A stream and its reader. `queue` is the name of the queue that it serves, or empty."""
 
     def __init__(self, given: dict[str, Any], boot: bytes) -> None:
         self.name: str = given["name"]
+        self.queue: str = given.get("queue", "")
         self.partitions: int = given["partitions"]
-        self.filters: list[str] = given["filters"]
         self.declared: frozenset[str] = frozenset(given["consumers"])
-        self.reader = StreamReader(Path(given["folder"]), boot)
+        folder = Path(given["folder"])
+        self.reader: Reader
+        if self.queue:
+            self.reader = QueueReader(folder, boot)
+        else:
+            self.reader = StreamReader(folder, boot, given["filters"])
         self.lock = asyncio.Lock()
+
+    def not_served(self, why: str) -> Refusal:
+        """Return the error for a stream whose queue cannot be read."""
+        message = f"the stream {self.name} serves the queue {self.queue}: {why}"
+        return Refusal(404, "no_such_stream", message, stream=self.name, queue=self.queue)
 
 
 class Counts:
@@ -145,14 +166,29 @@ class Api:
     async def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
-    async def _refreshed(self, stream: Served) -> Any:
+    async def _refreshed(self, stream: Served) -> View:
         async with stream.lock:
-            return await self._run(stream.reader.refresh)
+            return await self._view(stream)
+
+    async def _view(self, stream: Served) -> View:
+        """Return what can be read of a stream. Hold its lock."""
+        try:
+            view: View = await self._run(stream.reader.refresh)
+        except NotServed as error:
+            raise stream.not_served(str(error)) from None
+        return view
+
+    async def _with_consumers(self, stream: Served) -> tuple[View, dict[str, Consumer]]:
+        async with stream.lock:
+            view = await self._view(stream)
+            return view, await self._run(stream.reader.consumers)
 
     async def let_go(self) -> None:
         """Close deleted files of all streams. Call it every now and then: without requests, they would stay open."""
         for stream in self._streams.values():
-            with suppress(StoreError, OSError, Unavailable):  # the next request reports it
+            with suppress(
+                StoreError, OSError, Unavailable, NotServed
+            ):  # the next request reports it
                 async with stream.lock:
                     await self._run(stream.reader.let_go)
 
@@ -167,16 +203,18 @@ class Api:
         found = []
         for name, stream in self._streams.items():
             if ANY in who["streams"] or name in who["streams"]:
-                await self._refreshed(stream)
-                found.append(
-                    {
-                        "name": name,
-                        "log_id": stream.reader.log_id,
-                        "partitions": stream.partitions,
-                        "filters": stream.filters,
-                    }
-                )
+                found.append(await self._described(stream))
         return web.json_response({"streams": found})
+
+    async def _described(self, stream: Served) -> dict[str, Any]:
+        described: dict[str, Any] = {"name": stream.name, "partitions": stream.partitions}
+        if stream.queue:
+            described["queue"] = stream.queue
+        try:
+            view = await self._refreshed(stream)
+        except Refusal as refusal:
+            return described | {"log_id": None, "filters": [], "missing": refusal.body["message"]}
+        return described | {"log_id": view.log_id, "filters": list(view.filters)}
 
     async def _offsets(self, request: web.Request) -> web.Response:
         stream = self._stream(request)
@@ -190,11 +228,11 @@ class Api:
             )
         }
         if timestamp is not None:
-            at = await self._run(stream.reader.at, state, min(timestamp * 1000, _MAX_NUMBER))
+            at = await self._run(state.at, min(timestamp * 1000, _MAX_NUMBER))
             for place, offset in enumerate(at):
                 partitions[str(place)]["at"] = offset
         return web.json_response(
-            {"stream": stream.name, "log_id": stream.reader.log_id, "partitions": partitions}
+            {"stream": stream.name, "log_id": state.log_id, "partitions": partitions}
         )
 
     async def _records(self, request: web.Request) -> web.StreamResponse:
@@ -211,8 +249,8 @@ class Api:
                 stream=stream.name, partitions=stream.partitions,
             )  # fmt: skip
         state = await self._refreshed(stream)
-        log_id = stream.reader.log_id
-        _same_log(query.get("log_id", [None])[0], stream)
+        log_id = state.log_id
+        _same_log(query.get("log_id", [None])[0], stream, state)
         earliest, latest = state.earliest[partition], state.latest[partition]
         end = latest if end is None else end
         facts = {
@@ -235,7 +273,7 @@ class Api:
                 "Content-Type": BLOCKS, "HookMQ-Log-Id": log_id, "HookMQ-Partition": str(partition),
                 "HookMQ-Earliest": str(earliest), "HookMQ-Latest": str(latest),
             }  # fmt: skip
-            blocks = stream.reader.blocks(wanted, most)
+            blocks = state.blocks(wanted, most)
             return await self._send(request, blocks, headers)
         except Removed as removed:
             del facts["end"]
@@ -272,38 +310,34 @@ class Api:
     async def _consumers(self, request: web.Request) -> web.Response:
         stream = self._stream(request)
         _known(request)
-        await self._refreshed(stream)
-        known = await self._run(stream.reader.consumers)
+        view, known = await self._with_consumers(stream)
         found = {
             name: {
                 "declared": name in stream.declared,
                 "updated": one.updated,
-                "partitions": _lag(stream, one.offsets),
+                "partitions": _lag(view, one.offsets),
             }
             for name, one in known.items()
         }
         for name in stream.declared - set(known):
-            found[name] = {"declared": True, "updated": None, "partitions": _lag(stream, {})}
-        return web.json_response(
-            {"stream": stream.name, "log_id": stream.reader.log_id, "consumers": found}
-        )
+            found[name] = {"declared": True, "updated": None, "partitions": _lag(view, {})}
+        return web.json_response({"stream": stream.name, "log_id": view.log_id, "consumers": found})
 
     async def _consumer(self, request: web.Request) -> web.Response:
         stream = self._stream(request)
         _known(request)
         name = _consumer_name(request)
-        await self._refreshed(stream)
-        known = await self._run(stream.reader.consumers)
+        view, known = await self._with_consumers(stream)
         if name not in known:
             raise Refusal(404, "no_such_consumer", f"{name} has committed nothing", consumer=name)
-        return _committed(stream, name, known[name].offsets)
+        return _committed(stream, view, name, known[name].offsets)
 
     async def _delete(self, request: web.Request) -> web.Response:
         stream = self._stream(request, commit=True)
         _known(request)
         name = _consumer_name(request)
         async with stream.lock:
-            await self._run(stream.reader.refresh)
+            await self._view(stream)
             if not await self._run(stream.reader.forget, name):
                 raise Refusal(
                     404, "no_such_consumer", f"{name} has committed nothing", consumer=name
@@ -316,8 +350,8 @@ class Api:
         name = _consumer_name(request)
         log_id, offsets = await _commit_body(request)
         async with stream.lock:
-            state = await self._run(stream.reader.refresh)
-            _same_log(log_id, stream)
+            state = await self._view(stream)
+            _same_log(log_id, stream, state)
             for place, offset in offsets.items():
                 if place >= stream.partitions:
                     raise Refusal(
@@ -326,7 +360,7 @@ class Api:
                     )  # fmt: skip
                 earliest, latest = state.earliest[place], state.latest[place]
                 facts = {
-                    "log_id": stream.reader.log_id, "partition": place, "start": offset, "earliest": earliest,
+                    "log_id": state.log_id, "partition": place, "start": offset, "earliest": earliest,
                     "latest": latest,
                 }  # fmt: skip
                 if offset > latest:
@@ -337,7 +371,7 @@ class Api:
             if name not in known and len(known) >= _MAX_CONSUMERS:
                 raise Refusal(400, "bad_request", f"there are already {len(known)} consumers")
             consumer = await self._run(stream.reader.commit, name, offsets)
-        return _committed(stream, name, consumer.offsets)
+        return _committed(stream, state, name, consumer.offsets)
 
 
 def _common_name(request: web.Request) -> str:
@@ -431,8 +465,8 @@ def _chunk(blocks: Iterator[bytes]) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _same_log(given: str | None, stream: Served) -> None:
-    log_id = stream.reader.log_id
+def _same_log(given: str | None, stream: Served, view: View) -> None:
+    log_id = view.log_id
     if given is not None and given != log_id:
         raise Refusal(
             409, "log_replaced", f"the log of {stream.name} is now {log_id}: its offsets differ",
@@ -468,11 +502,9 @@ async def _commit_body(request: web.Request) -> tuple[str, dict[int, int]]:
     return log_id, found
 
 
-def _lag(stream: Served, offsets: dict[int, int]) -> dict[str, dict[str, int]]:
-    state = stream.reader.state
-    assert state is not None
+def _lag(view: View, offsets: dict[int, int]) -> dict[str, dict[str, int]]:
     found = {}
-    for place, (earliest, latest) in enumerate(zip(state.earliest, state.latest, strict=True)):
+    for place, (earliest, latest) in enumerate(zip(view.earliest, view.latest, strict=True)):
         at = max(offsets.get(place, 0), earliest)
         found[str(place)] = {
             "committed": offsets.get(place, 0),
@@ -482,12 +514,12 @@ def _lag(stream: Served, offsets: dict[int, int]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _committed(stream: Served, name: str, offsets: dict[int, int]) -> web.Response:
+def _committed(stream: Served, view: View, name: str, offsets: dict[int, int]) -> web.Response:
     return web.json_response(
         {
             "stream": stream.name,
             "consumer": name,
-            "log_id": stream.reader.log_id,
-            "partitions": _lag(stream, offsets),
+            "log_id": view.log_id,
+            "partitions": _lag(view, offsets),
         }
     )

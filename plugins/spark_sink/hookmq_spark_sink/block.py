@@ -8,7 +8,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -229,9 +229,14 @@ _encoded = _Encoded()
 
 
 def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
-    """Encode messages as a block. The first message has the offset `base`. There must be at least one message.
+    """Encode messages as a block. The first message has the offset `base`. There must be at least one message."""
+    return assemble(build(partition, base, messages))
 
-    Call it in one thread. It works on columns without a call of Python code for each message, which would cost more
+
+def build(partition: int, base: int, messages: Sequence[Message]) -> Block:
+    """Return messages as a block. The first message has the offset `base`. There must be at least one message.
+
+    It works on columns without a call of Python code for each message, which would cost more
     than all the rest.
     """
     count = len(messages)
@@ -261,7 +266,7 @@ def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
             ],
         )
     low, high = min(times), max(times)
-    return assemble(Block(partition, base, base + count, count, False, low, high, buffers, nulls))
+    return Block(partition, base, base + count, count, False, low, high, buffers, nulls)
 
 
 def _offsets(values: Sequence[Any]) -> bytes:
@@ -389,6 +394,13 @@ def take(block: Block, rows: Sequence[int], base: int, end: int) -> Block:
     buffers[OFFSET, VALUES] = little(array("q", [known[row] for row in rows]))
     low, high = (min(times), max(times)) if times else (0, 0)
     return Block(block.partition, base, end, len(rows), True, low, high, buffers, nulls)
+
+
+def thinned(block: Block, places: Sequence[int], end: int) -> Block:
+    """Return a block as a sparse one that covers the offsets from its `base` to `end`, and whose rows have the offsets
+    `places`."""
+    buffers = block.buffers | {(OFFSET, VALUES): little(array("q", places))}
+    return replace(block, end=end, sparse=True, buffers=buffers)
 
 
 def empty(partition: int, base: int, end: int) -> Block:

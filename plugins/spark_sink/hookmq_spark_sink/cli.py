@@ -16,6 +16,7 @@ from hookmq.plugin import HookMQError, StoreError
 
 from hookmq_spark_sink import block, files
 from hookmq_spark_sink.index import parse
+from hookmq_spark_sink.queue_state import QUEUE
 from hookmq_spark_sink.reading import Matcher
 from hookmq_spark_sink.stored import StoredStream, describe, lines
 
@@ -158,6 +159,8 @@ def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 def _folders(folder: Path) -> list[Path]:
     found = [one for one in sorted(folder.iterdir()) if (one / files.STREAM).exists()]
     if not found:
+        if any((one / QUEUE).exists() for one in folder.iterdir()):
+            raise StoreError(f"{folder} contains no messages: its streams serve queues")
         if (folder / files.STREAM).exists():
             raise StoreError(f"{folder} is a stream; name the folder that contains it")
         raise StoreError(f"{folder} contains no streams")
@@ -165,6 +168,10 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _one(folder: Path, name: str) -> Path:
+    if (folder / name / QUEUE).exists():
+        raise StoreError(
+            f"the stream {name} serves a queue, so {folder} does not contain its messages: use its read API"
+        )
     if not (folder / name / files.STREAM).exists():
         known = ", ".join(one.name for one in _folders(folder))
         raise StoreError(f"{folder} contains no stream {name}, only: {known}")

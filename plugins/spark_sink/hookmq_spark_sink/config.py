@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +17,8 @@ Compression = Literal["zstd", "none"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of streams and consumers. A stream's folder has the stream's name."""
 MAX_PARTITIONS: Final = 256
+OF_QUEUE: Final = frozenset({"name", "topics", "queue", "consumers"})
+"""The settings of a stream that serves a queue."""
 ANY: Final = "*"
 
 
@@ -25,8 +27,8 @@ class StreamConfig:
     """The settings of a stream."""
 
     name: str = field(metadata={"help": "its name and that of its folder: letters, digits, _ . -"})
-    topics: tuple[str, ...] = field(
-        metadata={"help": "topic filters; a message that matches one of them is stored"}
+    topics: tuple[str, ...] = setting(
+        (), "topic filters; a message that matches one of them is stored"
     )
     partitions: int = setting(
         1,
@@ -72,12 +74,20 @@ class StreamConfig:
         "zstd", "how the log's files are compressed once they are full: zstd or none"
     )
     consumers: tuple[str, ...] = setting((), "consumers whose unread messages retention keeps")
+    queue: str = setting(
+        "",
+        "instead of topics: a queue of the type stream, whose messages readers get with the offsets of the queue",
+    )
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"name: {self.name!r} is not a name; use letters, digits, _ . -")
-        if not self.topics:
-            raise ConfigError(f"topics: the stream {self.name} has no topic filter")
+        if self.queue:
+            self._check_queue()
+        elif not self.topics:
+            raise ConfigError(
+                f"topics: the stream {self.name} has neither a topic filter nor a queue"
+            )
         for one in self.topics:
             try:
                 validate_filter(one)
@@ -99,6 +109,21 @@ class StreamConfig:
                 )
         if len(set(self.consumers)) != len(self.consumers):
             raise ConfigError("consumers: a name is listed twice")
+
+    def _check_queue(self) -> None:
+        """Check that only settings are given which a stream of a queue has."""
+        if not NAME.fullmatch(self.queue):
+            raise ConfigError(
+                f"queue: {self.queue!r} is not the name of a queue; use letters, digits, _ . -"
+            )
+        if self.topics:
+            raise ConfigError(f"queue: the stream {self.name} has topics; give one of the two")
+        for one in fields(self):
+            if one.name not in OF_QUEUE and getattr(self, one.name) != one.default:
+                raise ConfigError(
+                    f"{one.name}: the stream {self.name} serves a queue, so it does not have this setting",
+                    hint="its queue has settings for retention; a stream of a queue has one partition",
+                )
 
     @property
     def placement(self) -> str:
@@ -187,6 +212,10 @@ class SparkSinkConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"streams: {name} is listed twice")
+        queues = [one.queue for one in self.streams if one.queue]
+        for name in queues:
+            if queues.count(name) > 1:
+                raise ConfigError(f"streams: two of them serve the queue {name}")
         for one in self.api.access if self.api is not None else ():
             for name in one.streams:
                 if name != ANY and name not in {stream.name for stream in self.streams}:

@@ -201,10 +201,10 @@ def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
 
 
 @contextmanager
-def consumers_locked(folder: Path) -> Iterator[None]:
-    """Lock the consumers' offsets, which both the reader process and the export update. Raises OSError if that
-    fails."""
-    file = os.open(folder / STREAM, os.O_RDONLY | os.O_CLOEXEC)
+def consumers_locked(locked: Path) -> Iterator[None]:
+    """Lock the consumers' offsets, which both the reader process and the export update. `locked` is the file that all of
+    them lock. Raises OSError if that fails."""
+    file = os.open(locked, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -7,6 +7,7 @@ from hookmq.plugin import MetricRegistry, StoreError
 
 from hookmq_spark_sink.consumers import ConsumerState
 from hookmq_spark_sink.process import ReaderProcess
+from hookmq_spark_sink.served_queue import ServedQueue
 from hookmq_spark_sink.stream import Stream
 
 _COUNTERS = {
@@ -33,6 +34,7 @@ _READER = {
 def register(
     registry: MetricRegistry,
     streams: Callable[[], list[Stream]],
+    queues: Callable[[], list[ServedQueue]],
     reader: Callable[[], ReaderProcess | None],
     time: Callable[[], float],
 ) -> None:
@@ -65,7 +67,18 @@ def register(
     registry.gauge(
         "spark_sink_readable_records",
         "Messages that can be read.",
-        lambda: each(lambda s: sum(s.latest) - sum(s.earliest)),
+        lambda: (
+            each(lambda s: sum(s.latest) - sum(s.earliest))
+            + [({"stream": one.config.name}, one.readable) for one in queues()]
+        ),
+    )
+    registry.gauge(
+        "spark_sink_queue_missing",
+        "1 if the queue that a stream serves does not exist, or is not a stream.",
+        lambda: [
+            ({"stream": one.config.name, "queue": one.config.queue}, int(bool(one.missing)))
+            for one in queues()
+        ],
     )
     registry.summary(
         "spark_sink_flush_seconds",
@@ -107,7 +120,8 @@ def register(
     def consumers(
         read: Callable[[ConsumerState], float],
     ) -> Iterator[tuple[dict[str, str], float]]:
-        for stream in streams():
+        every: list[Stream | ServedQueue] = [*streams(), *queues()]
+        for stream in every:
             try:
                 found = stream.consumers()
             except StoreError:

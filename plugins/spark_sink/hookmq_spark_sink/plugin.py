@@ -23,6 +23,7 @@ from hookmq_toolkit.streams import SERVICE
 from hookmq_spark_sink import consumers, files, placement
 from hookmq_spark_sink.config import SparkSinkConfig, StreamConfig
 from hookmq_spark_sink.process import ReaderProcess
+from hookmq_spark_sink.served_queue import ServedQueue
 from hookmq_spark_sink.status import SparkStreams
 from hookmq_spark_sink.stream import Stream
 
@@ -40,11 +41,13 @@ class SparkSinkPlugin(Plugin):
         if config.api is not None and config.api.tls is not None:
             server_context(config.api.tls)  # `hookmq check` loads the files too
         self.streams: list[Stream] = []
+        self.queues: list[ServedQueue] = []
+        """The streams that serve a queue."""
         self.reader: ReaderProcess | None = None
         self._boot = os.urandom(16)
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
-        owner = SparkStreams(lambda: self.streams, lambda: self._broker)
+        owner = SparkStreams(lambda: [*self.streams, *self.queues], lambda: self._broker)
         self.offered_services = {SERVICE: owner}
 
     @property
@@ -55,6 +58,11 @@ class SparkSinkPlugin(Plugin):
         if (api := self.config.api) is not None:
             found.append(f"readers connect to {'https' if api.tls else 'http'}://{api.bind}")
         for one in self.config.streams:
+            if one.queue:
+                found.append(
+                    f"stream {one.name} serves the queue {one.queue}, which the plugin queues must have"
+                )
+                continue
             found += self._partition_notes(one)
             found += consumers.notes(one.name, self.config.path / one.name, one.consumers)
         return found
@@ -68,7 +76,9 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
-        """Return a journal for each stream. Raises StoreError if a folder contains a stream that is not configured."""
+        """Return a journal for each stream with messages of its own. Raises StoreError if a folder contains a stream that
+        is not configured.
+        """
         self._strange()
         self._broker = broker
         self.streams = [
@@ -82,6 +92,7 @@ class SparkSinkPlugin(Plugin):
                 plugin=self.id,
             )
             for one in self.config.streams
+            if not one.queue
         ]
         return tuple(self.streams)
 
@@ -101,8 +112,14 @@ class SparkSinkPlugin(Plugin):
     async def on_startup(self, broker: BrokerHandle) -> None:
         """Start the reader process."""
         self._broker = broker
+        for one in self.config.streams:
+            if one.queue:
+                served = ServedQueue(one, self.config.path, self._boot, self.id)
+                served.open()
+                self.queues.append(served)
         if self.config.api is not None:
-            self.reader = ReaderProcess(self.config.api, self.streams, self._boot, self.log)
+            streams: list[Stream | ServedQueue] = [*self.streams, *self.queues]
+            self.reader = ReaderProcess(self.config.api, streams, self._boot, self.log)
             try:
                 await self.reader.start()
             except (OSError, StoreError) as error:
@@ -110,10 +127,19 @@ class SparkSinkPlugin(Plugin):
             self.log("info", "spark_sink.serving", port=self.reader.port)
         self._timer = broker.runtime.call_later(self.config.check_every, self._look)
 
+    @hookimpl
+    async def on_ready(self, broker: BrokerHandle) -> None:
+        """Find the queues that streams serve, now that all plugins are started."""
+        for one in self.queues:
+            one.follow(broker)
+            one.look()
+
     def _look(self) -> None:
         assert self._broker is not None
         for one in self.streams:
             one.upkeep.look()
+        for queue in self.queues:
+            queue.look()
         self._timer = self._broker.runtime.call_later(self.config.check_every, self._look)
 
     @hookimpl
@@ -125,6 +151,8 @@ class SparkSinkPlugin(Plugin):
         reader, self.reader = self.reader, None
         if reader is not None:
             await reader.stop(min(deadline, STOP))
+        for queue in self.queues:
+            queue.close()
         for one in self.streams:
             quiet = broker.runtime.promise()
             one.upkeep.quiet(partial(quiet.set_result, None))
@@ -138,7 +166,9 @@ class SparkSinkPlugin(Plugin):
         """Add the metrics of `hookmq_spark_sink.metrics`."""
         from hookmq_spark_sink.metrics import register
 
-        register(registry, lambda: self.streams, lambda: self.reader, self._time)
+        register(
+            registry, lambda: self.streams, lambda: self.queues, lambda: self.reader, self._time
+        )
 
     def _time(self) -> float:
         return 0.0 if self._broker is None else self._broker.time()

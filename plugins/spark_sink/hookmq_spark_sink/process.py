@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 from hookmq.plugin import StoreError
 
 from hookmq_spark_sink.config import ApiConfig, address
+from hookmq_spark_sink.served_queue import ServedQueue
 from hookmq_spark_sink.stream import Stream
 
 START: Final = 30.0
@@ -26,7 +27,7 @@ class ReaderProcess:
     def __init__(
         self,
         config: ApiConfig,
-        streams: list[Stream],
+        streams: Sequence[Stream | ServedQueue],
         boot: bytes,
         log: Callable[..., None],
     ) -> None:
@@ -54,6 +55,7 @@ class ReaderProcess:
                     "folder": str(one.folder.absolute()),
                     "partitions": one.config.partitions,
                     "filters": list(one.config.topics),
+                    "queue": one.config.queue,
                     "consumers": list(one.config.consumers),
                 }
                 for one in streams

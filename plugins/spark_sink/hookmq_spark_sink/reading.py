@@ -5,9 +5,9 @@ Every function here may block on the disk.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from hookmq.mqtt_api import compile_filter, validate_filter
 from hookmq.plugin import StoreError
@@ -27,6 +27,10 @@ _TOGETHER: Final = 256
 
 class Unavailable(Exception):
     """The broker has not yet reported how far readers may read."""
+
+
+class NotServed(Exception):
+    """The stream serves a queue that cannot be read. The text tells why."""
 
 
 class Removed(Exception):
@@ -69,20 +73,125 @@ class Matcher:
         return known
 
 
-class StreamReader:
+class View(Protocol):
+    """What can be read of a stream at one moment. `earliest` and `latest` are by partition.
+
+    The methods block, and may be called in parallel. They raise StoreError for a damaged block.
+    """
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log."""
+
+    @property
+    def filters(self) -> Sequence[str]:
+        """Filters of the topics that the messages can have."""
+
+    @property
+    def earliest(self) -> Sequence[int]:
+        """The first offsets that are left."""
+
+    @property
+    def latest(self) -> Sequence[int]:
+        """The offsets of the next messages."""
+
+    def at(self, timestamp: int) -> list[int | None]:
+        """Return each partition's smallest offset that is not before `timestamp` (µs), or None."""
+
+    def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
+        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Raises Removed if retention
+        has deleted records meanwhile."""
+
+
+class Reader(Protocol):
+    """Reads one stream. Make one call at a time."""
+
+    def refresh(self) -> View:
+        """Return what can be read now. Raises Unavailable if that is unknown, NotServed if nothing can be read, and
+        StoreError or OSError if the files cannot be read."""
+
+    def let_go(self) -> None:
+        """Close files that were deleted or replaced since the last `refresh`. Raises what `refresh` raises."""
+
+    def consumers(self) -> dict[str, Consumer]:
+        """Return the consumers by name. Raises StoreError if the file is invalid."""
+
+    def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
+        """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
+
+    def forget(self, name: str) -> bool:
+        """Remove a consumer. Return whether it existed. Raises StoreError or OSError if that fails."""
+
+
+class ConsumerOffsets:
+    """The offsets of a stream's consumers, in `folder`. All processes that update them lock the file `locked`."""
+
+    def __init__(self, folder: Path, locked: Path) -> None:
+        self.folder = folder
+        self._locked = locked
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log that the offsets belong to."""
+        raise NotImplementedError
+
+    def consumers(self) -> dict[str, Consumer]:
+        """Return the consumers by name. Raises StoreError if the file is invalid."""
+        return files.read_consumers(self.folder, self.log_id)
+
+    def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
+        """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
+        with files.consumers_locked(self._locked):
+            known = self.consumers()
+            before = known[name].offsets if name in known else {}
+            known[name] = Consumer(before | offsets, time.time())
+            files.write_consumers(self.folder, self.log_id, known)
+        return known[name]
+
+    def forget(self, name: str) -> bool:
+        """Remove a consumer. Return whether it existed. Raises StoreError or OSError if that fails."""
+        with files.consumers_locked(self._locked):
+            known = self.consumers()
+            if known.pop(name, None) is None:
+                return False
+            files.write_consumers(self.folder, self.log_id, known)
+        return True
+
+
+class StreamView:
+    """Implements `View` for a stream with messages of its own, which has the same filters and log while it is open."""
+
+    def __init__(self, reader: "StreamReader", state: State) -> None:
+        self.log_id = reader.log_id
+        self.filters = reader.filters
+        self.earliest, self.latest = state.earliest, state.latest
+        self.state = state
+        self._reader = reader
+
+    def at(self, timestamp: int) -> list[int | None]:
+        """Return each partition's smallest offset that is not before `timestamp` (µs), or None."""
+        return self._reader.at(self.state, timestamp)
+
+    def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
+        """Yield the blocks of a range."""
+        return self._reader.blocks(wanted, max_bytes)
+
+
+class StreamReader(ConsumerOffsets):
     """Reads one stream's folder.
 
     Call `refresh` first. Make one call at a time, except for `blocks`, which may run in parallel. `boot` identifies the
     run of the broker whose state to trust; None trusts any run.
     """
 
-    def __init__(self, folder: Path, boot: bytes | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, boot: bytes | None, filters: Sequence[str] = ()) -> None:
+        super().__init__(folder, folder / files.STREAM)
+        self.filters = filters
         self.state: State | None = None
         self.index = StreamIndex(folder)
         self._boot = boot
 
-    def refresh(self) -> State:
+    def refresh(self) -> StreamView:
         """Return how far readers may read now. Raises Unavailable if that is unknown, and StoreError or OSError if
         the files cannot be read."""
         state = files.read_state(self.folder)
@@ -90,7 +199,7 @@ class StreamReader:
             raise Unavailable
         self.index.refresh(state)
         self.state = state
-        return state
+        return StreamView(self, state)
 
     def let_go(self) -> None:
         """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed. Raises
@@ -166,30 +275,6 @@ class StreamReader:
         return StoreError(
             f"{self.folder}: partition {wanted.partition} has no block from offset {start} to {end}"
         )
-
-    # consumers --------------------------------------------------------------------------------------------------------
-
-    def consumers(self) -> dict[str, Consumer]:
-        """Return the consumers by name. Raises StoreError if the file is invalid."""
-        return files.read_consumers(self.folder, self.log_id)
-
-    def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
-        """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
-        with files.consumers_locked(self.folder):
-            known = self.consumers()
-            before = known[name].offsets if name in known else {}
-            known[name] = Consumer(before | offsets, time.time())
-            files.write_consumers(self.folder, self.log_id, known)
-        return known[name]
-
-    def forget(self, name: str) -> bool:
-        """Remove a consumer. Return whether it existed. Raises StoreError or OSError if that fails."""
-        with files.consumers_locked(self.folder):
-            known = self.consumers()
-            if known.pop(name, None) is None:
-                return False
-            files.write_consumers(self.folder, self.log_id, known)
-        return True
 
 
 def _small(data: bytes, wanted: Wanted) -> block.Block | None:

@@ -1,6 +1,6 @@
 """Describe the streams to other plugins; see `hookmq_toolkit.streams`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from hookmq.plugin import BrokerHandle, StoreError
@@ -8,6 +8,7 @@ from hookmq_toolkit.streams import StreamConsumer, StreamStatus
 from hookmq_toolkit.threads import in_thread
 
 from hookmq_spark_sink import consumers, files
+from hookmq_spark_sink.served_queue import ServedQueue
 from hookmq_spark_sink.stream import Stream
 
 
@@ -15,7 +16,9 @@ class SparkStreams:
     """Implements `hookmq_toolkit.streams.StreamOwner`. `streams` and `broker` are those of the running plugin."""
 
     def __init__(
-        self, streams: Callable[[], list[Stream]], broker: Callable[[], BrokerHandle | None]
+        self,
+        streams: Callable[[], Sequence[Stream | ServedQueue]],
+        broker: Callable[[], BrokerHandle | None],
     ) -> None:
         self._streams = streams
         self._broker = broker
@@ -25,7 +28,12 @@ class SparkStreams:
         broker = self._broker()
         if broker is None:
             return []
-        return [await _status(broker, one) for one in self._streams()]
+        return [
+            await (
+                _queue_status(broker, one) if isinstance(one, ServedQueue) else _status(broker, one)
+            )
+            for one in self._streams()
+        ]
 
 
 async def _status(broker: BrokerHandle, stream: Stream) -> StreamStatus:
@@ -53,6 +61,28 @@ async def _status(broker: BrokerHandle, stream: Stream) -> StreamStatus:
         stream.counts.refused,
         stream.counts.dropped,
         tuple(last - first for first, last in zip(stream.earliest, stream.latest, strict=True)),
+    )
+
+
+async def _queue_status(broker: BrokerHandle, stream: ServedQueue) -> StreamStatus:
+    name, found = stream.config.name, stream.files
+    if found is None:
+        return StreamStatus(name, "log", 0, 0, error=stream.missing or "the broker is starting")
+    read = partial(files.read_consumers, stream.folder, found.log_id)
+    error = ""
+    try:
+        known = await in_thread(broker.runtime, read)
+    except StoreError as failed:
+        known, error = {}, str(failed)
+    listed = () if error else tuple(_consumer(one, broker.time()) for one in stream.states(known))
+    return StreamStatus(
+        name,
+        "log",
+        stream.readable,
+        found.bytes,
+        consumers=listed,
+        error=error,
+        partitions=(stream.readable,),
     )
 
 

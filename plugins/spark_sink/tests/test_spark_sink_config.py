@@ -52,7 +52,7 @@ ACCESS = [{"token": TOKEN}]
         ({"streams": []}, "at least one is required"),
         ({"streams": [STREAM, {**STREAM, "name": "ALL"}]}, "is listed twice"),
         ({"streams": [{**STREAM, "name": "../x"}]}, "is not a name"),
-        ({"streams": [{**STREAM, "topics": []}]}, "has no topic filter"),
+        ({"streams": [{**STREAM, "topics": []}]}, "neither a topic filter nor a queue"),
         ({"streams": [{**STREAM, "topics": ["a/#/b"]}]}, "is not a topic filter"),
         ({"streams": [{**STREAM, "topics": ["$share/g/a"]}]}, "cannot use a shared subscription"),
         ({"streams": [{**STREAM, "partitions": 0}]}, "partitions"),

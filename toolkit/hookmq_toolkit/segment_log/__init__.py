@@ -3,6 +3,17 @@
 from hookmq_toolkit.segment_log.fill import Fill
 from hookmq_toolkit.segment_log.frame import FRAME_HEADER, Frame
 from hookmq_toolkit.segment_log.log import SegmentLog, Trimmed
+from hookmq_toolkit.segment_log.reader import LogReader, SegmentReader, frames
 from hookmq_toolkit.segment_log.segment import Segment
 
-__all__ = ["FRAME_HEADER", "Fill", "Frame", "Segment", "SegmentLog", "Trimmed"]
+__all__ = [
+    "FRAME_HEADER",
+    "Fill",
+    "Frame",
+    "LogReader",
+    "Segment",
+    "SegmentLog",
+    "SegmentReader",
+    "Trimmed",
+    "frames",
+]

@@ -71,6 +71,18 @@ def decode(data: Data, position: int, salt: int, check_payload: bool = True) -> 
     return Frame(offset, records, commit, synced, payload)
 
 
+def header_of(data: Data, position: int, salt: int) -> tuple[Frame, int] | None:
+    """Return the frame at `position` without its payload, and the length of the whole frame in bytes. Return None if the
+    header is incomplete or damaged."""
+    header = bytes(data[position : position + HEADER.size])
+    if len(header) < HEADER.size:
+        return None
+    magic, check, _, length, records, commit, offset, synced = HEADER.unpack(header)
+    if magic != MAGIC or check != crc32(header[_CHECKED:], salt):
+        return None
+    return Frame(offset, records, commit, synced, b""), HEADER.size + length
+
+
 def scan(
     data: Data, position: int, salt: int, check_payloads: bool = True
 ) -> Iterator[tuple[int, Frame]]:

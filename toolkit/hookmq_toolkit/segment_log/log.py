@@ -92,6 +92,8 @@ class SegmentLog:
         below this number."""
         self.syncs = 0
         """Number of syncs since startup."""
+        self.changes = 0
+        """How often files were deleted or replaced since startup."""
         self.roll = False
         """Set this to True to begin a new segment at the next flush, unless the last segment is empty. The flush may be
         one without records."""
@@ -380,6 +382,7 @@ class SegmentLog:
             except OSError as error:
                 raise StoreError(f"{self.segments[0].path}: {error.strerror}") from error
             del self.segments[0]
+            self.changes += 1
             count += 1
         return count
 
@@ -408,6 +411,7 @@ class SegmentLog:
             raise StoreError(f"{path}: {error.strerror}") from error
         new.path = old.path
         self.segments[self.segments.index(old)] = new
+        self.changes += 1
         return True
 
     def free(self) -> int:

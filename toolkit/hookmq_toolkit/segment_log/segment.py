@@ -151,7 +151,7 @@ def read(path: Path, last: bool, verify: bool = True, name: str = "", salvage: s
     StoreError for damage that no crash can cause.
     """
     with mapped(path) as data:
-        segment = _head(path, data, name or path.name)
+        segment = head_of(path, data, name or path.name)
         if segment is None:
             if not salvage or not path.stem.isdigit():
                 raise StoreError(
@@ -192,11 +192,13 @@ def read(path: Path, last: bool, verify: bool = True, name: str = "", salvage: s
 def log_of(path: Path) -> str:
     """Return the id of the log that a file belongs to, or '' if it does not begin like a segment. Raises OSError."""
     with mapped(path) as data:
-        segment = _head(path, data, path.name)
+        segment = head_of(path, data, path.name)
         return "" if segment is None else segment.log
 
 
-def _head(path: Path, data: memoryview, name: str) -> Segment | None:
+def head_of(path: Path, data: memoryview, name: str) -> Segment | None:
+    """Return the segment that `data`, the first bytes of the file `path`, describes, without frames. Return None if they
+    do not describe one. Raises StoreError if `name` is not the name of this segment."""
     if len(data) < _HEAD.size:
         return None
     magic, check, length = _HEAD.unpack(data[: _HEAD.size])

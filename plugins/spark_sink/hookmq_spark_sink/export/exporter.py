@@ -106,7 +106,7 @@ class Exporter:
             self._report(f"the log was replaced; its id is now {described.log_id}")
             manifest, self._reader = None, StreamReader(self.folder, None)
             self._since, self._told, self._failed = {}, {}, {}
-        state = self._reader.refresh()
+        state = self._reader.refresh().state
         if self._reader.index.segments and self._reader.log_id != described.log_id:
             raise Unavailable  # the stream is being replaced
         if manifest is None or unsure:

@@ -1,0 +1,64 @@
+"""The messages of a frame of a segmented log, with their offsets. The offset of a message is the number of its record.
+
+The payload of a frame is a block of `hookmq_toolkit.message_record`, one message for each record. If messages were
+removed from the frame, it is `_HEAD`, the positions of the messages that are left, and these messages as a block. Its
+first byte differs from that of other blocks.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from hookmq.plugin import Message
+
+from hookmq_toolkit.message_record import decode_block, encode_block
+from hookmq_toolkit.segment_log import Frame
+
+_HEAD: Final = struct.Struct("<BI")
+"""`_SPARSE` and the number of messages that are left."""
+_SPARSE: Final = 0xFE
+
+Entry = tuple[int, Message]
+"""A message with its offset."""
+
+
+def encode_sparse(base: int, entries: Sequence[Entry]) -> bytes:
+    """Return the payload of a frame that begins with the offset `base`, and that has only these messages left. Does not
+    block."""
+    places = (offset - base for offset, _ in entries)
+    return b"".join(
+        (
+            _HEAD.pack(_SPARSE, len(entries)),
+            struct.pack(f"<{len(entries)}I", *places),
+            encode_block([message for _, message in entries]),
+        )
+    )
+
+
+def decode_frame(frame: Frame) -> tuple[list[Entry], list[tuple[int, int]]]:
+    """Return the messages of a frame, and the ranges of offsets without a message. Raises ValueError if the frame is
+    damaged."""
+    payload = frame.payload
+    if not payload or payload[0] != _SPARSE:
+        messages = decode_block(payload)
+        if len(messages) != frame.records:
+            raise ValueError(f"a block of {frame.records} messages has {len(messages)}")
+        return list(enumerate(messages, frame.offset)), []
+    try:
+        _, count = _HEAD.unpack_from(payload)
+        places = struct.unpack_from(f"<{count}I", payload, _HEAD.size)
+    except struct.error as error:
+        raise ValueError(f"not a compacted block: {error}") from error
+    messages = decode_block(payload[_HEAD.size + 4 * count :])
+    if len(messages) != count:
+        raise ValueError(f"a compacted block of {count} messages has {len(messages)}")
+    entries = [(frame.offset + place, one) for place, one in zip(places, messages, strict=True)]
+    gaps: list[tuple[int, int]] = []
+    at = frame.offset
+    for offset, _ in entries:
+        if offset > at:
+            gaps.append((at, offset))
+        at = offset + 1
+    if at < frame.end:
+        gaps.append((at, frame.end))
+    return entries, gaps
