@@ -74,7 +74,7 @@ def read_queue_state(folder: Path) -> QueueState | None:
             return None
         magic, check, length = _HEAD.unpack_from(data)
         text = data[_HEAD.size : _HEAD.size + length]
-        if magic != _MAGIC or len(text) != length or crc32(text) != check:
+        if magic != _MAGIC or not text or len(text) != length or crc32(text) != check:
             continue
         boot, given = json.loads(text)
         found = given
