@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         "compact": "key",
         "groups_on_first_use": True,
         "memory": 0,
-        "retention": {"bytes": "512KiB"},
+        "retention": {"bytes": "1MiB"},
     }
     config = {"path": str(tmp_path / "queues"), "queues": [queue]}
     stream = {"name": "all", "queue": "measurements", "topics": [], "partitions": 1}

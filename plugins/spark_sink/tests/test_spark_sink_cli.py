@@ -202,3 +202,22 @@ def test_the_broker_imports_nothing_of_it() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n"
+
+
+def test_a_stream_that_serves_a_queue(run: Run, kept: Any) -> None:
+    folder = kept.path / "served"
+    folder.mkdir()
+    (folder / "queue.json").write_text("{}")
+    for words in (("status",), ("read",), ("check",)):
+        with pytest.raises(StoreError, match="serves a queue, so .* does not contain its messages"):
+            run(*words, kept.path, "served")
+    assert run("status", kept.path) == 0  # the other one
+    with pytest.raises(StoreError, match="serves a queue"):
+        run("export", kept.path, kept.path / "target", "--stream", "served")
+
+
+def test_a_folder_whose_streams_all_serve_queues(run: Run, tmp_path: Any) -> None:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "queue.json").write_text("{}")
+    with pytest.raises(StoreError, match="its streams serve queues"):
+        run("status", tmp_path)

@@ -44,6 +44,7 @@ def test_the_least_configuration(tmp_path: Path) -> None:
 
 
 ACCESS = [{"token": TOKEN}]
+QUEUE = {"name": "all", "queue": "log"}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,12 @@ ACCESS = [{"token": TOKEN}]
         ({"streams": [{**STREAM, "consumers": ["a b"]}]}, "is not a name"),
         ({"streams": [{**STREAM, "consumers": ["a", "a"]}]}, "twice"),
         ({"streams": [{**STREAM, "partition": 2}]}, "partitions"),
+        ({"streams": [{**STREAM, "queue": "log"}]}, "has topics; give one of the two"),
+        ({"streams": [{"name": "all"}]}, "neither a topic filter nor a queue"),
+        ({"streams": [{**QUEUE, "queue": "$queue/log"}]}, "is not the name of a queue"),
+        ({"streams": [{**QUEUE, "partitions": 2}]}, "partitions: the stream all serves a queue"),
+        ({"streams": [{**QUEUE, "retention_time": "1d"}]}, "retention_time: the stream all"),
+        ({"streams": [QUEUE, {**QUEUE, "name": "b"}]}, "two of them serve the queue log"),
         ({"api": {}}, "nobody could read"),
         ({"api": {"access": [{}]}}, "either token or common_name"),
         ({"api": {"access": [{"token": "short"}]}}, "at least 16 characters"),

@@ -72,6 +72,10 @@ def request(served: Served, path: str, body: Any = None) -> urllib.request.Reque
     return urllib.request.Request(f"http://127.0.0.1:{port}/v1/streams{path}", data, headers)
 
 
+def opened(served: Served, path: str) -> Any:
+    return urllib.request.urlopen(request(served, path), timeout=60)
+
+
 def ask(served: Served, path: str, body: Any = None) -> tuple[int, bytes]:
     try:
         with urllib.request.urlopen(request(served, path, body), timeout=60) as answer:
@@ -206,8 +210,7 @@ async def test_retention_during_a_read(tmp_path: Path) -> None:
     with serving("-c", write(tmp_path, [queue])) as served:
         await publish(served, 0, 1100, 10_000)
         first, last = ends(served)
-        asked = request(served, f"/all/records?partition=0&start={first}&end={last}")
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with opened(served, f"/all/records?partition=0&start={first}&end={last}") as answer:
             data = answer.read(100_000)
             answer.fp.raw._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             await publish(served, 1100, 1500, 10_000)
