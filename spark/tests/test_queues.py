@@ -59,7 +59,7 @@ def consumed(broker: Broker, group: str, last: int) -> dict[int, int]:
     client = Client(CallbackAPIVersion.VERSION2, f"consumer-{group}", protocol=MQTTv5)
     client.on_message = received
     client.connect("127.0.0.1", broker.mqtt_port)
-    properties: Any = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+    properties: Any = Properties(PacketTypes.SUBSCRIBE)
     properties.UserProperty = [("consumer-group", group), ("start", "first")]
     options = SubscribeOptions(qos=1)
     client.subscribe("$queue/measurements", options=options, properties=properties)

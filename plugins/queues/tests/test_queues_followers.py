@@ -61,8 +61,9 @@ class Reader:
 def publish(harness: Harness, count: int, size: int = 0, key: bool = False) -> None:
     publisher = harness.connect("p")
     for number in range(count):
-        properties = {"user_property": (("key", f"k{number % 10}"),)} if key else {}
-        publisher.publish("$queue/log", b"%d " % number + bytes(size), 1, **properties)
+        properties = (("key", f"k{number % 10}"),) if key else ()
+        payload = b"%d " % number + bytes(size)
+        publisher.publish("$queue/log", payload, 1, user_property=properties)
         if number % 10 == 9:
             harness.settle()
     publisher.drop()

@@ -6,7 +6,7 @@ has the name of a group.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from hookmq.plugin import BrokerHandle
+from hookmq.plugin import BrokerHandle, PluginError
 from hookmq_toolkit.queues import SERVICE, QueueError, QueueManager
 
 from hookmq_spark_sink.files import Consumer
@@ -44,7 +44,7 @@ class QueueGroups:
                     place = min(max(committed, earliest), latest)
                     await manager.seek_queue(self._queue, name, str(place))
                     self._moved[name] = committed
-            except QueueError as error:
+            except (QueueError, PluginError) as error:
                 problem = str(error)
             if problem and self._problems.get(name) != problem:
                 self._log("warning", "spark_sink.group_not_moved", consumer=name, reason=problem)

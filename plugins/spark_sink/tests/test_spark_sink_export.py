@@ -620,6 +620,10 @@ def test_a_gap_is_an_exit_code(
         command(kept.path, lake)
     with pytest.raises(UsageError, match="contains no stream other"):
         command(kept.path, lake, "--stream", "other")
+    (kept.path / "other").mkdir()
+    (kept.path / "other" / "queue.json").write_text("{}")
+    with pytest.raises(UsageError, match="the stream other serves a queue"):
+        command(kept.path, lake, "--stream", "other", "--follow")  # it would wait in vain
 
 
 def test_an_export_reports_messages_that_wait_in_the_newest_file(

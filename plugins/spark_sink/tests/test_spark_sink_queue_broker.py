@@ -165,7 +165,7 @@ async def consumed(served: Served, group: str, last: int) -> dict[int, bytes]:
         await consumer.subscribe("$queue/log", qos=1, properties=properties)
         async for message in consumer.messages:
             offset = int(dict(message.properties.UserProperty)["offset"])  # type: ignore[union-attr]
-            found[offset] = bytes(message.payload)  # type: ignore[arg-type]
+            found[offset] = bytes(message.payload)
             if offset == last:
                 return found
     raise AssertionError

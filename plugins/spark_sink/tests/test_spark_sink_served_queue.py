@@ -250,8 +250,8 @@ def test_the_status_for_operators(pair: Pair) -> None:
         'spark_sink_readable_records{stream="all"}': 5,
     }
     harness.close()
-    harness = pair.start()
-    assert described(harness) == [StreamStatus("all", "log", 0, 0, error="there is no queue 'log'")]
+    harness = pair.start(LOG, queue="missing")
+    assert described(harness) == [StreamStatus("all", "log", 0, 0, error="there is no queue 'missing'")]
     assert metrics(pair) == {
         'spark_sink_queue_missing{queue="log",stream="all"}': 1,
         'spark_sink_readable_records{stream="all"}': 0,

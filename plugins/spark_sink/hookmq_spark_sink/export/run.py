@@ -19,6 +19,7 @@ from hookmq_spark_sink.export.exporter import Exporter, Format, Rules
 from hookmq_spark_sink.export.parquet import Parquet
 from hookmq_spark_sink.export.places import Place, PlaceError, UsageError, open_place
 from hookmq_spark_sink.index import raise_file_limit
+from hookmq_spark_sink.queue_state import QUEUE
 from hookmq_spark_sink.reading import Unavailable
 
 EVERY: Final = 1.0
@@ -50,6 +51,9 @@ class Job:
         )
         self._succeeded = 0.0
         self._waits = ""
+        for name in self.wanted:
+            if (self.folder / name / QUEUE).exists():
+                raise UsageError(f"the stream {name} serves a queue, which cannot be exported")
         self.find()
         if missing := self.missing():
             if not self._follow:
