@@ -48,5 +48,5 @@ class QueueStreams(Protocol):
         """Call `changed` now, and whenever it has news of the queue `name`: before the publisher of a message is
         acknowledged, and after messages or files were deleted. Return a function that ends this.
 
-        The queue need not exist. If it is created later, deleted, or not a stream, `changed` is told so.
+        The queue need not exist. While it does not exist, or is not a stream, `changed` gets the reason.
         """

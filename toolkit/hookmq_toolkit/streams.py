@@ -36,7 +36,7 @@ class StreamStatus:
     - `kind`: a ``log`` keeps messages for a certain time or up to a certain size, a ``queue`` until they are delivered.
     - `messages`, `bytes`: the messages in the stream, and their approximate size.
     - `oldest`: the approximate age of the oldest message in seconds, or None.
-    - `error`: why `consumers` is empty, if they cannot be read.
+    - `error`: why the stream or its consumers cannot be read, if so.
     - `max_bytes`: the size at which the stream is full, or None.
     - `full`: whether it refuses messages, or refused some within the last minute.
     - `refused`, `dropped`: the messages that were refused because it was full, and those that were removed before a

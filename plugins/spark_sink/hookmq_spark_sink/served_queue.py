@@ -10,6 +10,7 @@ from hookmq_toolkit.queue_streams import SERVICE, QueueStreams, StreamFiles
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
 from hookmq_spark_sink import files
+from hookmq_spark_sink.ages import Ages
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, states
 from hookmq_spark_sink.files import Consumer
@@ -41,6 +42,8 @@ class ServedQueue:
         self._end: Callable[[], None] | None = None
         self._groups = QueueGroups(config.queue, config.consumers, self._tell)
         self._looking = False
+        self._ages = Ages(1)
+        """When messages were committed. Those that are older than the broker's start have the time of the start."""
 
     @property
     def missing(self) -> str:
@@ -89,8 +92,12 @@ class ServedQueue:
         if isinstance(found, StreamFiles):
             if isinstance(before, str):
                 self._tell("info", "spark_sink.queue_found")
-            if not isinstance(before, StreamFiles) or before.log_id != found.log_id:
+            known = before if isinstance(before, StreamFiles) else None
+            if known is None or known.log_id != found.log_id:
                 self._groups.renew()
+                self._ages, known = Ages(1), None
+            if known is None or known.latest != found.latest:
+                self._note_age(found.latest)
         elif found != before:
             self._tell("warning", "spark_sink.queue_missing", reason=found)
         if self._state is None:
@@ -103,6 +110,10 @@ class ServedQueue:
             if not self._state_failed:
                 self._tell("error", "spark_sink.state_not_written", reason=str(error.strerror))
             self._state_failed = True
+
+    def _note_age(self, latest: int) -> None:
+        if self._broker is not None and latest:
+            self._ages.note(0, latest, int(self._broker.time() * 1e6))
 
     def look(self) -> None:
         """Look for a plugin that was missing, and move the groups of the declared consumers."""
@@ -137,7 +148,8 @@ class ServedQueue:
         """Return the declared consumers, and the `known` ones, which have committed."""
         if self.files is None:
             return []
-        return states(self.config.consumers, known, (self.files.earliest,), (self.files.latest,))
+        ends = (self.files.earliest,), (self.files.latest,)
+        return states(self.config.consumers, known, *ends, self._ages.time)
 
     def consumers(self) -> list[ConsumerState]:
         """Return the consumers. Reads a small file. Raises StoreError if the file is damaged."""

@@ -225,6 +225,27 @@ async def test_retention_during_a_read(tmp_path: Path) -> None:
         assert facts(served, "/all/consumers/etl/commit", body)["error"] == "trimmed"
 
 
+def check_requests(served: Served) -> None:
+    """Check the parameters of requests for 5 messages."""
+    at = [
+        facts(served, f"/all/offsets?timestamp={ms}")["partitions"]["0"]["at"]
+        for ms in (0, 1 << 50)
+    ]
+    assert at == [0, None]
+    assert len(read(served, "&topics=%24queue/log")) == 5
+    assert read(served, "&topics=%23") == {}  # as in MQTT, it does not match topics with $
+    (one,) = (block.parse(ask(served, "/all/records?partition=0&start=3&columns=qos")[1]),)
+    assert (one.base, one.count, {column for column, _ in one.buffers}) == (3, 2, {block.QOS})
+    for query, error in (
+        ("partition=1&start=0", "no_such_partition"),
+        ("partition=0&start=6", "beyond_latest"),
+        ("partition=0&start=0&colums=qos", "bad_request"),
+    ):
+        assert facts(served, f"/all/records?{query}")["error"] == error
+    body = {"log_id": facts(served, "/all/offsets")["log_id"], "offsets": {"0": 6}}
+    assert facts(served, "/all/consumers/etl/commit", body)["error"] == "beyond_latest"
+
+
 async def test_a_queue_that_is_created_deleted_and_created_again(tmp_path: Path) -> None:
     with serving("-c", write(tmp_path, [])) as served:
         missing = logged(served, "spark_sink.queue_missing")
@@ -246,6 +267,7 @@ async def test_a_queue_that_is_created_deleted_and_created_again(tmp_path: Path)
             ]
             (listed,) = facts(served, "")["streams"]
             assert listed["filters"] == ["$queue/log/#", "in/#"]
+            check_requests(served)
             log_ids.append(listed["log_id"])
             body = {"log_id": log_ids[-1], "offsets": {"0": 3}}
             assert facts(served, "/all/consumers/etl/commit", body)["partitions"]["0"]["lag"] == 2

@@ -244,6 +244,12 @@ def test_the_status_for_operators(pair: Pair) -> None:
     [consumer] = status.consumers
     assert isinstance(consumer, StreamConsumer)
     assert (consumer.name, consumer.lag, consumer.declared) == ("etl", 3, False)
+    assert consumer.lag_seconds is not None
+    assert 11 <= consumer.lag_seconds < 13
+    pair.commit("etl", 5)
+    [consumer] = described(harness)[0].consumers
+    assert (consumer.lag, consumer.lag_seconds) == (0, 0.0)
+    pair.commit("etl", 2)
     assert metrics(pair) == {
         'spark_sink_consumer_lag{consumer="etl",stream="all"}': 3,
         'spark_sink_queue_missing{queue="log",stream="all"}': 0,
@@ -251,9 +257,11 @@ def test_the_status_for_operators(pair: Pair) -> None:
     }
     harness.close()
     harness = pair.start(LOG, queue="missing")
-    assert described(harness) == [StreamStatus("all", "log", 0, 0, error="there is no queue 'missing'")]
+    assert described(harness) == [
+        StreamStatus("all", "log", 0, 0, error="there is no queue 'missing'")
+    ]
     assert metrics(pair) == {
-        'spark_sink_queue_missing{queue="log",stream="all"}': 1,
+        'spark_sink_queue_missing{queue="missing",stream="all"}': 1,
         'spark_sink_readable_records{stream="all"}': 0,
     }
 
