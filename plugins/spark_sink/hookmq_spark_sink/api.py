@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from aiohttp import web
@@ -32,6 +33,7 @@ NEWEST: Final = "HookMQ-Block-Version"
 """The request header with the newest version of blocks that a client reads."""
 MAX_BODY: Final = 65536
 _CHUNK: Final = 1 << 20
+_LONG: Final = 2.0
 _MAX_FILTERS: Final = 64
 _MAX_NUMBER: Final = (1 << 63) - 1
 _MAX_CONSUMERS: Final = 1000
@@ -454,13 +456,15 @@ def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
 
 
 def _chunk(blocks: Iterator[bytes]) -> bytes:
-    """Return about a megabyte of blocks, or b'' at the end. This call blocks."""
+    """Return about a megabyte of blocks, or b'' at the end. This call blocks. It returns earlier after `_LONG` seconds,
+    so that the client gets something while the server searches for the few records that pass a filter."""
     parts: list[bytes] = []
     size = 0
+    until = monotonic() + _LONG
     for one in blocks:
         parts.append(one)
         size += len(one)
-        if size >= _CHUNK:
+        if size >= _CHUNK or monotonic() >= until:
             break
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -22,7 +22,7 @@ _ROWS: Final = 1 << 14
 _BYTES: Final = 1 << 20
 """Rows and bytes after which a block ends."""
 _SILENCE: Final = 16 << 20
-"""Bytes to search without a matching message before an empty block reports the progress."""
+"""Bytes to read before a block ends, even if few messages match a filter."""
 _TRIES: Final = 5
 
 
@@ -102,9 +102,9 @@ class QueueView:
                         return
             reached = min(frame.end, wanted.end)
             silent += len(frame.payload)
-            if silent >= _SILENCE and not rows and reached > base:
+            if silent >= _SILENCE and reached > base:
                 yield _block(rows, base, reached, wanted)
-                base, silent = reached, 0
+                base, rows, size, silent = reached, [], 0, 0
         if reached > base:
             yield _block(rows, base, reached, wanted)
 

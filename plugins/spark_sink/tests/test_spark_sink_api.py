@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from hookmq_spark_sink import block, files, packed
-from hookmq_spark_sink.api import Api
+from hookmq_spark_sink.api import Api, _chunk
 
 BOOT = bytes(range(16))
 TOKEN, OTHER, BLIND = "reader-token-0123456789", "other-token-0123456789", "blind-token-0123456789"
@@ -135,6 +135,13 @@ async def make(keep: Callable[..., Any]) -> AsyncIterator[Callable[..., Any]]:
 
 
 Make = Callable[..., Any]
+
+
+def test_a_long_search_sends_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 2.5, 3.0, 4.0, 5.0])
+    monkeypatch.setattr("hookmq_spark_sink.api.monotonic", lambda: next(times))
+    found = iter([b"a", b"b", b"c"])
+    assert [_chunk(found), _chunk(found), _chunk(iter([]))] == [b"ab", b"c", b""]
 
 
 async def test_offsets_and_records(make: Make) -> None:

@@ -188,10 +188,15 @@ def test_a_search_without_a_match_reports_its_progress(
 ) -> None:
     monkeypatch.setattr("hookmq_spark_sink.queue_reading._SILENCE", 10_000)
     queue.publish(300)
-    found = blocks(queue.reader().refresh(), 0, 300, match=Matcher(["other"]))
+    view = queue.reader().refresh()
+    found = blocks(view, 0, 300, match=Matcher(["other"]))
     assert len(found) > 2
     assert [one.count for one in found] == [0] * len(found)
     assert found[-1].end == 300
+    first = iter([True])
+    found = blocks(view, 0, 300, match=lambda topic: next(first, False))
+    assert [one.count for one in found] == [1] + [0] * (len(found) - 1)
+    assert found[0].end < 150
 
 
 def test_times(queue: Queue) -> None:
