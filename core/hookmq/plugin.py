@@ -49,6 +49,7 @@ from hookmq.model.errors import (
     ConfigError,
     ConnectRefused,
     PluginError,
+    PublishRefused,
     StaleCursor,
     StoreError,
 )
@@ -309,6 +310,7 @@ __all__ = [
     "Properties",
     "ProtocolError",
     "PublishLimit",
+    "PublishRefused",
     "QueuedMessage",
     "RateLimiter",
     "ReasonCode",

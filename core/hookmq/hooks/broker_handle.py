@@ -95,8 +95,9 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[int]:
         """Publish a message, wait for the commit, and return the number of matching subscriptions and journals.
 
-        The arguments are those of `publish`. Awaiting raises PluginError if the message is refused, an internal error
-        occurs, the store fails, or the broker ends first. The same applies to everything else that a plugin awaits.
+        The arguments are those of `publish`. Awaiting raises PublishRefused if the message is refused, and PluginError
+        if an internal error occurs, the store fails, or the broker ends first. The same applies to everything else that
+        a plugin awaits.
         Raises PluginError if called in a thread.
         """
 

@@ -5,6 +5,7 @@
 - ConfigError: the configuration is invalid; has file, line, column and a hint
 - PluginError: a plugin could not be loaded, or misbehaved
 - ConnectRefused: a plugin client was not accepted
+- PublishRefused: a message of a plugin was refused
 - StaleCursor: a listing cannot continue; begin again
 - PluginNotFound
 - BindError: a listener could not be opened
@@ -90,6 +91,14 @@ class ConnectRefused(PluginError):
         super().__init__(plugin, f"the client was refused: {reason or code.text} (0x{code:02X})")
         self.code = code
         self.reason = reason
+
+
+class PublishRefused(PluginError):
+    """A message of a plugin was refused. `code` is the reason code, as in PUBACK: QUOTA_EXCEEDED if a queue is full."""
+
+    def __init__(self, plugin: str, code: ReasonCode) -> None:
+        super().__init__(plugin, f"refused: {code.text}")
+        self.code = code
 
 
 class StaleCursor(PluginError):

@@ -18,6 +18,7 @@ from hookmq.plugin import (
     MetricRegistry,
     Plugin,
     PluginError,
+    PublishRefused,
     ReasonCode,
     hookimpl,
     setting,
@@ -30,6 +31,8 @@ ID_PROPERTY = "delayed-id"
 """The user property that gives a message an id, with which its client can cancel or replace it."""
 MAX_DELAY = 4_294_967
 """The default maximum delay in seconds: 49 days, as in EMQX."""
+RETRY = 10.0
+"""Seconds after which a message is published again that was refused because there was no room."""
 Verdict = Handled | Deny | Drop
 
 
@@ -68,7 +71,7 @@ class DelayedPlugin(Plugin):
 
     def __init__(self, config: DelayedConfig, context: Context) -> None:
         super().__init__(config, context)
-        self.counts = {"accepted": 0, "published": 0, "cancelled": 0, "refused": 0}
+        self.counts = {"accepted": 0, "published": 0, "cancelled": 0, "refused": 0, "postponed": 0}
         self._waiting: Counter[str] = Counter()
         """Number of waiting messages by owner."""
         self._publishing: set[str] = set()
@@ -207,6 +210,9 @@ class DelayedPlugin(Plugin):
                 transformed=True,
             )  # fmt: skip
         except PluginError as error:
+            if isinstance(error, PublishRefused) and error.code == ReasonCode.QUOTA_EXCEEDED:
+                self._try_later(key, data, record, broker)
+                return
             # Another attempt would be refused, too.
             self.counts["refused"] += 1
             broker.log(
@@ -215,6 +221,16 @@ class DelayedPlugin(Plugin):
             )  # fmt: skip
             return
         self.counts["published"] += 1
+
+    def _try_later(self, key: str, data: bytes, record: Record, broker: BrokerHandle) -> None:
+        """Publish a message again in a while, because the broker or a queue has no room for it now."""
+        self.counts["postponed"] += 1
+        broker.log(
+            "warning", "delayed.postponed",
+            topic=record.topic, client_id=record.client_id, seconds=RETRY,
+        )  # fmt: skip
+        broker.set_timer(key, broker.time() + RETRY, data)
+        self._publishing.discard(key)
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:

@@ -23,7 +23,7 @@ from hookmq.plugin import (
 from hookmq_delayed.plugin import DelayedPlugin
 from hookmq_delayed.record import Record, id_key, owner_key
 from hookmq_delayed.request import Cancel, Delay, InvalidRequest, parse
-from hookmq_testing import DurableStore, Harness, MemoryClient, make_plugin, will
+from hookmq_testing import DurableStore, Harness, MemoryClient, RecordingJournal, make_plugin, will
 from hookmq_testing.contracts import PluginContract
 from hypothesis import given
 from hypothesis import strategies as st
@@ -259,6 +259,25 @@ def test_a_message_that_a_plugin_refuses_is_not_acknowledged(make: Make) -> None
     harness.connect("c", keep_alive=0).publish("$delayed/5/a", b"x", 1, expect=0x87)
     harness.advance(600)
     assert harness.logged("delayed.refused") == []
+
+
+def test_a_message_without_room_is_published_when_there_is_room(
+    broker_harness: Callable[..., Harness],
+) -> None:
+    class Full(RecordingJournal):
+        full = False
+
+    journal = Full(wants=lambda topic: topic == "a")
+    harness = broker_harness([make_plugin(DelayedPlugin, {}, "delayed")], journals=[journal])
+    harness.connect("c", keep_alive=0).publish("$delayed/5/a", b"x", 1, expect=0)
+    journal.full = True
+    harness.advance(36)
+    assert journal.topics == []
+    assert len(harness.logged("delayed.postponed")) == 4
+    assert harness.logged("delayed.refused") == []
+    journal.full = False
+    harness.advance(60)
+    assert journal.topics == ["a"]
 
 
 def test_a_message_replaced_while_it_is_published_is_counted_once(make: Make) -> None:

@@ -10,7 +10,7 @@ from hookmq.broker.publish.pipeline import PublishPipeline, PublishResult
 from hookmq.hooks.recursion import DEPTH, at_depth
 from hookmq.hooks.verdicts import Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
-from hookmq.model.errors import PluginError
+from hookmq.model.errors import PluginError, PublishRefused
 from hookmq.model.events import Action, Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
@@ -186,7 +186,7 @@ class Publishing(HandleBase):
             if result is None:
                 return
             if outcome.matched < 0:
-                self._fail(result, PluginError(self._plugin, f"refused: {outcome.code.text}"))
+                self._fail(result, PublishRefused(self._plugin, outcome.code))
             elif outcome.relies:
                 self._after_commit(result, outcome.matched)
             else:
