@@ -4,7 +4,7 @@ from typing import Final
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.fast_path import forward_raw
-from hookmq.broker.plain_receivers import deliver_to_one
+from hookmq.broker.plain_receivers import deliver_to_one, forward_unencoded, hand_over
 from hookmq.mqtt.encoder import encode_varint
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.route import CachedPublish
@@ -32,15 +32,20 @@ def forward_run(
     route = cached.route
     qos = cached.header >> 1 & 3
     five, three = route.plain5, route.plain3
-    cost = 1 + (len(five) >> 4) + (len(three) >> 4)
+    cost = 1 + (len(five) >> 4) + (len(three) >> 4) + len(route.plugin_clients)
     end = min(len(payloads), at + 1 + max(0, enough - state.work) // cost)
+    if not five and not three:
+        end = _hand_over(connection, cached, payloads, at, end)
+        state.metrics.messages_received += end - at
+        state.metrics.received_qos_sum += qos * (end - at)
+        return end
     packets, total = _encode(cached, payloads, at, end, bool(five) or not three)
     end = at + len(packets)
     if qos:
         end = _forward_acknowledged(connection, cached, payloads, packets, at, enough)
     else:
         others = _encode(cached, payloads, at, end, False)[0] if five and three else packets
-        if _mark(connection, five) or _mark(connection, three):
+        if _mark(connection, five) or _mark(connection, three) or route.plugin_clients:
             end = _forward_each(connection, cached, payloads, packets, others, at, enough)
         else:
             for receiver in five:
@@ -124,7 +129,33 @@ def _forward_each(
                 state.writes.mark(receiver)
                 receiver.out.append(packet)
                 state.metrics.messages_delivered += 1
+        if route.plugin_clients:
+            hand_over(connection, route, payloads[at + index], _EMPTY, behind)
     return at + len(packets)
+
+
+def _hand_over(
+    connection: ClientConnection,
+    cached: CachedPublish,
+    payloads: list[bytes],
+    at: int,
+    end: int,
+) -> int:
+    """Pass messages with these payloads to the recipients, which are plugin clients. Return the index of the first
+    message that was not passed on, because the route is no longer valid.
+    """
+    state = connection.state
+    route = cached.route
+    qos = cached.header >> 1 & 3
+    first = at
+    while at < end and (at == first or route.valid):
+        state.work += 1
+        if qos:
+            forward_unencoded(connection, route, payloads[at], qos)
+        elif route.plugin_clients:
+            hand_over(connection, route, payloads[at], _EMPTY)
+        at += 1
+    return at
 
 
 def _forward_acknowledged(

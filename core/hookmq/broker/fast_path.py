@@ -11,7 +11,7 @@ from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import deliver
 from hookmq.broker.delivery.transmit import transmit_answered
 from hookmq.broker.inline_publish import passed
-from hookmq.broker.plain_receivers import forward_seen
+from hookmq.broker.plain_receivers import forward_seen, hand_over_acknowledged
 from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.published_events import client_message
 from hookmq.hooks.call import run_deliver
@@ -34,7 +34,7 @@ from hookmq.session.inflight import (
     Outgoing,
     take_packet_id,
 )
-from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
+from hookmq.session.session import IDLE, PENDING, QUEUEING, UNENCODED, Session
 from hookmq.storage.records import PutReceived
 
 _OPEN: Final = Phase.OPEN  # compiled code reads a module's own constants directly
@@ -344,6 +344,10 @@ def forward_raw(
             or receiver.encoding_version != kind
             or (granted and (receiver.queued or len(receiver.inflight) >= receiver.window))
         ):
+            if receiver.encoding_version == UNENCODED and hand_over_acknowledged(
+                connection, recipient, route, data[start:after], qos, properties, message
+            ):
+                continue
             if outgoing is None:
                 if message is None:
                     message = client_message(

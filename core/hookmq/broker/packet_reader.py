@@ -13,7 +13,7 @@ from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged, record_pubrec
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.fast_path import FORWARDED, REFUSED, forward, read_section
-from hookmq.broker.plain_receivers import deliver_to_one, forward_other_version
+from hookmq.broker.plain_receivers import deliver_to_one, forward_to_others
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.framing import frame, refuse_header
 from hookmq.mqtt.properties import EMPTY, Properties
@@ -257,13 +257,9 @@ class PacketReader(ClientConnection):
                                     if not reach:
                                         if delivered > _READ_DELIVERED or state.work > enough:
                                             last = pos
-                                        if cached.other_version:
-                                            forward_other_version(
-                                                self,
-                                                cached,
-                                                data[start:after],
-                                                data[stop:start],
-                                                properties,
+                                        if cached.others:
+                                            forward_to_others(
+                                                self, cached, data[start:after], properties
                                             )
                                         elif cached is prior:
                                             # The slice limit is checked between runs: a run's length is limited as if

@@ -14,9 +14,9 @@ from hookmq.model.events import Direction, DropReason
 from hookmq.model.message import Message
 from hookmq.mqtt.encoder import encode_publish_parts
 from hookmq.mqtt.properties import EMPTY, Properties
-from hookmq.routing.route import CachedPublish, Route
-from hookmq.session.inflight import Outgoing
-from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
+from hookmq.routing.route import CachedPublish, Recipient, Route
+from hookmq.session.inflight import VOLATILE_1, VOLATILE_2, Outgoing, take_packet_id
+from hookmq.session.session import IDLE, PENDING, QUEUEING, UNENCODED, Session
 
 _run_deliver: Final = run_deliver  # compiled code reads a module's own constants directly
 
@@ -51,19 +51,22 @@ def deliver_to_one(
     return outgoing
 
 
-def forward_other_version(
+def forward_to_others(
     connection: ClientConnection,
     cached: CachedPublish,
     payload: bytes,
-    section: bytes,
     properties: Properties,
     outgoing: Outgoing | None = None,
 ) -> None:
-    """Forward a QoS 0 message to the plain receivers of the other protocol version, encoded once. `outgoing` is the
-    message if it has already been created.
+    """Forward a QoS 0 message to the plain receivers that cannot get the publisher's bytes: those of the other protocol
+    version, encoded once, and plugin clients. `outgoing` is the message if it has already been created.
     """
     state = connection.state
     route = cached.route
+    if route.plugin_clients:
+        hand_over(connection, route, payload, properties, outgoing)
+        if not cached.other_version:
+            return
     packet = _for_other_version(connection, route, payload)
     state.work += len(cached.other_version) >> 4
     for receiver in cached.other_version:
@@ -73,6 +76,91 @@ def forward_other_version(
         state.writes.mark(receiver)
         receiver.out.append(packet)
         state.metrics.messages_delivered += 1
+
+
+def hand_over(
+    connection: ClientConnection,
+    route: Route,
+    payload: bytes,
+    properties: Properties,
+    outgoing: Outgoing | None = None,
+) -> None:
+    """Pass a QoS 0 message to the plugin clients on its route. `outgoing` is the message if it was created already."""
+    state = connection.state
+    sender = connection.client
+    assert sender is not None
+    at = state.arrival()
+    message = None if outgoing is None else outgoing.message
+    delivered = 0
+    for receiver in route.plugin_clients:
+        mailbox = receiver.connection
+        if receiver.state == QUEUEING or mailbox is None:
+            outgoing = deliver_to_one(connection, receiver, route, payload, properties, outgoing)
+            continue
+        mailbox.arrive_plain(sender, route.topic, payload, 0, properties, at, 0, 0, message)
+        delivered += 1
+    state.metrics.messages_delivered += delivered
+    state.work += delivered
+
+
+def hand_over_acknowledged(
+    connection: ClientConnection,
+    recipient: Recipient,
+    route: Route,
+    payload: bytes,
+    qos: int,
+    properties: Properties,
+    message: Message | None,
+) -> bool:
+    """Pass a QoS 1 or 2 message to a plugin client with a clean session. Nothing is recorded. Return False if the
+    message must be delivered in the usual way.
+    """
+    receiver = recipient.session
+    mailbox = receiver.connection
+    sender = connection.client
+    granted = recipient.qos
+    if granted > qos:
+        granted = qos
+    if (
+        not recipient.plain
+        or receiver.encoding_version != UNENCODED
+        or receiver.state == QUEUEING
+        or mailbox is None
+        or sender is None
+        or (granted and (receiver.queued or len(receiver.inflight) >= receiver.window))
+    ):
+        return False
+    state = connection.state
+    number = 0
+    if granted:
+        number = take_packet_id(receiver.inflight, receiver.last_packet_id)
+        receiver.last_packet_id = number
+        receiver.inflight[number] = VOLATILE_1 if granted == 1 else VOLATILE_2
+    mailbox.arrive_plain(
+        sender, route.topic, payload, qos, properties, state.arrival(), granted, number, message
+    )
+    state.metrics.messages_delivered += 1
+    state.work += 1
+    return True
+
+
+def forward_unencoded(
+    connection: ClientConnection, route: Route, payload: bytes, qos: int
+) -> None:
+    """Pass a QoS 1 or 2 message of a plugin client to recipients that all are plugin clients with clean sessions."""
+    state = connection.state
+    outgoing: Outgoing | None = None
+    for recipient in route.recipients:
+        if hand_over_acknowledged(connection, recipient, route, payload, qos, EMPTY, None):
+            continue
+        if outgoing is None:
+            client = connection.client
+            assert client is not None
+            outgoing = Outgoing(
+                client_message(state.arrival(), client, route.topic, payload, qos, EMPTY)
+            )
+        granted = min(qos, recipient.qos)
+        deliver(state, recipient.session, outgoing, granted, False, (), recipient.subscription)
 
 
 def forward_seen(
@@ -110,14 +198,9 @@ def forward_seen(
         delivered += 1
     state.metrics.messages_delivered += delivered
     state.work += 1 + (delivered >> 4)
-    if cached.other_version:
-        forward_other_version(
-            connection,
-            cached,
-            message.payload,
-            data[stop:start],
-            properties,
-            outgoing or Outgoing(message),
+    if cached.others:
+        forward_to_others(
+            connection, cached, message.payload, properties, outgoing or Outgoing(message)
         )
     if cached.route.asked:
         _forward_asked(connection, cached.route, packet, message, outgoing)
@@ -155,9 +238,9 @@ def forward_payload(
             delivered += 1
         state.metrics.messages_delivered += delivered
         state.work += delivered >> 4
-    if cached.other_version:
+    if cached.others:
         size = size or len(payload) + len(route.topic) + 5
-        forward_other_version(connection, cached, payload, b"", EMPTY, outgoing)
+        forward_to_others(connection, cached, payload, EMPTY, outgoing)
     if size:
         state.writes.share(size)
 
@@ -185,7 +268,7 @@ def _forward_asked(
     for recipient in route.asked:
         receiver = recipient.session
         subscription = recipient.subscription
-        if receiver.state == QUEUEING:
+        if receiver.state == QUEUEING or receiver.encoding_version == UNENCODED:
             if outgoing is None:
                 outgoing = Outgoing(message)
             deliver(state, receiver, outgoing, 0, False, (), subscription)

@@ -17,7 +17,7 @@ from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.fast_path import forward_raw
-from hookmq.broker.plain_receivers import forward_payload
+from hookmq.broker.plain_receivers import forward_payload, forward_unencoded
 from hookmq.broker.plugin_batch import Batch, BatchPart
 from hookmq.broker.plugin_delivery import EACH
 from hookmq.broker.plugin_mailbox import Done, PluginMailbox
@@ -446,7 +446,10 @@ class PluginConnection(PluginMailbox):
             forward_payload(self, session, cached, payload)
             return
         route = cached.route
-        five = bool(route.plain5) or not route.plain3
+        if not route.plain5 and not route.plain3:
+            forward_unencoded(self, route, payload, qos)
+            return
+        five = bool(route.plain5)
         section = b"\0" if five else None
         head, tail = encode_publish_parts(route.topic.encode(), payload, qos, False, False, section)
         data = head + b"\0\0" + tail

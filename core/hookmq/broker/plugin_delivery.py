@@ -1,14 +1,25 @@
-"""Messages that are delivered to a plugin client."""
+"""Messages that are delivered to a plugin client.
+
+    PluginDelivery     what the plugin sees
+      QueuedDelivery   a delivery of the broker's, such as one that is recorded
+      PlainDelivery    a message that needed no decision, record or encoding; the broker keeps only its packet id
+"""
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hookmq.broker.published_events import client_message
+from hookmq.model.client import ClientInfo
 from hookmq.model.message import Message
+from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.inflight import Delivery
 
 if TYPE_CHECKING:
     from hookmq.broker.plugin_mailbox import PluginMailbox
 
+# Compiled code reads a module's own constants directly, and imported ones by name.
+_EMPTY: Final = EMPTY
+_SUCCESS: Final = ReasonCode.SUCCESS
 EACH: Final = 64
 """Bytes to count for each waiting packet or message in addition to its content."""
 
@@ -16,43 +27,137 @@ EACH: Final = 64
 class PluginDelivery:
     """A message for a plugin client; see `hookmq.hooks.clients.Delivery`."""
 
-    __slots__ = ("_connection", "_delivery", "dup", "message")
+    __slots__ = ("mailbox", "payload", "qos", "topic", "weight")
 
-    def __init__(
-        self, connection: "PluginMailbox", delivery: Delivery, message: Message, dup: bool
-    ) -> None:
-        self.message = message
-        self.dup = dup
-        self._delivery = delivery
-        self._connection = connection
+    mailbox: "PluginMailbox"
+    weight: int
+    """The number of bytes to count for the message while it waits for the client."""
+    topic: str
+    """The topic, without the mount point."""
+    payload: bytes
+    """The payload."""
+    qos: int
+    """The QoS of the delivery."""
 
     @property
-    def qos(self) -> int:
-        """The QoS of the delivery."""
-        return self._delivery.qos
+    def message(self) -> Message:
+        """The message, with its topic as the client sees it."""
+        raise NotImplementedError
+
+    @property
+    def dup(self) -> bool:
+        """Whether the message may have been delivered before."""
+        return False
 
     @property
     def retain(self) -> bool:
         """The RETAIN flag of the delivery."""
-        return self._delivery.retain
+        return False
 
     @property
     def identifiers(self) -> tuple[int, ...]:
         """The identifiers of the matching subscriptions."""
-        return self._delivery.identifiers
+        return ()
 
-    @property
-    def weight(self) -> int:
-        """The number of bytes to count for the message while it waits for the client."""
-        return self._delivery.weight + EACH
-
-    def acknowledge(self, code: Any = ReasonCode.SUCCESS) -> None:
+    def acknowledge(self, code: Any = _SUCCESS) -> None:
         """Acknowledge a QoS 1 or 2 message; see `hookmq.hooks.clients.Delivery`."""
-        connection = self._connection
-        connection.only_on_loop("acknowledge()")
-        if not isinstance(code, ReasonCode):
-            raise connection.error(
+        mailbox = self.mailbox
+        if not mailbox.state.runtime.on_loop():
+            mailbox.only_on_loop("acknowledge()")
+        if code is not _SUCCESS and not isinstance(code, ReasonCode):
+            raise mailbox.error(
                 f"cannot acknowledge: the code is {type(code).__name__}, not ReasonCode"
             )
-        if self._delivery.qos:
-            connection.take_acknowledgement(self._delivery, code)
+        if self.qos:
+            self.settle(code)
+
+    def settle(self, code: int) -> None:
+        """Complete the delivery, whose QoS is 1 or 2, with this reason code."""
+        raise NotImplementedError
+
+
+class QueuedDelivery(PluginDelivery):
+    """A delivery that the broker keeps until it is acknowledged. `message` is what the client sees of it."""
+
+    __slots__ = ("_delivery", "_dup", "_message")
+
+    def __init__(
+        self, mailbox: "PluginMailbox", delivery: Delivery, message: Message, dup: bool
+    ) -> None:
+        self.mailbox = mailbox
+        self.weight = delivery.weight + EACH
+        self.topic = message.topic
+        self.payload = message.payload
+        self.qos = delivery.qos
+        self._message = message
+        self._dup = dup
+        self._delivery = delivery
+
+    @property
+    def message(self) -> Message:
+        return self._message
+
+    @property
+    def dup(self) -> bool:
+        return self._dup
+
+    @property
+    def retain(self) -> bool:
+        return self._delivery.retain
+
+    @property
+    def identifiers(self) -> tuple[int, ...]:
+        return self._delivery.identifiers
+
+    def settle(self, code: int) -> None:
+        self.mailbox.take_acknowledgement(self._delivery, code)
+
+
+class PlainDelivery(PluginDelivery):
+    """A delivery of which the broker keeps only the packet id, 0 at QoS 0. The message is made when it is needed."""
+
+    __slots__ = ("_at", "_made", "_message_qos", "_properties", "_sender", "number")
+
+    def __init__(
+        self,
+        mailbox: "PluginMailbox",
+        sender: ClientInfo,
+        topic: str,
+        payload: bytes,
+        message_qos: int,
+        properties: Properties,
+        at: float,
+        qos: int,
+        number: int,
+        message: Message | None,
+    ) -> None:
+        self.mailbox = mailbox
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.number = number
+        """The packet id, or 0 if there is none any more."""
+        weight = len(topic) + len(payload) + EACH
+        if properties is not _EMPTY:
+            weight += properties.extent()
+        self.weight = weight
+        self._sender = sender
+        self._message_qos = message_qos
+        self._properties = properties
+        self._at = at
+        self._made = message
+
+    @property
+    def message(self) -> Message:
+        made = self._made
+        if made is None:
+            made = self._made = client_message(
+                self._at, self._sender, self.topic, self.payload, self._message_qos, self._properties
+            )
+        return made
+
+    def settle(self, code: int) -> None:
+        number = self.number
+        if number:
+            self.number = 0
+            self.mailbox.free(number, code, self)

@@ -13,16 +13,19 @@ from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged
 from hookmq.broker.plugin_batch import BatchPart
-from hookmq.broker.plugin_delivery import EACH, PluginDelivery
+from hookmq.broker.plugin_delivery import PlainDelivery, PluginDelivery, QueuedDelivery
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import KeptState
-from hookmq.model.client import Peer, Scope
+from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.errors import PluginError
-from hookmq.model.events import DisconnectReason
+from hookmq.model.events import Direction, DisconnectReason, DropReason
+from hookmq.model.message import Message
 from hookmq.model.runtime import Promise
+from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.inflight import Delivery
 
+_OPEN: Final = Phase.OPEN  # compiled code reads a module's own constants directly
 _HANDED_OUT: Final = 256
 """Maximum number of messages passed to `on_message` in one turn. The rest wait for the next turn, so that no client
 delays others.
@@ -135,7 +138,7 @@ class PluginMailbox(ClientConnection):
         if not stopped:
             self.schedule()
 
-    def take_acknowledgement(self, delivery: Delivery, code: ReasonCode) -> None:
+    def take_acknowledgement(self, delivery: Delivery, code: int) -> None:
         """Complete a QoS 1 or 2 delivery. QoS 2 needs no PUBREC and PUBREL, because no packet can be lost."""
         session = self.session
         if self.phase is not Phase.OPEN or session is None:
@@ -146,6 +149,46 @@ class PluginMailbox(ClientConnection):
         acknowledged(self.state, session, number, code)
         if session.queued or session.resend or session.backlog or session.groups:
             self.freed = True
+            self.schedule()
+
+    def free(self, number: int, code: int, delivery: PlainDelivery) -> None:
+        """Free the packet id of a delivery that the client has acknowledged, and of which nothing else is kept."""
+        session = self.session
+        if self.phase is not _OPEN or session is None:
+            return
+        if session.inflight.pop(number, None) is None:
+            return
+        if code >= 0x80:
+            self.state.dropped(
+                delivery.message, session.client, DropReason.REFUSED, Direction.OUT, f"0x{code:02X}"
+            )
+        if session.queued or session.resend or session.backlog or session.groups:
+            self.freed = True
+            if not self.scheduled:
+                self.schedule()
+
+    def arrive_plain(
+        self,
+        sender: ClientInfo,
+        topic: str,
+        payload: bytes,
+        message_qos: int,
+        properties: Properties,
+        at: float,
+        qos: int,
+        number: int,
+        message: Message | None,
+    ) -> None:
+        """Add a message to the inbox, of which the broker keeps only the packet id."""
+        delivery = PlainDelivery(
+            self, sender, topic, payload, message_qos, properties, at, qos, number, message
+        )
+        self.inbox.append(delivery)
+        self.inbox_bytes += delivery.weight
+        if not self.full and self.inbox_bytes > self.state.writes.room:
+            self.full = True
+            self._update_writable()
+        if not self.scheduled:
             self.schedule()
 
     def arrive(self, delivery: Delivery, dup: bool) -> None:
@@ -161,8 +204,9 @@ class PluginMailbox(ClientConnection):
         mount = self.scope.mount_point
         if mount:
             message = message.replace(topic=message.topic.removeprefix(mount))
-        self.inbox.append(PluginDelivery(self, delivery, message, dup))
-        self.inbox_bytes += delivery.weight + EACH
+        queued = QueuedDelivery(self, delivery, message, dup)
+        self.inbox.append(queued)
+        self.inbox_bytes += queued.weight
         if not self.full and self.inbox_bytes > self.state.writes.room:
             self.full = True
             self._update_writable()
@@ -207,7 +251,7 @@ class PluginMailbox(ClientConnection):
         inbox = self.inbox
         many = self.on_messages
         if many is not None and inbox and not self.stopped:
-            taken = [self.next() for _ in range(min(len(inbox), _HANDED_OUT))]
+            taken = self._take()
             try:
                 many(taken)
             except Exception as error:
@@ -227,6 +271,16 @@ class PluginMailbox(ClientConnection):
             self._wake()
         elif inbox and not self.stopped and (self.on_message or self.on_messages) is not None:
             self.schedule()
+
+    def _take(self) -> list[PluginDelivery]:
+        """Remove the messages that are handed out together in one turn from the inbox and return them."""
+        inbox = self.inbox
+        if len(inbox) > _HANDED_OUT or self.full:
+            return [self.next() for _ in range(min(len(inbox), _HANDED_OUT))]
+        taken = list(inbox)
+        inbox.clear()
+        self.inbox_bytes = 0
+        return taken
 
     def next(self) -> PluginDelivery:
         """Remove the next message from the inbox and return it."""

@@ -12,7 +12,7 @@ from hookmq.hooks.rate_limit import PublishLimit
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.shared_subscription import SharedSubscription
-from hookmq.session.session import Session
+from hookmq.session.session import UNENCODED, Session
 from hookmq.storage.protocols import Bounded, BoundedJournal, Diverting, Journal
 
 Subscriber = Session | SharedSubscription
@@ -93,7 +93,8 @@ class Recipient:
 class Route:
     """The recipients of `topic`.
 
-    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `asked` contains the
+    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `plugin_clients` are
+    the plain sessions that get no bytes. `asked` contains the
     recipients that would be plain without `on_deliver`. `recipients` contains all sessions on the route. `simple` is
     True if all of these are plain or in `asked`, if one slice can serve them all, and if there are no groups or
     journals.
@@ -109,6 +110,7 @@ class Route:
         "matched",
         "plain3",
         "plain5",
+        "plugin_clients",
         "recipients",
         "simple",
         "single_durable",
@@ -136,6 +138,7 @@ class Route:
             self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
         self.plain3: list[Session] = []
         self.plain5: list[Session] = []
+        self.plugin_clients: list[Session] = []
         asked: list[Recipient] = []
         others = False
         durable = 0
@@ -151,6 +154,8 @@ class Route:
                 self.plain5.append(session)
             elif session.encoding_version == 3:
                 self.plain3.append(session)
+            elif session.encoding_version == UNENCODED:
+                self.plugin_clients.append(session)
         self.asked = tuple(asked)
         self.large = len(recipients) + GROUP_STEPS * len(groups) > slice_size
         """Whether messages are delivered in slices."""
@@ -241,8 +246,8 @@ class CachedPublish:
     """
 
     __slots__ = (
-        "calls", "header", "other_version", "plain_receivers", "properties", "publish_limit", "raw_forwardable",
-        "route", "same_version", "section", "single_durable", "told",
+        "calls", "header", "other_version", "others", "plain_receivers", "properties", "publish_limit",
+        "raw_forwardable", "route", "same_version", "section", "single_durable", "told",
     )  # fmt: skip
 
     def __init__(
@@ -276,3 +281,5 @@ class CachedPublish:
         self.same_version = route.plain5 if five else route.plain3
         """Plain recipients with the publisher's protocol version, which can receive the same bytes."""
         self.other_version = route.plain3 if five else route.plain5
+        self.others = bool(self.other_version or route.plugin_clients)
+        """Whether a plain recipient cannot receive the same bytes."""

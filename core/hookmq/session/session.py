@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from hookmq.model.client import ClientInfo
-from hookmq.model.message import Will
+from hookmq.model.message import Message, Will
 from hookmq.model.metrics import ListenerTraffic
 from hookmq.model.runtime import Timer, Wire
 from hookmq.model.subscription import Subscription
+from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.inflight import Delivery, Outgoing
 from hookmq.session.serial_index import Numbered
@@ -63,6 +64,23 @@ class ConnectionView:
         """Take a message, if the client is `in_process`. `dup` is true if it was sent before."""
         raise NotImplementedError
 
+    def arrive_plain(
+        self,
+        sender: ClientInfo,
+        topic: str,
+        payload: bytes,
+        message_qos: int,
+        properties: Properties,
+        at: float,
+        qos: int,
+        number: int,
+        message: Message | None,
+    ) -> None:
+        """Take a message from `sender` for which the broker keeps no delivery, if the client is `in_process`. `at` is
+        when the message was received. `message` is the message if it has already been created.
+        """
+        raise NotImplementedError
+
     def rechain(self) -> None:
         """Look up the hook chains again."""
         raise NotImplementedError
@@ -78,6 +96,8 @@ PENDING: Final = 1
 """Like IDLE, but also in the broker's list of sessions to flush this turn."""
 QUEUEING: Final = 2
 """Offline, slow, or with QoS 0 messages waiting: messages go through the queue."""
+UNENCODED: Final = 1
+"""The encoding version of a plugin client that gets messages without encoding them."""
 
 
 class Session(Numbered):
@@ -210,7 +230,8 @@ class Session(Numbered):
         """Whether more queued messages will be sent in the next turn."""
         self.state = QUEUEING
         self.encoding_version = 0
-        """How messages are encoded: 3 or 5 for bytes shared by sessions of that version, 0 for this session only."""
+        """How messages are encoded: 3 or 5 for bytes shared by sessions of that version, `UNENCODED` for a plugin
+        client, 0 for this session only."""
 
     @property
     def owner(self) -> str:

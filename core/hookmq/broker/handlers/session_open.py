@@ -33,7 +33,7 @@ from hookmq.mqtt.packet_limits import LARGEST_PACKET
 from hookmq.mqtt.packets import Connect
 from hookmq.mqtt.properties import EMPTY, Properties
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.session.session import IDLE, QUEUEING, Session
+from hookmq.session.session import IDLE, QUEUEING, UNENCODED, Session
 from hookmq.session.topic_aliases import TopicAliases
 
 _WINDOW = 60.0
@@ -263,11 +263,11 @@ def _expiry(connect: Connect, ceiling: float) -> float:
 
 
 def shared_encoding(connection: ClientConnection, session: Session) -> int:
-    """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it cannot."""
+    """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it cannot.
+    Return `UNENCODED` for a plugin client that needs no packets."""
     state = connection.state
     if (
-        connection.in_process
-        or connection.scope.mount_point
+        connection.scope.mount_point
         or connection.alias_maximum
         or connection.max_packet_size < state.largest_packet + _GROWTH
         or (session.durable and state.settings.session.queue_qos0)
@@ -276,6 +276,8 @@ def shared_encoding(connection: ClientConnection, session: Session) -> int:
         or state.settings.session.retry_interval
     ):
         return 0
+    if connection.in_process:
+        return UNENCODED
     return 5 if connection.version == 5 else 3
 
 

@@ -25,7 +25,7 @@ from hookmq.model.message import Message
 from hookmq.routing.route import GROUP_STEPS, Recipient, Route
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.inflight import Acknowledgement, Outgoing
-from hookmq.session.session import QUEUEING, Session
+from hookmq.session.session import QUEUEING, UNENCODED, Session
 from hookmq.storage.protocols import BoundedJournal
 
 
@@ -190,7 +190,7 @@ def _serve_slice(state: BrokerState, jobs: list[FanOutJob], end: int, steps: int
                     message = job.outgoing.message
                     state.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
                 continue
-            plain = recipient.plain and session.encoding_version != 0
+            plain = recipient.plain and session.encoding_version > UNENCODED
             for job in jobs:
                 packet = b""
                 if plain and session.state != QUEUEING:
