@@ -168,12 +168,16 @@ def main() -> int:
         for _ in range(int(options.count[1])):
             step()
         return 0
-    cases = sorted({(*one, qos) for pair in PAIRS for one in (pair[:2], pair[2:]) for qos in (0, 1)})
+    cases = sorted(
+        {(*one, qos) for pair in PAIRS for one in (pair[:2], pair[2:]) for qos in (0, 1)}
+    )
     found = measure(cases, options.rounds, options.steps)
     print("pure" if str(hookmq.mqtt.framing.__file__).endswith(".py") else "compiled")
     for pair, qos in itertools.product(PAIRS, (0, 1)):
         own, base = found[(*pair[:2], qos)], found[(*pair[2:], qos)]
-        print(f"{pair[0]:13}{pair[1]:13} | {pair[2]:13} {pair[3]:7}{qos} {own:7.3f} {base:7.3f} {own/base:6.2f}")
+        print(
+            f"{pair[0]:13}{pair[1]:13} | {pair[2]:13} {pair[3]:7}{qos} {own:7.3f} {base:7.3f} {own / base:6.2f}"
+        )
     return 0
 
 

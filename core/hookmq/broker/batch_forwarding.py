@@ -4,8 +4,12 @@ from typing import Final
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.fast_path import forward_raw
-from hookmq.broker.plain_receivers import deliver_to_one, forward_unencoded, hand_over
-from hookmq.mqtt.encoder import encode_varint
+from hookmq.broker.plain_receivers import (
+    deliver_to_one,
+    forward_unencoded,
+    hand_over,
+    packet_start,
+)
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.route import CachedPublish
 from hookmq.session.inflight import Outgoing
@@ -67,11 +71,6 @@ def _encode(
     """Return the packets for MQTT 5 or 3 receivers, with packet id 0, and their total size. Those of equal size share
     their start.
     """
-    name = cached.route.topic.encode()
-    name = len(name).to_bytes(2, "big") + name
-    tail = b"\0" if five else b""
-    if cached.header & 6:
-        tail = b"\0\0" + tail
     packets: list[bytes] = []
     size = -1
     total = 0
@@ -80,8 +79,7 @@ def _encode(
         payload = payloads[at]
         if len(payload) != size:
             size = len(payload)
-            rest = encode_varint(len(name) + len(tail) + size)
-            start = b"%c%b%b%b" % (cached.header, rest, name, tail)
+            start = packet_start(cached, size, five)
         packet = start + payload
         total += len(packet)
         packets.append(packet)

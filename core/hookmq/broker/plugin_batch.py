@@ -1,8 +1,16 @@
-"""Messages that a plugin client publishes with one call, and their reason codes."""
+"""Messages that a plugin client publishes together, and their reason codes."""
+
+from typing import TYPE_CHECKING, Final
 
 from hookmq.model.runtime import Promise
 from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
+
+if TYPE_CHECKING:
+    from hookmq.broker.plugin_mailbox import Done
+
+EACH: Final = 64
+"""Bytes to count for each waiting packet or message in addition to its content."""
 
 
 class Run:
@@ -83,6 +91,40 @@ class Batch:
         """Pass the codes to the caller if no message is left."""
         if self.left == 0 and not self.promise.done():
             self.promise.set_result(self.codes)
+
+
+class Calls:
+    """Messages of consecutive single calls with the same topic, QoS and depth of recursion, without RETAIN and
+    properties.
+    """
+
+    __slots__ = (
+        "at", "depth", "done", "each", "given_qos", "most", "payloads", "qos", "room", "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, qos: int, depth: int, room: int, most: int) -> None:
+        self.topic = topic
+        self.qos = qos
+        self.given_qos: object = qos
+        """The QoS as an object, which is compared faster."""
+        self.depth = depth
+        self.room = room
+        """The largest payload that is known to fit in a packet."""
+        self.most = most
+        """The limit of waiting messages, in bytes."""
+        self.each = len(topic) + EACH
+        """What a message counts against this limit in addition to its payload."""
+        self.payloads: list[bytes] = []
+        self.done: dict[int, Done] = {}
+        """What gets the reason codes, by the index of the message."""
+        self.at = 0
+        """The number of messages that were handed on."""
+
+    def take(self) -> "Done | None":
+        """Hand on the next message. Return what gets its reason code."""
+        at = self.at
+        self.at = at + 1
+        return self.done.pop(at, None) if self.done else None
 
 
 class BatchPart:

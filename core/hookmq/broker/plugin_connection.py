@@ -17,9 +17,8 @@ from hookmq.broker.connection import ClientConnection, Table
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.fast_path import forward_raw
-from hookmq.broker.plain_receivers import forward_payload, forward_unencoded
-from hookmq.broker.plugin_batch import Batch, BatchPart
-from hookmq.broker.plugin_delivery import EACH
+from hookmq.broker.plain_receivers import forward_payload, forward_unencoded, packet_start
+from hookmq.broker.plugin_batch import EACH, Batch, BatchPart, Calls
 from hookmq.broker.plugin_mailbox import Done, PluginMailbox
 from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.state import BrokerState
@@ -29,7 +28,6 @@ from hookmq.hooks.verdicts import Accept
 from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.model.message import make_message
-from hookmq.mqtt.encoder import encode_publish_parts
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.packets import (
     Connect,
@@ -62,11 +60,14 @@ recursion.
 """
 
 
+Pending = Publishing | Calls | Batch | Subscribe | Unsubscribe | Disconnect
+
+
 class PluginConnection(PluginMailbox):
     """A plugin client's connection."""
 
     __slots__ = (
-        "admitted", "last_number", "leaving", "on_accepted", "owed", "pending", "pending_bytes", "present",
+        "admitted", "calls", "last_number", "leaving", "on_accepted", "owed", "pending", "pending_bytes", "present",
     )  # fmt: skip
 
     def __init__(
@@ -84,8 +85,10 @@ class PluginConnection(PluginMailbox):
         """The verdict with which the plugin itself accepts the client; None if `on_connect` decides."""
         self.present = False
         """The Session Present flag of CONNACK."""
-        self.pending: deque[Publishing | Batch | Subscribe | Unsubscribe | Disconnect] = deque()
+        self.pending: deque[Pending] = deque()
         """The client's packets that are waiting for the next turn, for a decision, or for Receive Maximum."""
+        self.calls: Calls | None = None
+        """The last of the pending packets, if a further message may be added to it."""
         self.pending_bytes = 0
         self.owed: dict[int, Done | None] = {}
         """The callback that gets the reason code of each packet in progress, by packet id. None if nothing awaits
@@ -107,6 +110,11 @@ class PluginConnection(PluginMailbox):
             self.fail(error)
         except Exception as error:
             self.internal_error(error)
+
+    def add(self, one: Pending) -> None:
+        """Let `one` wait for the next turn, after the packets that are pending."""
+        self.calls = None
+        self.pending.append(one)
 
     def number(self, done: Done | None) -> int:
         """Return a free packet id. `done` will be called with the reason code for this id."""
@@ -213,9 +221,12 @@ class PluginConnection(PluginMailbox):
             if isinstance(one, tuple):
                 if one[5] is not None:
                     self.lost.append(one[5])
+            elif isinstance(one, Calls):
+                self.lost.extend(one.done.values())
             elif isinstance(one, Batch):
                 one.abandon()
         self.pending.clear()
+        self.calls = None
         self.owed.clear()
         if reason.by is EndedBy.CLIENT:
             self.inbox.clear()
@@ -230,7 +241,7 @@ class PluginConnection(PluginMailbox):
             depth = 1
             if isinstance(first, tuple):
                 depth = first[6]
-            elif isinstance(first, Batch):
+            elif isinstance(first, (Batch, Calls)):
                 depth = first.depth
             if not at_depth(depth, self._guarded_read, depth):
                 break
@@ -274,6 +285,16 @@ class PluginConnection(PluginMailbox):
                 self.schedule()
                 return False
             one = pending[0]
+            if isinstance(one, Calls):
+                if one.depth != depth:
+                    return True
+                if not self._take_calls(one, enough):
+                    return False
+                if pending and pending[0] is one:  # a hook may have ended the client
+                    pending.popleft()
+                    if self.calls is one:
+                        self.calls = None
+                continue
             if isinstance(one, Batch):
                 if one.depth != depth:
                     return True
@@ -307,6 +328,74 @@ class PluginConnection(PluginMailbox):
         if not forwarded:
             self._take_publish(one)
 
+    def _take_calls(self, calls: Calls, enough: int) -> bool:
+        """Publish the messages of `calls`, as `_take_batch` does. Return whether all have been handed on."""
+        state = self.state
+        payloads = calls.payloads
+        qos = calls.qos
+        while calls.at < len(payloads):
+            if not self._may_read():
+                return False
+            if state.work > enough:
+                self.schedule()
+                return False
+            at = calls.at
+            cached = self._cached(calls.topic, qos)
+            if cached is not None:
+                code = _SUCCESS if cached.route.matched else _NO_MATCH
+                end = self._forward_run(cached, payloads, at, enough)
+                size = 0
+                for index in range(at, end):
+                    size += len(payloads[index])
+                self.pending_bytes -= size + calls.each * (end - at)
+                if calls.done:
+                    while calls.at < end:
+                        done = calls.take()
+                        if done is not None:
+                            self.results.append((done, code))
+                calls.at = end
+                continue
+            if qos and self._window_is_full():
+                return False  # `release` continues
+            payload = payloads[at]
+            self.pending_bytes -= len(payload) + calls.each
+            state.work += 1
+            self._publish_one((calls.topic, payload, qos, False, _EMPTY, calls.take(), calls.depth))
+        return True
+
+    def _cached(self, topic: str, qos: int) -> CachedPublish | None:
+        """Return the cached route if messages without RETAIN and properties need no decision, `Message` or record."""
+        cached = self.memo.get(topic)
+        if (
+            cached is not None
+            and cached.raw_forwardable
+            and cached.header == 0x30 | qos << 1
+            and not cached.told
+            and cached.publish_limit is None
+            and cached.route.valid
+            and not cached.route.bounded
+            and not (qos and self.answers)
+            and self.shortcuts
+        ):
+            return cached
+        return None
+
+    def _forward_run(
+        self, cached: CachedPublish, payloads: list[bytes], at: int, enough: int
+    ) -> int:
+        """Forward messages from index `at` on. Return the index of the first message that was not forwarded."""
+        if len(payloads) - at > 1:
+            return forward_run(self, cached, payloads, at, enough)
+        session = self.session
+        assert session is not None
+        state = self.state
+        qos = cached.header >> 1 & 3
+        state.work += 1
+        state.metrics.messages_received += 1
+        state.metrics.received_qos_sum += qos
+        self._forward_encoded(cached, session, payloads[at], qos)
+        return at + 1
+
     def _take_batch(self, batch: Batch, enough: int) -> bool:
         """Publish the messages of `batch`, until `BrokerState.work` exceeds `enough` or a message must wait. Return
         whether all have been handed on.
@@ -324,22 +413,12 @@ class PluginConnection(PluginMailbox):
                 batch.next()
                 continue
             qos = run.qos
-            cached = self.memo.get(run.topic)
-            if (
-                cached is not None
-                and cached.raw_forwardable
-                and cached.header == 0x30 | qos << 1
-                and not cached.told
-                and cached.publish_limit is None
-                and cached.route.valid
-                and not cached.route.bounded
-                and not (qos and self.answers)
-                and not run.retain
-                and run.properties is _EMPTY
-                and self.shortcuts
-            ):
+            cached = None
+            if not run.retain and run.properties is _EMPTY:
+                cached = self._cached(run.topic, qos)
+            if cached is not None:
                 matched = cached.route.matched
-                end = forward_run(self, cached, run.payloads, at, enough)
+                end = self._forward_run(cached, run.payloads, at, enough)
                 batch.at = end
                 first = batch.first
                 batch.settle(first + at, first + end, _SUCCESS if matched else _NO_MATCH)
@@ -450,12 +529,12 @@ class PluginConnection(PluginMailbox):
             forward_unencoded(self, route, payload, qos)
             return
         five = bool(route.plain5)
-        section = b"\0" if five else None
-        head, tail = encode_publish_parts(route.topic.encode(), payload, qos, False, False, section)
-        data = head + b"\0\0" + tail
+        first = packet_start(cached, len(payload), five)
+        data = first + payload
         size = len(data)
-        start = size - len(payload)
-        forward_raw(self, session, cached, data, 0, len(head), start, size, qos, _EMPTY, None, five)
+        start = len(first)
+        stop = start - (3 if five else 2)
+        forward_raw(self, session, cached, data, 0, stop, start, size, qos, _EMPTY, None, five)
         self.state.writes.share(size)
 
     def _answered(self, number: int, qos: int, code: ReasonCode) -> None:

@@ -1,12 +1,13 @@
 """Messages that are delivered to a plugin client.
 
-    PluginDelivery     what the plugin sees
-      QueuedDelivery   a delivery of the broker's, such as one that is recorded
-      PlainDelivery    a message that needed no decision, record or encoding; the broker keeps only its packet id
+PluginDelivery     what the plugin sees
+  QueuedDelivery   a delivery of the broker's, such as one that is recorded
+  PlainDelivery    a message that needed no decision, record or encoding; the broker keeps only its packet id
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hookmq.broker.plugin_batch import EACH
 from hookmq.broker.published_events import client_message
 from hookmq.model.client import ClientInfo
 from hookmq.model.message import Message
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 # Compiled code reads a module's own constants directly, and imported ones by name.
 _EMPTY: Final = EMPTY
 _SUCCESS: Final = ReasonCode.SUCCESS
-EACH: Final = 64
-"""Bytes to count for each waiting packet or message in addition to its content."""
 
 
 class PluginDelivery:
@@ -152,7 +151,12 @@ class PlainDelivery(PluginDelivery):
         made = self._made
         if made is None:
             made = self._made = client_message(
-                self._at, self._sender, self.topic, self.payload, self._message_qos, self._properties
+                self._at,
+                self._sender,
+                self.topic,
+                self.payload,
+                self._message_qos,
+                self._properties,
             )
         return made
 

@@ -247,7 +247,7 @@ class CachedPublish:
 
     __slots__ = (
         "calls", "header", "other_version", "others", "plain_receivers", "properties", "publish_limit",
-        "raw_forwardable", "route", "same_version", "section", "single_durable", "told",
+        "raw_forwardable", "route", "same_version", "section", "single_durable", "start", "start_for", "told",
     )  # fmt: skip
 
     def __init__(
@@ -278,6 +278,9 @@ class CachedPublish:
         self.publish_limit = publish_limit
         self.section = b""
         self.properties = EMPTY
+        self.start = b""
+        self.start_for = -1
+        """What precedes a payload of `start_for` bytes in the MQTT 5 packet of a plugin client, with packet id 0."""
         self.same_version = route.plain5 if five else route.plain3
         """Plain recipients with the publisher's protocol version, which can receive the same bytes."""
         self.other_version = route.plain3 if five else route.plain5
