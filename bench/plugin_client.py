@@ -1,10 +1,12 @@
-"""`python -m bench.plugin_client`: what a message of a plugin client costs, against one of a client with a socket.
+"""`python -m bench.plugin_client`: compare a message of a plugin client with one of a client that has a socket.
 
-No case opens a socket: bytes are passed to the connection as a read would pass them. So the ratio leaves out the system
-calls, which plugin clients save. A pair has the same topic, payload, QoS, number of messages in a turn and kind of
-receiver. Both sides prepare their input once: the bytes of the packets, or the tuples for `publish_many`. Every figure is
-CPU time: the lowest of many short rounds, in which all cases alternate. `--count CASE STEPS` runs one case and exits, for
-tools that count instructions.
+No case opens a socket. Clients with a socket get and send bytes at the place where the transport would pass them on, so the
+system calls, which plugin clients save, count for neither. Both sides of a pair have the same topics, payload, QoS and number
+of messages in a turn. Their input is ready: the bytes of the packets, or the tuples for `publish_many`. Subscribers with a
+socket discard what they get, and send bytes that acknowledge it. Plugin clients read each payload and acknowledge it.
+
+The figures are CPU time per message: the lowest of many short rounds, in which all cases alternate. `--count CASE STEPS`
+runs one case without measuring it, for tools that count instructions.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import argparse
 import itertools
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-import hookmq.mqtt.framing
+import hookmq
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Publish
 from hookmq.plugin import ClientRequest, Context, Plugin
@@ -28,31 +30,49 @@ if TYPE_CHECKING:
 
 BATCH = 100
 """The number of messages in a step, which is one turn."""
-TOPIC = "bench/a"
 PAYLOAD = bytes(64)
-Step = "Callable[[], object]"
-PUBLISHERS = ("socket", "socket reads", "plugin batch", "plugin calls")
-"""How a step's messages enter the broker: bytes in one read, a read for each, one call of `publish_many`, or a call of
-`publish_later` for each."""
-SUBSCRIBERS = ("socket", "plugin batch", "plugin calls")
-"""How they leave it: bytes, `on_messages`, or `on_message`."""
-PAIRS = (
-    ("plugin batch", "socket", "socket", "socket"),
-    ("plugin calls", "socket", "socket reads", "socket"),
-    ("plugin calls", "socket", "socket", "socket"),
-    ("socket", "plugin batch", "socket", "socket"),
-    ("socket", "plugin calls", "socket", "socket"),
-    ("plugin batch", "plugin batch", "socket", "socket"),
-    ("plugin calls", "plugin calls", "socket reads", "socket"),
-    ("plugin calls", "plugin calls", "socket", "socket"),
-)
-"""Each pair compares a publisher and subscriber with another publisher and subscriber."""
+SHAPES = ("one topic", "many topics", "many clients")
+"""Whether the messages of a step have one topic, a topic each, or a topic and a publisher each."""
+LIMIT = 1.5
+"""The ratio that no pair should exceed."""
+
+
+class Case(NamedTuple):
+    """How the messages of a step enter and leave the broker.
+
+    - `publisher`: "read" for packets in one read, "reads" for one read for each, "batch" for one call of
+      `publish_many`, "calls" for a call of `publish_later` for each.
+    - `subscriber`: "bytes" for a socket, "batch" for `on_messages`, "calls" for `on_message`.
+    """
+
+    publisher: str
+    subscriber: str
+    qos: int
+    shape: str = SHAPES[0]
+
+    def socket(self) -> Case:
+        """Return the case to compare with: the same messages between clients that have sockets."""
+        publisher = {"batch": "read", "calls": "reads"}.get(self.publisher, self.publisher)
+        return self._replace(publisher=publisher, subscriber="bytes")
+
+
+def cases() -> list[Case]:
+    """Return the cases with a plugin client."""
+    ways = [
+        ("batch", "bytes"), ("calls", "bytes"), ("read", "batch"), ("reads", "batch"), ("reads", "calls"),
+        ("batch", "batch"), ("calls", "calls"),
+    ]  # fmt: skip
+    found = []
+    for shape, (publisher, subscriber), qos in itertools.product(SHAPES, ways, (0, 1)):
+        if shape != "many clients" or publisher in ("calls", "reads"):
+            found.append(Case(publisher, subscriber, qos, shape))
+    return found
 
 
 def _socket_subscriber(harness: Harness, qos: int) -> Callable[[], object]:
     """Connect a subscriber that discards what it gets. Return a function that acknowledges a step's messages."""
     client = harness.connect("subscriber", auto_ack=False)
-    client.subscribe("bench/a", qos)
+    client.subscribe("bench/#", qos)
     client.wire.write = lambda data: None  # type: ignore[method-assign]
     if not qos:
         return lambda: None
@@ -70,113 +90,141 @@ def _socket_subscriber(harness: Harness, qos: int) -> Callable[[], object]:
     return acknowledge
 
 
-def _plugin_subscriber(client: ClientHandle, qos: int, batches: bool) -> None:
+def _plugin_subscriber(client: ClientHandle, qos: int, way: str) -> None:
     """Let a plugin client look at every payload and acknowledge every message."""
 
     def one(delivery: Delivery) -> None:
-        assert delivery.message.payload
+        assert delivery.payload
         if qos:
             delivery.acknowledge()
 
     def several(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            assert delivery.message.payload
-            if qos:
-                delivery.acknowledge()
+            assert delivery.payload
+        if qos:
+            client.acknowledge_many(deliveries)
 
-    if batches:
+    if way == "batch":
         client.on_messages = several
     else:
         client.on_message = one
 
 
-def make(publisher: str, subscriber: str, qos: int) -> Callable[[], object]:
+def _publish_bytes(harness: Harness, case: Case, topics: list[str]) -> Callable[[], object]:
+    """Return a function that passes a step's packets to the connections of its publishers."""
+    feeds = []
+    for number in range(BATCH if case.shape == "many clients" else 1):
+        client = harness.connect(f"publisher{number}", auto_ack=False)
+        client.wire.write = lambda data: None  # type: ignore[method-assign]
+        feeds.append(client.connection.feed)
+    packets = [
+        encode(Publish(topic, PAYLOAD, case.qos, packet_id=number + 1 if case.qos else 0), 5)
+        for number, topic in enumerate(topics)
+    ]
+    reads = packets if case.publisher == "reads" else [b"".join(packets)]
+    pairs = list(zip(itertools.cycle(feeds), reads))
+
+    def publish() -> None:
+        for feed, data in pairs:
+            feed(data)
+
+    return publish
+
+
+def _publish_objects(harness: Harness, case: Case, topics: list[str]) -> Callable[[], object]:
+    """Return a function that publishes a step's messages through plugin clients."""
+    broker, run, qos = harness.handle("bench"), harness.clock.run, case.qos
+    if case.publisher == "batch":
+        publish_many = run(broker.connect(ClientRequest("publisher"))).publish_many
+        messages = [(topic, PAYLOAD, qos) for topic in topics]
+        return lambda: publish_many(messages)
+    number = BATCH if case.shape == "many clients" else 1
+    calls = [
+        run(broker.connect(ClientRequest(f"publisher{one}"))).publish_later for one in range(number)
+    ]
+    pairs = list(zip(itertools.cycle(calls), topics))
+
+    def publish() -> None:
+        for publish_later, topic in pairs:
+            publish_later(topic, PAYLOAD, qos)
+
+    return publish
+
+
+def make(case: Case) -> Callable[[], object]:
     """Return a step, which passes `BATCH` messages from the publisher to the subscriber."""
     harness = Harness([Plugin(None, Context("bench"))])
-    broker, run = harness.handle("bench"), harness.clock.run
-    turn = harness.clock.run_until_idle
     after: Callable[[], object] = lambda: None  # noqa: E731
-    if subscriber == "socket":
-        after = _socket_subscriber(harness, qos)
+    if case.subscriber == "bytes":
+        after = _socket_subscriber(harness, case.qos)
     else:
-        other = run(broker.connect(ClientRequest("subscriber")))
-        run(other.subscribe("bench/a", qos))
-        _plugin_subscriber(other, qos, subscriber == "plugin batch")
-    if publisher.startswith("socket"):
-        client = harness.connect("publisher", auto_ack=False)
-        client.wire.write = lambda data: None  # type: ignore[method-assign]
-        feed = client.connection.feed
-        packets = [
-            encode(Publish(TOPIC, PAYLOAD, qos, packet_id=number + 1 if qos else 0), 5)
-            for number in range(BATCH)
-        ]
-        reads = packets if publisher == "socket reads" else [b"".join(packets)]
-
-        def step() -> None:
-            for data in reads:
-                feed(data)
-            turn()
-            after()
-
-        return step
-    own = run(broker.connect(ClientRequest("publisher")))
-    if publisher == "plugin batch":
-        publish_many = own.publish_many
-        messages = [(TOPIC, PAYLOAD, qos) for _ in range(BATCH)]
-
-        def step() -> None:
-            publish_many(messages)
-            turn()
-            after()
-
-        return step
-    publish_later = own.publish_later
+        client = harness.clock.run(harness.handle("bench").connect(ClientRequest("subscriber")))
+        harness.clock.run(client.subscribe("bench/#", case.qos))
+        _plugin_subscriber(client, case.qos, case.subscriber)
+    several = case.shape != SHAPES[0]
+    topics = [f"bench/{number if several else 0}" for number in range(BATCH)]
+    sockets = case.publisher in ("read", "reads")
+    publish = (_publish_bytes if sockets else _publish_objects)(harness, case, topics)
+    turn = harness.clock.run_until_idle
 
     def step() -> None:
-        for _ in range(BATCH):
-            publish_later(TOPIC, PAYLOAD, qos)
+        publish()
         turn()
         after()
 
     return step
 
 
-def measure(cases: list[tuple[str, str, int]], rounds: int, steps: int) -> dict[Any, float]:
+def measure(wanted: list[Case], rounds: int, steps: int) -> dict[Case, float]:
     """Return the microseconds of each case per message, the lowest of `rounds` rounds of `steps` steps."""
-    made = {case: make(*case) for case in cases}
-    best = dict.fromkeys(cases, float("inf"))
+    made = {case: make(case) for case in wanted}
+    best = dict.fromkeys(wanted, float("inf"))
     for number in range(rounds + 1):
         for case, step in made.items():
             began = time.process_time()
             for _ in range(steps):
                 step()
-            if number:
+            if number:  # the first round fills the caches
                 best[case] = min(best[case], time.process_time() - began)
     return {case: seconds / steps / BATCH * 1e6 for case, seconds in best.items()}
 
 
 def main() -> int:
     """Print the table for the build that runs, or run one case."""
-    parser = argparse.ArgumentParser(prog="python -m bench.plugin_client", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--count", nargs=2, metavar=("CASE", "STEPS"))
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.plugin_client", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--rounds", type=int, default=60, help="rounds (%(default)s)")
+    parser.add_argument("--steps", type=int, default=20, help="steps in a round (%(default)s)")
+    parser.add_argument(
+        "--count",
+        nargs=2,
+        metavar=("CASE", "STEPS"),
+        help="run a case, such as calls,bytes,0,one topic",
+    )
     options = parser.parse_args()
     if options.count:
-        publisher, subscriber, qos = options.count[0].split(",")
-        step = make(publisher, subscriber, int(qos))
+        publisher, subscriber, qos, shape = options.count[0].split(",")
+        step = make(Case(publisher, subscriber, int(qos), shape))
         for _ in range(int(options.count[1])):
             step()
         return 0
-    cases = sorted(
-        {(*one, qos) for pair in PAIRS for one in (pair[:2], pair[2:]) for qos in (0, 1)}
+    wanted = cases()
+    found = measure(
+        list(dict.fromkeys([*wanted, *(one.socket() for one in wanted)])),
+        options.rounds,
+        options.steps,
     )
-    found = measure(cases, options.rounds, options.steps)
-    print("pure" if str(hookmq.mqtt.framing.__file__).endswith(".py") else "compiled")
-    for pair, qos in itertools.product(PAIRS, (0, 1)):
-        own, base = found[(*pair[:2], qos)], found[(*pair[2:], qos)]
+    print(f"{hookmq.BUILD.kind}, CPU microseconds per message")
+    print(
+        f"{'messages':14}{'publisher':>10}{'subscriber':>11}{'QoS':>4}{'plugin':>9}{'socket':>9}{'ratio':>7}"
+    )
+    for case in wanted:
+        own, other = found[case], found[case.socket()]
+        mark = " *" if own > LIMIT * other else ""
         print(
-            f"{pair[0]:13}{pair[1]:13} | {pair[2]:13} {pair[3]:7}{qos} {own:7.3f} {base:7.3f} {own / base:6.2f}"
+            f"{case.shape:14}{case.publisher:>10}{case.subscriber:>11}{case.qos:4}{own:9.3f}{other:9.3f}"
+            f"{own / other:7.2f}{mark}"
         )
     return 0
 

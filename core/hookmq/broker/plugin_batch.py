@@ -74,7 +74,9 @@ class Batch:
     def settle(self, first: int, end: int, code: ReasonCode) -> None:
         """Set the code of the messages from index `first` to before `end`."""
         number = end - first
-        if number == len(self.codes):
+        if number == 1:
+            self.codes[first] = code
+        elif number == len(self.codes):
             self.codes = [code] * number
         else:
             for index in range(first, end):
@@ -119,6 +121,12 @@ class Calls:
         """What gets the reason codes, by the index of the message."""
         self.at = 0
         """The number of messages that were handed on."""
+
+    def add(self, payload: bytes, done: "Done | None") -> None:
+        """Add a message. `done` gets its reason code."""
+        if done is not None:
+            self.done[len(self.payloads)] = done
+        self.payloads.append(payload)
 
     def take(self) -> "Done | None":
         """Hand on the next message. Return what gets its reason code."""

@@ -177,7 +177,7 @@ class PluginClient:
             calls = connection.calls
             if (
                 calls is not None
-                and topic is calls.topic
+                and (topic is calls.topic or (type(topic) is str and topic == calls.topic))
                 and qos is calls.given_qos
                 and type(payload) is bytes
                 and len(payload) <= calls.room
@@ -203,19 +203,9 @@ class PluginClient:
         self, topic: Any, payload: Any, qos: Any, retain: Any, properties: Any, done: Done | None
     ) -> None:
         connection = self._connection
-        calls = connection.calls
-        most = connection.limits.max_packet_size
-        if (
-            type(topic) is not str
-            or (topic not in connection.memo and (calls is None or topic != calls.topic))
-            or type(payload) is not bytes
-            or len(payload) + 4 * len(topic) + _HEADER > most
-            or type(qos) is not int
-            or qos not in (0, 1)
-            or retain is not False
-            or properties is not _EMPTY
-        ):
+        if not self._is_known(topic, payload, qos, retain, properties):
             properties = self._check(topic, payload, qos, retain, properties)
+        calls = connection.calls
         size = len(payload) + len(topic) + EACH
         settings = connection.state.settings.broker
         if connection.pending and connection.pending_bytes + size > settings.max_held_inbound_bytes:
@@ -233,13 +223,24 @@ class PluginClient:
             connection.add((topic, payload, qos, retain, properties, done, depth))
             return
         if calls is None or calls.topic != topic or calls.qos != qos or calls.depth != depth:
-            room = most - 4 * len(topic) - _HEADER
+            last = connection.pending[-1] if connection.pending else None
+            if (
+                not isinstance(last, tuple)
+                or last[0] != topic
+                or last[2] != qos
+                or last[6] != depth
+                or last[3]
+                or last[4] is not _EMPTY
+            ):
+                connection.add((topic, payload, qos, False, _EMPTY, done, depth))
+                return
+            # From the second message on, messages with one topic are collected.
+            room = connection.limits.max_packet_size - 4 * len(topic) - _HEADER
             calls = Calls(topic, qos, depth, room, settings.max_held_inbound_bytes)
-            connection.add(calls)
+            calls.add(last[1], last[5])
+            connection.pending[-1] = calls
             connection.calls = calls
-        if done is not None:
-            calls.done[len(calls.payloads)] = done
-        calls.payloads.append(payload)
+        calls.add(payload, done)
 
     def publish_many(self, messages: Any) -> Awaitable[list[ReasonCode]]:
         """Publish messages in order and return an awaitable for their reason codes."""
@@ -262,7 +263,7 @@ class PluginClient:
             payload = fields[1]
             given = len(fields)
             if (
-                fields[0] is not topic
+                (fields[0] is not topic and (type(fields[0]) is not str or fields[0] != topic))
                 or type(payload) is not bytes
                 or len(payload) > room
                 or (fields[2] if given > 2 else 0) is not qos
@@ -270,12 +271,12 @@ class PluginClient:
             ):
                 topic, qos = fields[0], fields[2] if given > 2 else 0
                 retain = fields[3] if given > 3 else False
-                try:
-                    properties = self._check(
-                        topic, payload, qos, retain, fields[4] if given > 4 else _EMPTY
-                    )
-                except PluginError as error:
-                    raise self._wrong(len(batch), error.message) from None
+                properties = fields[4] if given > 4 else _EMPTY
+                if not self._is_known(topic, payload, qos, retain, properties):
+                    try:
+                        properties = self._check(topic, payload, qos, retain, properties)
+                    except PluginError as error:
+                        raise self._wrong(len(batch), error.message) from None
                 payloads = batch.add(cast(str, topic), cast(int, qos), retain, properties)
                 room = connection.limits.max_packet_size - 4 * len(cast(str, topic)) - _HEADER
                 each = len(cast(str, topic)) + EACH
@@ -364,6 +365,32 @@ class PluginClient:
             raise connection.error("messages() and on_message or on_messages exclude each other")
         return Messages(connection)
 
+    def acknowledge_many(self, deliveries: Any, code: Any = _SUCCESS) -> None:
+        """Acknowledge messages of this client."""
+        connection = self._connection
+        connection.only_on_loop("acknowledge_many()")
+        if not isinstance(code, ReasonCode):
+            raise connection.error(
+                f"cannot acknowledge: the code is {type(code).__name__}, not ReasonCode"
+            )
+        try:
+            given = list(deliveries)
+        except TypeError:
+            raise connection.error(
+                f"cannot acknowledge: the deliveries are {type(deliveries).__name__}, not iterable"
+            ) from None
+        mine: list[PluginDelivery] = []
+        for index, one in enumerate(given):
+            if not isinstance(one, PluginDelivery) or one.mailbox is not connection:
+                raise connection.error(
+                    f"cannot acknowledge: deliveries[{index}] was not delivered to the client "
+                    f"{self.client_id!r}; no message was acknowledged"
+                )
+            if one.qos:
+                mine.append(one)
+        for one in mine:
+            one.settle(code)
+
     def pause(self) -> None:
         """Receive no messages until `resume` is called."""
         self._connection.only_on_loop("pause()")
@@ -427,6 +454,20 @@ class PluginClient:
     def _wrong(self, index: int, text: str) -> PluginError:
         """Return the error for an invalid message of a batch."""
         return self._connection.error(f"messages[{index}]: {text}; no message was published")
+
+    def _is_known(self, topic: Any, payload: Any, qos: Any, retain: Any, properties: Any) -> bool:
+        """Return whether a message needs no check, because one with its topic was published recently."""
+        connection = self._connection
+        return (
+            type(topic) is str
+            and topic in connection.memo
+            and type(payload) is bytes
+            and len(payload) + 4 * len(topic) + _HEADER <= connection.limits.max_packet_size
+            and type(qos) is int
+            and (qos == 0 or (qos == 1 and connection.offered.max_qos > 0))
+            and retain is False
+            and properties is _EMPTY
+        )
 
     def _check_type(self, what: str, name: str, given: object, kind: type) -> None:
         if not isinstance(given, kind):

@@ -23,7 +23,7 @@ from hookmq.broker.plugin_mailbox import Done, PluginMailbox
 from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.state import BrokerState
 from hookmq.hooks.instance import KeptState
-from hookmq.hooks.recursion import at_depth
+from hookmq.hooks.recursion import DEPTH
 from hookmq.hooks.verdicts import Accept
 from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
@@ -46,7 +46,10 @@ from hookmq.session.inflight import Acknowledgement
 from hookmq.session.session import Session
 from hookmq.storage.records import DropReceived
 
+# Compiled code reads a module's own constants directly, and imported ones by name.
+_DEPTH: Final = DEPTH
 _EMPTY: Final = EMPTY
+_OPEN: Final = Phase.OPEN
 _READ_WORK: Final = 256
 """Maximum number of steps (`BrokerState.work`) that the client's packets may cause in one turn."""
 _PUBACK: Final = PacketType.PUBACK
@@ -243,8 +246,12 @@ class PluginConnection(PluginMailbox):
                 depth = first[6]
             elif isinstance(first, (Batch, Calls)):
                 depth = first.depth
-            if not at_depth(depth, self._guarded_read, depth):
-                break
+            token = _DEPTH.set(depth)  # like `at_depth`, which would be another call
+            try:
+                if not self._guarded_read(depth):
+                    break
+            finally:
+                _DEPTH.reset(token)
         if self.results or self.lost:
             self.call_back()
         if self.inbox and not self.stopped:
@@ -259,7 +266,7 @@ class PluginConnection(PluginMailbox):
             self.say_over(self.over)
 
     def _may_read(self) -> bool:
-        return self.phase is Phase.OPEN and self.reading and not self.waiting
+        return self.phase is _OPEN and self.reading and not self.waiting
 
     def _guarded_read(self, depth: int) -> bool:
         try:
@@ -393,7 +400,10 @@ class PluginConnection(PluginMailbox):
         state.work += 1
         state.metrics.messages_received += 1
         state.metrics.received_qos_sum += qos
-        self._forward_encoded(cached, session, payloads[at], qos)
+        if qos:
+            self._forward_encoded(cached, session, payloads[at], qos)
+        else:
+            forward_payload(self, session, cached, payloads[at])
         return at + 1
 
     def _take_batch(self, batch: Batch, enough: int) -> bool:
@@ -484,7 +494,10 @@ class PluginConnection(PluginMailbox):
         state.metrics.messages_received += 1
         state.metrics.received_qos_sum += qos
         if cached.raw_forwardable and not cached.told and not (qos and self.answers):
-            self._forward_encoded(cached, session, payload, qos)
+            if qos:
+                self._forward_encoded(cached, session, payload, qos)
+            else:
+                forward_payload(self, session, cached, payload)
             if done is not None:
                 code = ReasonCode.SUCCESS if route.matched else ReasonCode.NO_MATCHING_SUBSCRIBERS
                 self.results.append((done, code))
@@ -520,10 +533,7 @@ class PluginConnection(PluginMailbox):
     def _forward_encoded(
         self, cached: CachedPublish, session: Session, payload: bytes, qos: int
     ) -> None:
-        """Publish a message that no plugin sees and that needs no record. All receivers share its encoding."""
-        if qos == 0:
-            forward_payload(self, session, cached, payload)
-            return
+        """Publish a QoS 1 or 2 message that no plugin sees and that needs no record. All receivers share its encoding."""
         route = cached.route
         if not route.plain5 and not route.plain3:
             forward_unencoded(self, route, payload, qos)

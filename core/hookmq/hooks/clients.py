@@ -48,6 +48,14 @@ class Delivery(Protocol):
     """A message for a plugin client."""
 
     @property
+    def topic(self) -> str:
+        """The topic as the client sees it: without the mount point. Reading it costs less than `message`."""
+
+    @property
+    def payload(self) -> bytes:
+        """The payload. Reading it costs less than `message`, which may not have been created yet."""
+
+    @property
     def message(self) -> Message:
         """The message, with its topic as the client sees it: without the mount point."""
 
@@ -190,6 +198,15 @@ class ClientHandle(Protocol):
         """Iterate over the messages, as an alternative to `on_message`: ``async for delivery in client.messages()``.
         The loop ends when the client ends. The number of waiting messages is limited, as for a client that reads
         slowly.
+        """
+
+    def acknowledge_many(
+        self, deliveries: Iterable[Delivery], code: ReasonCode = ReasonCode.SUCCESS
+    ) -> None:
+        """Acknowledge messages of this client in order, which costs less than a call of `Delivery.acknowledge` for each.
+        Skips those of QoS 0.
+
+        Raises PluginError, and acknowledges no message, if a message was not delivered to this client.
         """
 
     def pause(self) -> None:
