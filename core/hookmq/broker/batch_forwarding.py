@@ -8,6 +8,7 @@ from hookmq.broker.plain_receivers import (
     deliver_to_one,
     forward_unencoded,
     hand_over,
+    hand_over_payloads,
     packet_start,
 )
 from hookmq.mqtt.properties import EMPTY
@@ -145,13 +146,13 @@ def _hand_over(
     state = connection.state
     route = cached.route
     qos = cached.header >> 1 & 3
+    if not qos:
+        hand_over_payloads(connection, route, payloads, at, end)
+        return end
     first = at
     while at < end and (at == first or route.valid):
         state.work += 1
-        if qos:
-            forward_unencoded(connection, route, payloads[at], qos)
-        elif route.plugin_clients:
-            hand_over(connection, route, payloads[at], _EMPTY)
+        forward_unencoded(connection, route, payloads[at], qos)
         at += 1
     return at
 

@@ -13,7 +13,7 @@ from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged, record_pubrec
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.fast_path import FORWARDED, REFUSED, forward, read_section
-from hookmq.broker.plain_receivers import deliver_to_one, forward_to_others
+from hookmq.broker.plain_receivers import deliver_to_one, forward_to_others, hand_over_run
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.framing import frame, refuse_header
 from hookmq.mqtt.properties import EMPTY, Properties
@@ -261,6 +261,15 @@ class PacketReader(ClientConnection):
                                             forward_to_others(
                                                 self, cached, data[start:after], properties
                                             )
+                                            if cached is not prior:
+                                                prior = cached
+                                            elif not (same or cached.told or cached.other_version):
+                                                run = hand_over_run(
+                                                    self, cached, data, pos, start, after, last, enough, properties
+                                                )  # fmt: skip
+                                                packets += run
+                                                messages += run
+                                                after += run * (after - pos)
                                         elif cached is prior:
                                             # The slice limit is checked between runs: a run's length is limited as if
                                             # its payloads were empty. Messages for observers are counted one by one.

@@ -103,6 +103,75 @@ def hand_over(
     state.work += delivered
 
 
+def hand_over_run(
+    connection: ClientConnection,
+    cached: CachedPublish,
+    data: bytes,
+    pos: int,
+    start: int,
+    after: int,
+    last: int,
+    enough: int,
+    properties: Properties,
+) -> int:
+    """Pass on the QoS 0 messages that follow the one at ``data[pos:after]`` and differ only in their payload, which is
+    equally long. Their only recipients are plugin clients. Stop at `last`, and when `BrokerState.work` exceeds `enough`.
+    Return how many messages were passed on.
+    """
+    if cached.publish_limit is not None:
+        return 0
+    state = connection.state
+    route = cached.route
+    sender = connection.client
+    receivers = route.plugin_clients
+    assert sender is not None
+    at = state.arrival()
+    same = data[pos:start]
+    named = start - pos
+    size = after - pos
+    end = len(data)
+    found = 0
+    while (
+        after < last
+        and after + size <= end
+        and state.work <= enough
+        and data[after : after + named] == same
+    ):
+        payload = data[after + named : after + size]
+        for receiver in receivers:
+            mailbox = receiver.connection
+            if receiver.state == QUEUEING or mailbox is None:
+                deliver_to_one(connection, receiver, route, payload, properties, None)
+                continue
+            mailbox.arrive_plain(sender, route.topic, payload, 0, properties, at, 0, 0, None)
+            state.metrics.messages_delivered += 1
+        state.work += len(receivers)
+        after += size
+        found += 1
+    return found
+
+
+def hand_over_payloads(
+    connection: ClientConnection, route: Route, payloads: list[bytes], first: int, end: int
+) -> None:
+    """Pass QoS 0 messages with the payloads from index `first` to before `end` to the plugin clients on their route."""
+    state = connection.state
+    sender = connection.client
+    assert sender is not None
+    at = state.arrival()
+    receivers = route.plugin_clients
+    for index in range(first, end):
+        payload = payloads[index]
+        for receiver in receivers:
+            mailbox = receiver.connection
+            if receiver.state == QUEUEING or mailbox is None:
+                deliver_to_one(connection, receiver, route, payload, EMPTY, None)
+                continue
+            mailbox.arrive_plain(sender, route.topic, payload, 0, EMPTY, at, 0, 0, None)
+            state.metrics.messages_delivered += 1
+    state.work += (end - first) * (1 + len(receivers))
+
+
 def hand_over_acknowledged(
     connection: ClientConnection,
     recipient: Recipient,

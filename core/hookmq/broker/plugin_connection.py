@@ -233,6 +233,7 @@ class PluginConnection(PluginMailbox):
         self.owed.clear()
         if reason.by is EndedBy.CLIENT:
             self.inbox.clear()
+            self.arrived.clear()
         self.schedule()
 
     # --- one turn --------------------------------------------------------------------------------------------------
@@ -247,14 +248,16 @@ class PluginConnection(PluginMailbox):
             elif isinstance(first, (Batch, Calls)):
                 depth = first.depth
             token = _DEPTH.set(depth)  # like `at_depth`, which would be another call
+            more = False
             try:
-                if not self._guarded_read(depth):
-                    break
+                more = self._guarded_read(depth)
             finally:
                 _DEPTH.reset(token)
+            if not more:
+                break
         if self.results or self.lost:
             self.call_back()
-        if self.inbox and not self.stopped:
+        if (self.arrived or self.inbox) and not self.stopped:
             self.hand_out()
         if self.freed:
             self.freed = False

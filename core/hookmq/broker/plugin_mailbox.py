@@ -72,8 +72,8 @@ class PluginMailbox(ClientConnection):
     """
 
     __slots__ = (
-        "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_messages", "on_over", "over", "owner",
-        "plugin", "reader", "results", "scheduled", "stopped",
+        "arrived", "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_messages", "on_over", "over",
+        "owner", "plugin", "reader", "results", "scheduled", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +92,8 @@ class PluginMailbox(ClientConnection):
         self.owner = owner
         self.inbox: deque[PluginDelivery] = deque()
         """Messages waiting for the client to read them."""
+        self.arrived: list[PluginDelivery] = []
+        """Messages that arrived since the last turn. They follow those in `inbox`."""
         self.inbox_bytes = 0
         self.results: list[tuple[Done, ReasonCode]] = []
         """Reason codes that the plugin has yet to receive."""
@@ -183,7 +185,7 @@ class PluginMailbox(ClientConnection):
         delivery = PlainDelivery(
             self, sender, topic, payload, message_qos, properties, at, qos, number, message
         )
-        self.inbox.append(delivery)
+        self.arrived.append(delivery)
         self.inbox_bytes += delivery.weight
         if not self.full and self.inbox_bytes > self.state.writes.room:
             self.full = True
@@ -205,7 +207,7 @@ class PluginMailbox(ClientConnection):
         if mount:
             message = message.replace(topic=message.topic.removeprefix(mount))
         queued = QueuedDelivery(self, delivery, message, dup)
-        self.inbox.append(queued)
+        self.arrived.append(queued)
         self.inbox_bytes += queued.weight
         if not self.full and self.inbox_bytes > self.state.writes.room:
             self.full = True
@@ -250,8 +252,26 @@ class PluginMailbox(ClientConnection):
         """Pass messages to the plugin, within the limit for one turn."""
         inbox = self.inbox
         many = self.on_messages
+        arrived = self.arrived
+        if (
+            many is not None
+            and arrived
+            and len(arrived) <= _HANDED_OUT
+            and not (inbox or self.full or self.stopped)
+        ):
+            # Nearly always: pass on the list itself.
+            self.arrived = []
+            self.inbox_bytes = 0
+            try:
+                many(arrived)
+            except Exception as error:
+                self._blame("on_messages", error)
+            return
+        if arrived:
+            inbox.extend(arrived)
+            self.arrived = []
         if many is not None and inbox and not self.stopped:
-            taken = self._take()
+            taken = [self.next() for _ in range(min(len(inbox), _HANDED_OUT))]
             try:
                 many(taken)
             except Exception as error:
@@ -271,16 +291,6 @@ class PluginMailbox(ClientConnection):
             self._wake()
         elif inbox and not self.stopped and (self.on_message or self.on_messages) is not None:
             self.schedule()
-
-    def _take(self) -> list[PluginDelivery]:
-        """Remove the messages that are handed out together in one turn from the inbox and return them."""
-        inbox = self.inbox
-        if len(inbox) > _HANDED_OUT or self.full:
-            return [self.next() for _ in range(min(len(inbox), _HANDED_OUT))]
-        taken = list(inbox)
-        inbox.clear()
-        self.inbox_bytes = 0
-        return taken
 
     def next(self) -> PluginDelivery:
         """Remove the next message from the inbox and return it."""
