@@ -147,8 +147,7 @@ def _hand_over(
     route = cached.route
     qos = cached.header >> 1 & 3
     if not qos:
-        hand_over_payloads(connection, route, payloads, at, end)
-        return end
+        return hand_over_payloads(connection, route, payloads, at, end)
     first = at
     while at < end and (at == first or route.valid):
         state.work += 1

@@ -135,6 +135,7 @@ def hand_over_run(
         after < last
         and after + size <= end
         and state.work <= enough
+        and route.valid
         and data[after : after + named] == same
     ):
         payload = data[after + named : after + size]
@@ -153,15 +154,19 @@ def hand_over_run(
 
 def hand_over_payloads(
     connection: ClientConnection, route: Route, payloads: list[bytes], first: int, end: int
-) -> None:
-    """Pass QoS 0 messages with the payloads from index `first` to before `end` to the plugin clients on their route."""
+) -> int:
+    """Pass QoS 0 messages with the payloads from index `first` to before `end` to the plugin clients on their route.
+    Return the index of the first message that was not passed on, because the route is no longer valid.
+    """
     state = connection.state
     sender = connection.client
     assert sender is not None
     at = state.arrival()
     receivers = route.plugin_clients
-    for index in range(first, end):
+    index = first
+    while index < end and (index == first or route.valid):
         payload = payloads[index]
+        index += 1
         for receiver in receivers:
             mailbox = receiver.connection
             if receiver.state == QUEUEING or mailbox is None:
@@ -169,7 +174,8 @@ def hand_over_payloads(
                 continue
             mailbox.arrive_plain(sender, route.topic, payload, 0, EMPTY, at, 0, 0, None)
             state.metrics.messages_delivered += 1
-    state.work += (end - first) * (1 + len(receivers))
+    state.work += (index - first) * (1 + len(receivers))
+    return index
 
 
 def hand_over_acknowledged(
