@@ -89,7 +89,6 @@ def hand_over(
     state = connection.state
     sender = connection.client
     assert sender is not None
-    at = state.arrival()
     message = None if outgoing is None else outgoing.message
     delivered = 0
     for receiver in route.plugin_clients:
@@ -97,7 +96,7 @@ def hand_over(
         if receiver.state == QUEUEING or mailbox is None:
             outgoing = deliver_to_one(connection, receiver, route, payload, properties, outgoing)
             continue
-        mailbox.arrive_plain(sender, route.topic, payload, 0, properties, at, 0, 0, message)
+        mailbox.arrive_plain(sender, route.topic, payload, 0, properties, 0, 0, message)
         delivered += 1
     state.metrics.messages_delivered += delivered
     state.work += delivered
@@ -125,7 +124,6 @@ def hand_over_run(
     sender = connection.client
     receivers = route.plugin_clients
     assert sender is not None
-    at = state.arrival()
     same = data[pos:start]
     named = start - pos
     size = after - pos
@@ -144,7 +142,7 @@ def hand_over_run(
             if receiver.state == QUEUEING or mailbox is None:
                 deliver_to_one(connection, receiver, route, payload, properties, None)
                 continue
-            mailbox.arrive_plain(sender, route.topic, payload, 0, properties, at, 0, 0, None)
+            mailbox.arrive_plain(sender, route.topic, payload, 0, properties, 0, 0, None)
             state.metrics.messages_delivered += 1
         state.work += len(receivers)
         after += size
@@ -161,7 +159,6 @@ def hand_over_payloads(
     state = connection.state
     sender = connection.client
     assert sender is not None
-    at = state.arrival()
     receivers = route.plugin_clients
     index = first
     while index < end and (index == first or route.valid):
@@ -172,7 +169,7 @@ def hand_over_payloads(
             if receiver.state == QUEUEING or mailbox is None:
                 deliver_to_one(connection, receiver, route, payload, EMPTY, None)
                 continue
-            mailbox.arrive_plain(sender, route.topic, payload, 0, EMPTY, at, 0, 0, None)
+            mailbox.arrive_plain(sender, route.topic, payload, 0, EMPTY, 0, 0, None)
             state.metrics.messages_delivered += 1
     state.work += (index - first) * (1 + len(receivers))
     return index
@@ -211,9 +208,7 @@ def hand_over_acknowledged(
         number = take_packet_id(receiver.inflight, receiver.last_packet_id)
         receiver.last_packet_id = number
         receiver.inflight[number] = VOLATILE_1 if granted == 1 else VOLATILE_2
-    mailbox.arrive_plain(
-        sender, route.topic, payload, qos, properties, state.arrival(), granted, number, message
-    )
+    mailbox.arrive_plain(sender, route.topic, payload, qos, properties, granted, number, message)
     state.metrics.messages_delivered += 1
     state.work += 1
     return True

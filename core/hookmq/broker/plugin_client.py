@@ -248,6 +248,7 @@ class PluginClient:
         batch = Batch(connection.state.runtime.promise(), self._depth())
         payloads: list[bytes] = []
         topic: object = None
+        name = ""
         qos: object = None
         room = each = size = 0
         try:
@@ -263,7 +264,7 @@ class PluginClient:
             payload = fields[1]
             given = len(fields)
             if (
-                (fields[0] is not topic and (type(fields[0]) is not str or fields[0] != topic))
+                (fields[0] is not topic and (type(fields[0]) is not str or fields[0] != name))
                 or type(payload) is not bytes
                 or len(payload) > room
                 or (fields[2] if given > 2 else 0) is not qos
@@ -277,11 +278,12 @@ class PluginClient:
                         properties = self._check(topic, payload, qos, retain, properties)
                     except PluginError as error:
                         raise self._wrong(len(batch), error.message) from None
-                payloads = batch.add(cast(str, topic), cast(int, qos), retain, properties)
+                name = cast(str, topic)
+                payloads = batch.add(name, cast(int, qos), retain, properties)
                 room = connection.limits.max_packet_size - 4 * len(cast(str, topic)) - _HEADER
                 each = len(cast(str, topic)) + EACH
                 if given > 3:
-                    topic = None  # the next message begins another run
+                    topic, room = None, -1  # the next message begins another run
             size += len(payload) + each
             payloads.append(payload)
         if (

@@ -10,7 +10,7 @@ implements the other direction.
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from hookmq.broker.batch_forwarding import forward_run
 from hookmq.broker.connection import ClientConnection, Table
@@ -244,7 +244,10 @@ class PluginConnection(PluginMailbox):
             first = self.pending[0]
             depth = 1
             if isinstance(first, tuple):
-                depth = first[6]
+                fields: tuple[Any, ...] = (
+                    first  # compiled code would unpack `Publishing` for one field
+                )
+                depth = fields[6]
             elif isinstance(first, (Batch, Calls)):
                 depth = first.depth
             token = _DEPTH.set(depth)  # like `at_depth`, which would be another call
@@ -257,7 +260,7 @@ class PluginConnection(PluginMailbox):
                 break
         if self.results or self.lost:
             self.call_back()
-        if (self.arrived or self.inbox) and not self.stopped:
+        if self.arrived or self.inbox:
             self.hand_out()
         if self.freed:
             self.freed = False
@@ -320,23 +323,32 @@ class PluginConnection(PluginMailbox):
                 self.pending_bytes -= EACH
                 self._take_request(one)
                 continue
-            if one[6] != depth:
+            topic, payload, qos, retain, properties, done, its_depth = one
+            if its_depth != depth:
                 return True
-            if one[2] and self._window_is_full():
+            if qos and self._window_is_full():
                 return False  # `release` continues
             pending.popleft()
-            self.pending_bytes -= len(one[0]) + len(one[1]) + EACH
-            self._publish_one(one)
+            self.pending_bytes -= len(topic) + len(payload) + EACH
+            self._publish_one(topic, payload, qos, retain, properties, done)
         return False
 
-    def _publish_one(self, one: Publishing) -> None:
+    def _publish_one(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+        done: Done | None,
+    ) -> None:
         try:
-            forwarded = self._forward(one)
+            forwarded = self._forward(topic, payload, qos, retain, properties, done)
         except Exception:
-            self.number(one[5])  # so that the end of the connection reaches the plugin
+            self.number(done)  # so that the end of the connection reaches the plugin
             raise
         if not forwarded:
-            self._take_publish(one)
+            self._take_publish(topic, payload, qos, retain, properties, done)
 
     def _take_calls(self, calls: Calls, enough: int) -> bool:
         """Publish the messages of `calls`, as `_take_batch` does. Return whether all have been handed on."""
@@ -370,7 +382,7 @@ class PluginConnection(PluginMailbox):
             payload = payloads[at]
             self.pending_bytes -= len(payload) + calls.each
             state.work += 1
-            self._publish_one((calls.topic, payload, qos, False, _EMPTY, calls.take(), calls.depth))
+            self._publish_one(calls.topic, payload, qos, False, _EMPTY, calls.take())
         return True
 
     def _cached(self, topic: str, qos: int) -> CachedPublish | None:
@@ -432,18 +444,19 @@ class PluginConnection(PluginMailbox):
             if cached is not None:
                 matched = cached.route.matched
                 end = self._forward_run(cached, run.payloads, at, enough)
-                batch.at = end
                 first = batch.first
                 batch.settle(first + at, first + end, _SUCCESS if matched else _NO_MATCH)
+                if end == len(run.payloads):
+                    batch.next()
+                else:
+                    batch.at = end
                 continue
             if qos and self._window_is_full():
                 return False  # `release` continues
             batch.at = at + 1
             state.work += 1
             part = BatchPart(batch, batch.first + at)
-            self._publish_one(
-                (run.topic, run.payloads[at], qos, run.retain, run.properties, part, batch.depth)
-            )
+            self._publish_one(run.topic, run.payloads[at], qos, run.retain, run.properties, part)
         batch.finish()
         return True
 
@@ -458,8 +471,15 @@ class PluginConnection(PluginMailbox):
             kind = PacketType.SUBSCRIBE if isinstance(packet, Subscribe) else PacketType.UNSUBSCRIBE
         self.table[Phase.OPEN, kind](self, packet)
 
-    def _take_publish(self, one: Publishing) -> None:
-        topic, payload, qos, retain, properties, done, _ = one
+    def _take_publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+        done: Done | None,
+    ) -> None:
         number = self.number(done)
         # The Remaining Length, for rate limits by bytes; properties count roughly.
         self.size = len(topic.encode()) + len(payload) + (5 if qos else 3)
@@ -468,9 +488,16 @@ class PluginConnection(PluginMailbox):
         packet = new_publish(topic, payload, qos, retain, False, number, properties)
         self.table[Phase.OPEN, PacketType.PUBLISH](self, packet)
 
-    def _forward(self, one: Publishing) -> bool:
+    def _forward(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+        done: Done | None,
+    ) -> bool:
         """Publish a message whose authorization and route are cached. Return False if the handler must process it."""
-        topic, payload, qos, retain, properties, done, _ = one
         cached = self.memo.get(topic)
         if (
             cached is None

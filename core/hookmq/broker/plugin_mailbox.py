@@ -72,8 +72,8 @@ class PluginMailbox(ClientConnection):
     """
 
     __slots__ = (
-        "arrived", "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_messages", "on_over", "over",
-        "owner", "plugin", "reader", "results", "scheduled", "stopped",
+        "arrived", "arrived_at", "freed", "full", "inbox", "inbox_bytes", "lost", "on_message", "on_messages", "on_over",
+        "over", "owner", "plugin", "reader", "results", "scheduled", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,8 @@ class PluginMailbox(ClientConnection):
         """Messages waiting for the client to read them."""
         self.arrived: list[PluginDelivery] = []
         """Messages that arrived since the last turn. They follow those in `inbox`."""
+        self.arrived_at = 0.0
+        """When the first plain one of them arrived; 0 if there is none."""
         self.inbox_bytes = 0
         self.results: list[tuple[Done, ReasonCode]] = []
         """Reason codes that the plugin has yet to receive."""
@@ -131,7 +133,7 @@ class PluginMailbox(ClientConnection):
         """Run `take_turn` in the next turn."""
         if not self.scheduled:
             self.scheduled = True
-            self.state.runtime.call_soon(self.take_turn)
+            self.state.plugin_turns.add(self)
 
     def set_stopped(self, stopped: bool) -> None:
         """Deliver no messages while `stopped` is true."""
@@ -176,16 +178,19 @@ class PluginMailbox(ClientConnection):
         payload: bytes,
         message_qos: int,
         properties: Properties,
-        at: float,
         qos: int,
         number: int,
         message: Message | None,
     ) -> None:
         """Add a message to the inbox, of which the broker keeps only the packet id."""
+        arrived = self.arrived
+        if not arrived or self.arrived_at == 0.0:
+            self.arrived_at = self.state.arrival()
+        at = self.arrived_at
         delivery = PlainDelivery(
             self, sender, topic, payload, message_qos, properties, at, qos, number, message
         )
-        self.arrived.append(delivery)
+        arrived.append(delivery)
         self.inbox_bytes += delivery.weight
         if not self.full and self.inbox_bytes > self.state.writes.room:
             self.full = True
@@ -207,6 +212,8 @@ class PluginMailbox(ClientConnection):
         if mount:
             message = message.replace(topic=message.topic.removeprefix(mount))
         queued = QueuedDelivery(self, delivery, message, dup)
+        if not self.arrived:
+            self.arrived_at = 0.0
         self.arrived.append(queued)
         self.inbox_bytes += queued.weight
         if not self.full and self.inbox_bytes > self.state.writes.room:

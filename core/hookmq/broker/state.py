@@ -15,6 +15,7 @@ from hookmq.broker.parked_publishes import Parking
 from hookmq.broker.plugin_promises import PluginPromises
 from hookmq.broker.plugin_state import PluginStates
 from hookmq.broker.plugin_timers import PluginTimers
+from hookmq.broker.plugin_turns import PluginTurns
 from hookmq.broker.published_events import arguments
 from hookmq.broker.publishers import Publishers
 from hookmq.broker.queue_limits import QueueLimits
@@ -192,6 +193,7 @@ class BrokerState:
         self.writes.committer = self.committer
         self.writes.commit = self.commit_pause.commit
         self.writes.tell = self.tell
+        self.plugin_turns = PluginTurns(runtime)
         self.parking = Parking(self.deadlines, self.guarded, self.writes.schedule)
         self.routes = RouteCompiler(self, self.journals, 0, None)
         self._set_up_routes()

@@ -71,13 +71,12 @@ class ConnectionView:
         payload: bytes,
         message_qos: int,
         properties: Properties,
-        at: float,
         qos: int,
         number: int,
         message: Message | None,
     ) -> None:
-        """Take a message from `sender` for which the broker keeps no delivery, if the client is `in_process`. `at` is
-        when the message was received. `message` is the message if it has already been created.
+        """Take a message from `sender` for which the broker keeps no delivery, if the client is `in_process`. `message`
+        is the message if it has already been created.
         """
         raise NotImplementedError
 

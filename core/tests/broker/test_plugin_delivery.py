@@ -240,7 +240,7 @@ def test_a_plain_delivery_shows_the_same_message(broker_harness: Make) -> None:
     ],
 )
 def test_what_needs_a_decision_is_not_plain(
-    broker_harness: Make, fields: dict[str, str], options: dict[str, int]
+    broker_harness: Make, fields: dict[str, Any], options: dict[str, int]
 ) -> None:
     harness = broker_harness([HookRecorder("on_dropped", id="gw")])
     client = harness.clock.run(harness.handle("gw").connect(ClientRequest("c", **fields)))
