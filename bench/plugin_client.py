@@ -1,9 +1,10 @@
 """`python -m bench.plugin_client`: compare a message of a plugin client with one of a client that has a socket.
 
-No case opens a socket. Clients with a socket get and send bytes at the place where the transport would pass them on, so the
-system calls, which plugin clients save, count for neither. Both sides of a pair have the same topics, payload, QoS and number
-of messages in a turn. Their input is ready: the bytes of the packets, or the tuples for `publish_many`. Subscribers with a
-socket discard what they get, and send bytes that acknowledge it. Plugin clients read each payload and acknowledge it.
+No case opens a socket. Clients with a socket get and send bytes at the place where the transport would pass them on.
+System calls, which plugin clients save, count for neither. Both sides of a pair have the same topics, payload, QoS
+and number of messages in a turn. Their input is ready: the bytes of the packets, or the tuples for `publish_many`.
+Subscribers with a socket discard what they get, and send bytes that acknowledge it. Plugin clients read each payload
+and acknowledge it.
 
 The figures are CPU time per message: the lowest of many short rounds, in which all cases alternate. `--count CASE STEPS`
 runs one case without measuring it, for tools that count instructions.
