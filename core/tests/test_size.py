@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "hookmq"
 BROKER_LIMIT = 22_000
-PLATFORM_LIMIT = 5_500
+PLATFORM_LIMIT = 5_750
 PLATFORM = (
     "broker/core_metrics.py", "broker/parked_publishes.py", "broker/plugin_", "broker/plugin_api/", "broker/tracing/",
     "config/config_check.py", "hooks/async_calls.py", "hooks/broker_handle.py", "hooks/metric_registry.py",
