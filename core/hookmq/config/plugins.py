@@ -32,8 +32,8 @@ Loaded = tuple[InstalledEntry, type[Plugin]]
 FIRST_PARTY: Final = {
     "accounts": "accounts", "acl_file": "acl_file", "admin": "admin", "auth_http": "auth_http", "auth_jwt": "auth_jwt",
     "auth_password": "auth_password", "otel": "otel", "queues": "queues", "ratelimit": "ratelimit",
-    "security_log": "security_log", "spark_sink": "spark_sink", "storage": "storage", "webhook": "webhook",
-    "webhook_filter": "webhook",
+    "security_log": "security_log", "sinks": "sinks", "spark_sink": "spark_sink", "storage": "storage",
+    "webhook": "webhook", "webhook_filter": "webhook",
 }  # fmt: skip
 """This project's plugins and their folders below ``plugins/``. Messages suggest installing only these. Any other package
 might be registered by a stranger under a mistyped name, and its code would run in the broker."""

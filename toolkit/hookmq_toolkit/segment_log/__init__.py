@@ -5,12 +5,14 @@ from hookmq_toolkit.segment_log.frame import FRAME_HEADER, Frame
 from hookmq_toolkit.segment_log.log import SegmentLog, Trimmed
 from hookmq_toolkit.segment_log.reader import LogReader, SegmentReader, frames
 from hookmq_toolkit.segment_log.segment import Segment
+from hookmq_toolkit.segment_log.tail import LogTail
 
 __all__ = [
     "FRAME_HEADER",
     "Fill",
     "Frame",
     "LogReader",
+    "LogTail",
     "Segment",
     "SegmentLog",
     "SegmentReader",

@@ -1,0 +1,1 @@
+"""The `sinks` plugin writes messages to other systems. See `hookmq_sinks.driver` for the contract of drivers."""

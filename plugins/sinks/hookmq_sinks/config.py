@@ -1,0 +1,158 @@
+"""The plugin's settings: the sinks, their targets, batches and limits."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from hookmq.config_api import bind_values
+from hookmq.mqtt_api import parse_share, validate_filter
+from hookmq.plugin import ConfigError, Seconds, Size, setting
+
+from hookmq_sinks.decoding import Format, find_decoder
+from hookmq_sinks.driver import Driver
+from hookmq_sinks.record_template import RecordTemplate, templates_of
+from hookmq_sinks.registry import find_driver
+
+OnFull = Literal["block", "drop_oldest", "drop_new"]
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+"""Pattern for the names of sinks. A sink's folder has the sink's name."""
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """When a batch is written. It is written as soon as one of the limits is reached."""
+
+    messages: int = setting(1000, "largest number of messages", minimum=1, maximum=100_000)
+    bytes: Size = setting(1 << 20, "largest size of their payloads and topics", minimum=1)
+    age: Seconds = setting(0.1, "longest time that a message waits for others", maximum=3600)
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """When a batch is repeated that the target did not take."""
+
+    first: Seconds = setting(
+        0.5, "delay before the second attempt; it doubles each time", minimum=0.01
+    )
+    longest: Seconds = setting(60.0, "longest delay", minimum=0.01)
+    failures: int = setting(
+        3, "failures in a row after which the sink pauses as long as the target is down", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        if self.longest < self.first:
+            raise ConfigError("longest: less than first")
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """A message as publishers send it, with which the configuration is checked."""
+
+    topic: str = field(metadata={"help": "its topic"})
+    payload: Any = setting("", "its payload: a text, or a value that is encoded as `decode` says")
+    client_id: str = setting("sample", "client id of its publisher")
+    content_type: str = setting("", "its content type")
+    user_properties: Mapping[str, str] = field(
+        default_factory=dict, metadata={"help": "its user properties"}
+    )
+
+
+@dataclass(frozen=True)
+class SinkConfig:
+    """The settings of a sink."""
+
+    name: str = field(metadata={"help": "its name and that of its folder: letters, digits, _ . -"})
+    topics: tuple[str, ...] = field(
+        metadata={"help": "topic filters; a message that matches one of them is written"}
+    )
+    driver: str = field(metadata={"help": "the kind of target, such as file"})
+    target: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"help": "the settings of the driver"}
+    )
+    exclude: tuple[str, ...] = setting((), "topic filters whose messages are left out")
+    decode: Format = setting("raw", "how payloads are decoded: raw, text, json, msgpack or cbor")
+    key: str = setting("", "template of the key; messages with the same key are written in order")
+    lanes: int = setting(
+        1,
+        "batches that are written at the same time; each key is in one of the lanes",
+        minimum=1,
+        maximum=64,
+    )
+    sample: SampleConfig | None = setting(
+        None, "a message with which `hookmq check` tries all templates"
+    )
+    batch: BatchConfig = setting(BatchConfig(), "when a batch is written")
+    retry: RetryConfig = setting(RetryConfig(), "when a batch is repeated")
+    timeout: Seconds = setting(30.0, "longest time for writing a batch", minimum=0.1)
+    max_bytes: Size = setting(1 << 30, "largest size of the messages that wait", minimum=1 << 16)
+    on_full: OnFull = setting(
+        "block",
+        "at that size: block refuses messages (0x97), drop_oldest removes the oldest, drop_new does not store new ones",
+    )
+    dead_letter_bytes: Size = setting(
+        64 << 20, "largest size of the dead letters; the oldest are removed", minimum=1 << 16
+    )
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ConfigError(f"name: {self.name!r} is not a name; use letters, digits, _ . -")
+        if not self.topics:
+            raise ConfigError(f"topics: the sink {self.name} has no topic filter")
+        _check_filters("topics", self.topics)
+        _check_filters("exclude", self.exclude)
+        find_decoder(self.decode)
+        if self.key:
+            RecordTemplate(self.key, "key")
+        elif self.lanes > 1:
+            raise ConfigError("lanes: more than one lane needs a key", hint='set key: "${topic}"')
+        _ = self.settings
+
+    @cached_property
+    def kind(self) -> type[Driver]:
+        """The class of the driver. Raises ConfigError."""
+        return find_driver(self.driver)
+
+    @cached_property
+    def settings(self) -> Any:
+        """The settings of the driver. Raises ConfigError."""
+        try:
+            settings: Any = bind_values(self.kind.Settings, self.target)
+            for _ in templates_of(settings):
+                pass
+        except ConfigError as error:
+            raise ConfigError(f"target: {error}") from None
+        return settings
+
+
+def _check_filters(key: str, filters: tuple[str, ...]) -> None:
+    for one in filters:
+        try:
+            validate_filter(one)
+        except Exception as error:
+            raise ConfigError(f"{key}: {one!r} is not a topic filter: {error}") from None
+        if parse_share(one)[0] is not None:
+            raise ConfigError(f"{key}: {one!r}: a sink cannot use a shared subscription")
+
+
+@dataclass(frozen=True)
+class SinksConfig:
+    """The settings of the plugin."""
+
+    path: Path = field(metadata={"help": "folder of the sinks; created if missing"})
+    sinks: tuple[SinkConfig, ...] = field(metadata={"help": "the sinks"})
+    sync: bool = setting(
+        True, "fsync before acknowledging; false survives the end of the process but no power cut"
+    )
+    min_free: Size = setting(256 << 20, "free disk space below which every sink is full")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        if not self.sinks:
+            raise ConfigError("sinks: empty, but at least one is required")
+        names = [one.name.lower() for one in self.sinks]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"sinks: {name} is listed twice")

@@ -1,0 +1,178 @@
+"""The dead letters of a sink: records that could not be written, each with the reason, as JSON lines on disk."""
+
+import json
+import os
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hookmq_toolkit.durable_files import sync_folder, write_all
+from hookmq_toolkit.state_folder import make_folder
+
+from hookmq_sinks.record import Record
+
+FOLDER: Final = "dead-letters"
+SUFFIX: Final = ".jsonl"
+_FILES: Final = 8
+"""The number of files among which the permitted size is divided. The oldest file is removed as a whole."""
+_BYTES: Final = ("payload", "correlation_data")
+_KEPT: Final = tuple(one.name for one in fields(Record) if one.name not in ("value", "changed"))
+
+
+class DeadLetter(NamedTuple):
+    """A record that could not be written, why, and when it was given up, in epoch seconds."""
+
+    record: Record
+    reason: str
+    at: float
+
+
+class DeadLetters:
+    """Appends dead letters in a sink's folder. All methods block and raise OSError.
+
+    If the letters need more than `max_bytes`, the oldest file of letters is removed; `removed` counts these letters.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder = folder / FOLDER
+        self.count = 0
+        self.removed = 0
+        self._max_file = max(4096, max_bytes // _FILES)
+        self._max = max_bytes
+        self._file = -1
+        self._size = 0
+        self._ids: set[str] = set()
+
+    def open(self) -> None:
+        """Count the letters, and cut off a line that is not complete."""
+        make_folder(self.folder)
+        paths = _paths(self.folder)
+        for path in paths:
+            data = path.read_bytes()
+            end = data.rfind(b"\n") + 1
+            if end < len(data):
+                os.truncate(path, end)
+        letters = list(read_dead_letters(self.folder.parent))
+        self.count = len(letters)
+        self._ids = {one.record.id for one in letters}
+        if paths:
+            self._append_to(paths[-1])
+
+    def _append_to(self, path: Path) -> None:
+        self.close()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._file).st_size
+        sync_folder(self.folder)
+
+    def add(self, letters: list[tuple[Record, str]]) -> int:
+        """Store letters on disk, except those that are stored already. Return how many are new."""
+        lines: list[bytes] = []
+        for record, reason in letters:
+            if record.id not in self._ids:
+                self._ids.add(record.id)
+                lines.append(encode_letter(DeadLetter(record, reason, time.time())))
+        if not lines:
+            return 0
+        if self._file < 0 or self._size >= self._max_file:
+            self._begin()
+        data = b"".join(lines)
+        write_all(self._file, data)
+        os.fdatasync(self._file)
+        self._size += len(data)
+        self.count += len(lines)
+        return len(lines)
+
+    def _begin(self) -> None:
+        paths = _paths(self.folder)
+        number = int(paths[-1].name.removesuffix(SUFFIX)) + 1 if paths else 0
+        sizes = [path.stat().st_size for path in paths]
+        while len(paths) > 1 and sum(sizes) + self._max_file > self._max:
+            for one in _read(paths[0]):
+                self._ids.discard(one.record.id)
+                self.count -= 1
+                self.removed += 1
+            paths.pop(0).unlink()
+            sizes.pop(0)
+        self._append_to(self.folder / f"{number:010d}{SUFFIX}")
+
+    def take(self) -> list[Path]:
+        """Begin a new file, and return the files with all letters so far, oldest first."""
+        paths = _paths(self.folder)
+        if paths:
+            number = int(paths[-1].name.removesuffix(SUFFIX)) + 1
+            self._append_to(self.folder / f"{number:010d}{SUFFIX}")
+        return paths
+
+    def remove(self, path: Path) -> None:
+        """Remove a file of letters that are done."""
+        for one in _read(path):
+            self._ids.discard(one.record.id)
+            self.count -= 1
+        path.unlink()
+        sync_folder(self.folder)
+
+    def forget(self, letter_id: str) -> None:
+        """Allow a letter with this id to be added again."""
+        self._ids.discard(letter_id)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(
+        path for path in folder.glob(f"*{SUFFIX}") if path.name.removesuffix(SUFFIX).isdecimal()
+    )
+
+
+def read_dead_letters(folder: Path) -> Iterator[DeadLetter]:
+    """Yield the dead letters in the folder of a sink, oldest first. This blocks. Raises OSError."""
+    for path in _paths(folder / FOLDER):
+        try:
+            yield from _read(path)
+        except FileNotFoundError:
+            continue  # removed since
+
+
+def _read(path: Path) -> Iterator[DeadLetter]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield decode_letter(line)
+
+
+def encode_letter(letter: DeadLetter) -> bytes:
+    """Return a letter as a line of JSON. Bytes are text if they are UTF-8, otherwise base64."""
+    made: dict[str, Any] = {"reason": letter.reason, "at": round(letter.at, 3)}
+    for name in _KEPT:
+        value = getattr(letter.record, name)
+        if name in _BYTES and value is not None:
+            try:
+                made[name] = value.decode()
+            except UnicodeDecodeError:
+                made[f"{name}_base64"] = b64encode(value).decode()
+        elif value not in (None, (), False):
+            made[name] = value
+    return json.dumps(made, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def decode_letter(line: bytes) -> DeadLetter:
+    """Return the letter of a line. Raises ValueError if it is damaged."""
+    try:
+        found = json.loads(line)
+        reason, at = found.pop("reason"), found.pop("at")
+        for name in _BYTES:
+            if (packed := found.pop(f"{name}_base64", None)) is not None:
+                found[name] = b64decode(packed)
+            elif name in found:
+                found[name] = found[name].encode()
+        found["user_properties"] = tuple((a, b) for a, b in found.get("user_properties", ()))
+        return DeadLetter(Record(**found), reason, at)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"not a dead letter: {error}") from None

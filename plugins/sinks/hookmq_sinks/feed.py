@@ -1,0 +1,103 @@
+"""The feed: reads a sink's log and gives its records to the lanes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+from hookmq.plugin import StoreError
+from hookmq_toolkit.message_record import decode_block
+from hookmq_toolkit.segment_log import Frame, LogTail, Trimmed
+
+from hookmq_sinks.lane import Entry, Lane
+from hookmq_sinks.record_maker import RecordMaker
+from hookmq_sinks.record_template import RecordError
+
+AGAIN = 5.0
+"""Seconds after which an unreadable log is read again."""
+
+
+class Feed:
+    """Reads the log from `start` on. `end` is how far messages are committed; set it with `advance`."""
+
+    def __init__(
+        self, tail: LogTail, maker: RecordMaker, lanes: list[Lane], name: str, start: int, end: int,
+        log: Callable[..., None],
+    ) -> None:  # fmt: skip
+        self.read_to = start
+        self.end = end
+        self.failure = ""
+        """Why the log cannot be read, or ''."""
+        self.missing = 0
+        """The number of messages that were deleted before they were read."""
+        self._tail = tail
+        self._maker = maker
+        self._lanes = lanes
+        self._name = name
+        self._log = log
+        self._more = asyncio.Event()
+
+    def advance(self, end: int) -> None:
+        """Note that messages below `end` are committed."""
+        if end > self.end:
+            self.end = end
+            self._more.set()
+
+    @property
+    def low(self) -> int:
+        """The first offset that is not done."""
+        return min((one.low for one in self._lanes if one.low is not None), default=self.read_to)
+
+    async def run(self) -> None:
+        """Read until the task is cancelled."""
+        size = self._maker.config.batch.bytes
+        while True:
+            if self.read_to >= self.end:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            for lane in self._lanes:
+                await lane.room()
+            try:
+                frames = await asyncio.to_thread(self._tail.read, self.read_to, self.end, size)
+                self.failure = ""
+            except Trimmed as error:
+                self.missing += error.earliest - self.read_to
+                self._log(
+                    "warning", "sinks.messages_missed", messages=error.earliest - self.read_to,
+                    first=self.read_to,
+                )  # fmt: skip
+                self.read_to = error.earliest
+                continue
+            except StoreError as error:
+                if self.failure != str(error):
+                    self.failure = str(error)
+                    self._log("error", "sinks.log_unreadable", reason=self.failure)
+                await asyncio.sleep(AGAIN)
+                continue
+            for frame in frames:
+                await self._add(frame)
+
+    async def _add(self, frame: Frame) -> None:
+        now = asyncio.get_running_loop().time()
+        lanes, count, maker = self._lanes, len(self._lanes), self._maker
+        offset = frame.offset
+        for message in decode_block(frame.payload):
+            if offset >= self.read_to:
+                record = maker.bare(message, self._name, offset)
+                reason = ""
+                try:
+                    maker.complete(record)
+                except RecordError as error:
+                    reason = str(error)
+                lane = lanes[
+                    crc32((record.key or record.topic).encode()) % count if count > 1 else 0
+                ]
+                lane.add(Entry(record, reason, len(record.payload) + len(record.topic), now))
+            offset += 1
+        self.read_to = frame.end
+
+
+def feed_status(feed: Feed) -> dict[str, Any]:
+    """Return what the sink's status says about reading."""
+    return {"read_to": feed.read_to, "missing": feed.missing}

@@ -1,0 +1,374 @@
+"""A lane: writes the records of some keys to the target, batch after batch, until each is done."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from hookmq_toolkit.breaker import Breaker
+
+from hookmq_sinks.config import SinkConfig
+from hookmq_sinks.driver import Driver, DriverContext, Rejected, TargetUnavailable
+from hookmq_sinks.record import Batch, Position, Record
+
+CRASHES: Final = 3
+"""The number of unexpected errors after which a batch is divided into single records, and after which a single record
+is a dead letter."""
+CLOSING: Final = 5.0
+"""Seconds that a driver may take to close."""
+
+
+class Entry(NamedTuple):
+    """A record that waits, why it cannot be written ('' if it can), its size, and when it was read."""
+
+    record: Record
+    reason: str
+    size: int
+    at: float
+
+
+@dataclass
+class Counts:
+    """The counters of a sink's process since it started."""
+
+    written: int = 0
+    batches: int = 0
+    failures: int = 0
+    dead_letters: int = 0
+    write_seconds: float = 0.0
+    largest_batch: int = 0
+    write_buckets: list[int] = field(default_factory=list)
+
+
+class LaneState(NamedTuple):
+    """What a lane does: `starting`, `active`, `retrying` or `failed`, and why."""
+
+    word: str
+    reason: str = ""
+
+
+class TargetBehind(Exception):
+    """The target has lost records that it had confirmed; `offset` is the first of them."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the target has lost the records from {offset} on")
+        self.offset = offset
+
+
+class Lane:
+    """Writes entries in order. `add` and `low` are for the feed; `run` ends only when it is cancelled.
+
+    `bury` stores dead letters on disk. `changed` is called when the state or `low` changes.
+    """
+
+    def __init__(
+        self,
+        config: SinkConfig,
+        context: DriverContext,
+        bury: Callable[[list[tuple[Record, str]]], Awaitable[None]],
+        changed: Callable[[], None],
+        counts: Counts,
+        breaker: Breaker,
+        start: int,
+        ignore_target: bool,
+    ) -> None:
+        self.state = LaneState("starting")
+        self.paused = False
+        self.stopping = False
+        self._config = config
+        self._context = context
+        self._bury = bury
+        self._changed = changed
+        self._counts = counts
+        self._breaker = breaker
+        self._queue: deque[Entry] = deque()
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._driver: Driver | None = None
+        self._ignore_target = ignore_target
+        self.reached = start
+        """Every record of this lane below this offset is done."""
+        self._alone = config.lanes == 1
+        self._known = self._alone
+        """Whether `reached` is certainly what the target confirmed."""
+        self._skip_below = 0
+        self._crashes = 0
+        self._blamed = False
+        """Whether the last record was given up after unexpected errors, and no record was written since."""
+        self._failures = 0
+
+    # for the feed ----------------------------------------------------------------------------------------------------
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry. Its offset must be higher than those before."""
+        if entry.record.offset < self._skip_below:
+            return
+        self._queue.append(entry)
+        self._bytes += entry.size
+        batch = self._config.batch
+        if len(self._queue) >= 2 * batch.messages or self._bytes >= 2 * batch.bytes:
+            self._room.clear()
+        self._wake.set()
+
+    async def room(self) -> None:
+        """Wait until the lane takes further entries."""
+        await self._room.wait()
+
+    @property
+    def low(self) -> int | None:
+        """The offset of the first record that is not done, or None if the lane has none."""
+        return self._queue[0].record.offset if self._queue else None
+
+    @property
+    def oldest(self) -> float | None:
+        """When the broker received the first message that is not done, or None if the lane has none."""
+        return self._queue[0].record.received_at if self._queue else None
+
+    def wake(self) -> None:
+        """Check again whether the lane is paused or stopping."""
+        self._wake.set()
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write entries until the lane is stopped. Raises TargetBehind."""
+        try:
+            await self._open_until_ready()
+            while not self.stopping:
+                count = await self._collect()
+                if count:
+                    await self._write_until_done(count)
+        finally:
+            await self._close()
+
+    async def _collect(self) -> int:
+        """Wait for a batch. Return its number of entries, or 0 if there is none yet."""
+        if self.paused or not self._queue:
+            self._wake.clear()
+            await self._wake.wait()
+            return 0
+        batch, loop = self._config.batch, asyncio.get_running_loop()
+        until = self._queue[0].at + batch.age
+        while len(self._queue) < batch.messages and self._bytes < batch.bytes:
+            left = until - loop.time()
+            if left <= 0 or self.stopping:
+                break
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+        if self.paused:
+            return 0
+        return self._fitting()
+
+    def _fitting(self) -> int:
+        """Return the number of entries that fit into a batch: at least one."""
+        if self._crashes >= CRASHES:
+            return 1
+        batch, size = self._config.batch, 0
+        for count, entry in enumerate(islice(self._queue, batch.messages)):
+            size += entry.size
+            if count and size > batch.bytes:
+                return count
+        return min(len(self._queue), batch.messages)
+
+    async def _open_until_ready(self) -> None:
+        """Open the target, so that mistakes show before the first message."""
+        while self._driver is None and not self.stopping:
+            await self._attempt(self._open)
+
+    async def _write_until_done(self, count: int) -> None:
+        """Write the first `count` entries, again and again until the target has confirmed them."""
+        while not self.stopping:
+            done = await self._attempt(partial(self._write_first, count))
+            if done or not self._queue:
+                return
+            count = min(count, self._fitting())
+
+    async def _attempt(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do `work` with an open driver. Return whether it succeeded. After a failure, wait."""
+        ask = self._breaker.ask()
+        if ask is None:
+            await self._pause(max(0.01, self._breaker.opens_in()))
+            return False
+        good: bool | None = None
+        try:
+            if self._driver is None:
+                await self._open()
+            await work()
+            good = True
+        except TargetUnavailable as error:
+            good = False
+            self._failed(error.reason, error.permanent)
+        except TimeoutError:
+            good = False
+            self._failed(f"no answer within {self._config.timeout:g} s")
+        except (TargetBehind, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            good = False
+            self._crashed(error)
+        finally:
+            ask.end(good)
+        if good:
+            self._failures = self._crashes = 0
+            self._tell(LaneState("active"))
+            return True
+        await self._close()
+        await self._pause(self._delay())
+        return False
+
+    def _crashed(self, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        self._crashes += 1
+        self._context.log("error", "sinks.driver_failed", reason=reason)
+        if self._crashes >= 2 * CRASHES and self._queue and not self._blamed:
+            # Smaller batches did not help. This record alone makes the driver fail.
+            self._blamed, self._crashes = True, CRASHES
+            self._queue[0] = self._queue[0]._replace(reason=f"the driver failed: {reason}")
+        self._failed(reason, self._blamed)
+
+    def _failed(self, reason: str, permanent: bool = False) -> None:
+        self._failures += 1
+        self._counts.failures += 1
+        before = self.state.word
+        self._tell(LaneState("failed" if permanent else "retrying", reason))
+        if permanent:
+            self._failures = max(self._failures, 32)
+        if before != self.state.word:
+            level = "error" if permanent else "warning"
+            self._context.log(
+                level, f"sinks.target_{'failed' if permanent else 'unavailable'}", reason=reason
+            )
+
+    def _tell(self, state: LaneState) -> None:
+        if state != self.state:
+            if state.word == "active" and self.state.word in ("retrying", "failed"):
+                self._context.log("info", "sinks.target_available")
+            self.state = state
+            self._changed()
+
+    def _delay(self) -> float:
+        """Return the delay before the next attempt: exponential, with jitter."""
+        retry = self._config.retry
+        longest: float = min(retry.longest, retry.first * 2.0 ** min(self._failures - 1, 40))
+        return longest * random.uniform(0.5, 1.0)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the lane is stopped."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not self.stopping and (left := until - loop.time()) > 0:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+
+    async def _open(self) -> None:
+        """Open the target, and continue at the position that it holds."""
+        if self._driver is not None:
+            return
+        kind = self._config.kind
+        self._driver = driver = kind(self._config.settings, self._context)
+        try:
+            async with asyncio.timeout(self._config.timeout):
+                held = await driver.open()
+        except ImportError as error:
+            extra = f"; run: pip install 'hookmq-sinks[{kind.extra}]'" if kind.extra else ""
+            raise TargetUnavailable(f"{error}{extra}", True) from error
+        if held is None or held.log_id != self._context.log_id or self._ignore_target:
+            return
+        if held.offset < self.reached and self._known:
+            raise TargetBehind(held.offset)
+        self._skip_below = max(self._skip_below, held.offset)
+        self._take_while(lambda entry: entry.record.offset < held.offset)
+        self.reached = max(self.reached, held.offset)
+        self._known = True
+        self._changed()
+
+    async def _close(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            try:
+                async with asyncio.timeout(CLOSING):
+                    await driver.close()
+            except Exception as error:
+                self._context.log(
+                    "warning", "sinks.driver_not_closed", reason=str(error) or type(error).__name__
+                )
+
+    async def _write_first(self, count: int) -> None:
+        """Write the first `count` entries of the queue, or those that the target does not have yet."""
+        assert self._driver is not None
+        entries = list(islice(self._queue, count))
+        if not entries:
+            return
+        position = Position(self._context.log_id, entries[-1].record.offset + 1)
+        good = [one.record for one in entries if not one.reason]
+        dead = [(one.record, one.reason) for one in entries if one.reason]
+        loop = asyncio.get_running_loop()
+        while True:
+            if dead:
+                await self._bury(dead)
+                dead = []
+            if not good and not self._driver.holds_position:
+                break
+            began = loop.time()
+            try:
+                async with asyncio.timeout(self._config.timeout):
+                    await self._driver.write(Batch(tuple(good), position))
+            except Rejected as error:
+                dead, good, stored = _rejected(good, error)
+                if stored:
+                    await self._bury(dead)
+                    break
+                continue
+            self._count(len(good), loop.time() - began)
+            break
+        last = entries[-1]
+        self._take_while(lambda entry: entry.record.offset <= last.record.offset)
+        self.reached = position.offset
+        self._known = True
+        self._ignore_target = False
+        if good:
+            self._blamed = False
+        self._changed()
+
+    def _count(self, records: int, seconds: float) -> None:
+        counts = self._counts
+        counts.batches += 1
+        counts.written += records
+        counts.write_seconds += seconds
+        counts.largest_batch = max(counts.largest_batch, records)
+
+    def _take_while(self, wanted: Callable[[Entry], bool]) -> None:
+        queue = self._queue
+        while queue and wanted(queue[0]):
+            self._bytes -= queue.popleft().size
+        batch = self._config.batch
+        if len(queue) < 2 * batch.messages and self._bytes < 2 * batch.bytes:
+            self._room.set()
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The driver's own counters."""
+        return dict(self._driver.metrics()) if self._driver is not None else {}
+
+
+def _rejected(
+    good: list[Record], error: Rejected
+) -> tuple[list[tuple[Record, str]], list[Record], bool]:
+    """Return the dead letters, the other records, and whether these are stored. Raises RuntimeError if the driver named
+    no record of the batch."""
+    dead = [(good[at], why) for at, why in sorted(error.reasons.items()) if 0 <= at < len(good)]
+    if not dead:
+        raise RuntimeError("the driver rejected no record of the batch")
+    left = [record for at, record in enumerate(good) if at not in error.reasons]
+    return dead, left, error.stored

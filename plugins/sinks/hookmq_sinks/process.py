@@ -1,0 +1,184 @@
+"""Run a sink's process for the broker: start it, restart it if it dies, say how far messages are committed."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from hookmq_sinks.plain import plain_value
+from hookmq_sinks.sink_log import SinkLog
+
+SHORTEST: Final = 0.1
+LONGEST: Final = 30.0
+HEALTHY: Final = 10.0
+"""Seconds that a process must run before the next restart is immediate again."""
+TELL_EVERY: Final = 0.02
+"""Seconds between two messages that say how far messages are committed."""
+LINE: Final = 1 << 20
+"""Maximum size of a line from the process, in bytes."""
+_BACKLOG: Final = 1 << 16
+
+
+class SenderProcess:
+    """Manages the process of one sink. Call `start` and `stop` on a running event loop.
+
+    `status` is what the process reported last. `on_status` is called when it changes.
+    """
+
+    def __init__(self, sink: SinkLog, sync: bool) -> None:
+        self.sink = sink
+        self.status: dict[str, Any] = {"state": "starting", "reason": ""}
+        self.on_status: Callable[[dict[str, Any]], None] = _ignore
+        self.restarts = 0
+        self.pid = 0
+        self.paused = False
+        self._sync = sync
+        self._before: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._told = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<SenderProcess of {self.sink.config.name}>"
+
+    def start(self) -> None:
+        """Start the process, and keep it running."""
+        self.sink.on_committed = self._advance
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _given(self) -> dict[str, Any]:
+        config = self.sink.config
+        return {
+            "sink": {**plain_value(config), "target": plain_value(config.settings)},
+            "folder": str(self.sink.folder.absolute()),
+            "log_id": self.sink.log.id,
+            "end": self.sink.log.readable,
+            "sync": self._sync,
+            "paused": self.paused,
+        }
+
+    async def _run(self) -> None:
+        delay = SHORTEST
+        while True:
+            began = time.monotonic()
+            try:
+                reason = await self._live()
+            except OSError as error:
+                reason = f"its process cannot be started: {error.strerror}"
+            self.pid, self._process = 0, None
+            self.status = {**self.status, "state": "failed", "reason": reason}
+            self.sink.tell("error", "sinks.process_ended", reason=reason)
+            self.restarts += 1
+            if time.monotonic() - began >= HEALTHY:
+                delay = SHORTEST
+            await asyncio.sleep(delay)
+            delay = min(LONGEST, delay * 2)
+
+    async def _live(self) -> str:
+        """Start a process and read what it says until it ends. Return why it ended."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "hookmq_sinks.sender",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE,
+        )  # fmt: skip
+        self._process, self.pid = process, process.pid
+        assert process.stdout is not None
+        self._told = self.sink.log.readable
+        self._write(self._given())
+        reason = ""
+        with suppress(ValueError):  # a line that is too long
+            while line := await process.stdout.readline():
+                reason = self._take(line) or reason
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        code = await process.wait()
+        return reason or f"its process ended with code {code}"
+
+    def _take(self, line: bytes) -> str:
+        """Take a line from the process. Return why it failed, or ''."""
+        try:
+            told = json.loads(line)
+        except ValueError:
+            return ""  # a library printed something
+        if not isinstance(told, dict):
+            return ""
+        if "log" in told:
+            level, event, fields = told["log"]
+            self.sink.tell(level, event, **fields)
+        if "status" in told:
+            self.status = told["status"]
+            self.sink.move_done(self.status["cursor"])
+            self.on_status(self.status)
+        return str(told.get("failed", ""))
+
+    # to the process --------------------------------------------------------------------------------------------------
+
+    def _write(self, told: dict[str, Any]) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and not process.stdin.is_closing():
+            process.stdin.write(json.dumps(told).encode() + b"\n")
+
+    def _advance(self) -> None:
+        """Tell the process soon that messages are committed."""
+        if self._timer is None and self._process is not None:
+            self._timer = asyncio.get_running_loop().call_later(TELL_EVERY, self._tell_end)
+
+    def _tell_end(self) -> None:
+        self._timer = None
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        end = self.sink.log.readable
+        if process.stdin.transport.get_write_buffer_size() > _BACKLOG:
+            self._advance()  # the process does not read: say only the last position, later
+        elif end != self._told:
+            self._told = end
+            self._write({"end": end})
+
+    def pause(self, paused: bool) -> None:
+        """Pause the sink, or resume it."""
+        self.paused = paused
+        self._write({"pause": paused})
+
+    def seek(self, offset: int) -> None:
+        """Continue at `offset`."""
+        self._write({"seek": offset})
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None
+
+    async def stop(self, deadline: float) -> None:
+        """End the process. It has `deadline` seconds to complete its batch."""
+        self.sink.on_committed = lambda: None
+        if self._timer is not None:
+            self._timer.cancel()
+        process, task = self._process, self._task
+        self._task = None
+        if task is None:
+            return
+        if process is not None and process.stdin is not None:
+            self._tell_end()
+            process.stdin.close()
+            # `_run` reads the last status, and then wants to start a new process.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(deadline):
+                    await process.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _ignore(status: dict[str, Any]) -> None:
+    """Do nothing: nobody waits for the status."""

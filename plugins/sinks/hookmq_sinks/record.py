@@ -1,0 +1,98 @@
+"""Records: the messages that a driver writes, in batches."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+NOT_DECODED: Final = object()
+"""The value of a record while its payload is not decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a sink's log: every record below `offset` is stored.
+
+    `log_id` names the log. A new log has another id, and positions of one log mean nothing in another.
+    """
+
+    log_id: str
+    offset: int
+
+
+@dataclass(slots=True)
+class Record:
+    """A message on its way to a target. Drivers read records and do not change them."""
+
+    id: str
+    """Its id, which stays the same when it is written again: ``SINK:LOG_ID:OFFSET``."""
+    offset: int
+    """The position of the message in the sink's log. Offsets rise, and may have gaps."""
+    topic: str
+    payload: bytes
+    """The payload as the publisher sent it."""
+    value: Any = None
+    """The payload after `decode` and `transform`: bytes, text, or a JSON value."""
+    key: str | None = None
+    """The filled `key` of the sink, or None. Records with the same key are written in order."""
+    qos: int = 0
+    retain: bool = False
+    client_id: str | None = None
+    """The client id of the publisher; None if the broker or a plugin published the message."""
+    received_at: float = 0.0
+    """When the broker received the message, in epoch seconds."""
+    expires_at: float | None = None
+    """When the message expires, in epoch seconds; None for never."""
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    text_payload: bool = False
+    """Whether the publisher declared the payload to be UTF-8 text (Payload Format Indicator)."""
+    user_properties: tuple[tuple[str, str], ...] = ()
+    changed: bool = False
+    """Whether `transform` changed the value, so that it no longer equals the payload."""
+
+    @property
+    def body(self) -> bytes:
+        """The bytes for a target that stores bytes: the payload, or the value as JSON if `transform` changed it."""
+        return to_bytes(self.value) if self.changed else self.payload
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return bytes unchanged, text as UTF-8, and any other value as compact JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(
+        value, ensure_ascii=False, separators=(",", ":"), default=json_default
+    ).encode()
+
+
+def json_default(value: Any) -> Any:
+    """Return a JSON value for one that JSON lacks, for the argument `default` of `json.dumps`. Bytes become base64."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        from base64 import b64encode
+
+        return b64encode(value).decode()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records in the order of their offsets, and the position that the target has reached once they are stored.
+
+    `records` is empty if all records of a batch were rejected. Only a driver with `holds_position` gets such a batch, to
+    store the position.
+    """
+
+    records: Sequence[Record]
+    position: Position
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)

@@ -1,0 +1,221 @@
+"""The broker's part of a sink: a journal that stores the messages until they are written to the target."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from hookmq.mqtt_api import compile_filter
+from hookmq.plugin import Message, Runtime, StoreError
+from hookmq.storage_api import CommitId, StoreFailed
+from hookmq_toolkit.message_record import PER_RECORD, encode_block
+from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
+from hookmq_toolkit.state_folder import make_folder
+
+from hookmq_sinks.config import SinkConfig
+
+LOG: Final = "log"
+"""The folder of the segments, in a sink's folder."""
+_BLOCK: Final = 1024
+"""Maximum number of messages in a block."""
+
+
+class SinkLog:
+    """The messages of a sink on disk; implements `Journal`, `Bounded` and `Readable` of `hookmq.storage_api`.
+
+    `on_committed` is called when messages become readable.
+    """
+
+    def __init__(
+        self,
+        config: SinkConfig,
+        path: Path,
+        runtime: Runtime,
+        *,
+        sync: bool = True,
+        plugin: str = "sinks",
+    ) -> None:
+        self.config = config
+        self.name = f"{plugin}: sink {config.name}"
+        self.folder = path / config.name
+        self.log = SegmentLog(
+            self.folder / LOG,
+            runtime.run_blocking,
+            segment_size=max(1 << 14, min(64 << 20, config.max_bytes // 8)),
+            sync=sync,
+            verify=False,
+        )
+        self.on_committed: Callable[[], None] = _nothing
+        self.low_disk = False
+        self.done = 0
+        """The stored cursor: messages below it may be deleted."""
+        self.refused = 0
+        self.dropped = 0
+        """Messages that `drop_oldest` or `drop_new` left out since the start."""
+        self.bytes = 0
+        """The size of the segments and of all messages that are not written yet."""
+        self._runtime = runtime
+        self._plugin = plugin
+        self._wanted = [compile_filter(one) for one in config.topics]
+        self._excluded = [compile_filter(one) for one in config.exclude]
+        self._drops_new = config.on_full == "drop_new"
+        self._blocks = config.on_full == "block"
+        self._max = config.max_bytes
+        self._commit: CommitId | None = None
+        self._messages: list[Message] = []
+        self._groups: list[tuple[CommitId, list[Message]]] = []
+        self._fill = Fill(self._say_fill)
+        self._trimming = False
+        self._closed = False
+
+    # Journal ---------------------------------------------------------------------------------------------------------
+
+    def wants(self, topic: str) -> bool:
+        """Return whether the sink stores messages on `topic`. A sink that is closing stores none."""
+        if self._closed or not any(matches(topic) for matches in self._wanted):
+            return False
+        return not any(matches(topic) for matches in self._excluded)
+
+    @property
+    def full(self) -> bool:
+        """Whether messages must be refused."""
+        if self.bytes < self._max and not self.low_disk:
+            return False
+        if not self._blocks or self._closed:
+            return False
+        self.refused += 1
+        self._fill.look(1.0)
+        return True
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Add a message to the batch of `commit`."""
+        if self._drops_new and (self.bytes >= self._max or self.low_disk):
+            self.dropped += 1
+            self._fill.look(1.0)
+            return
+        if commit is not self._commit:
+            self._commit = commit
+            self._messages = []
+            self._groups.append((commit, self._messages))
+        self._messages.append(message)
+        self.bytes += PER_RECORD + len(message.topic) + len(message.payload)
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Write the buffered messages with a single fsync."""
+        groups, self._groups, self._commit = self._groups, [], None
+        for one, messages in groups:
+            for start in range(0, len(messages), _BLOCK):
+                run = messages if len(messages) <= _BLOCK else messages[start : start + _BLOCK]
+                self.log.append(one, encode_block(run), len(run))
+
+        def written(failed: StoreFailed | None) -> None:
+            if failed is None and groups:
+                self._measure()
+            done(failed)
+
+        self.log.flush(written)
+
+    def _measure(self) -> None:
+        """Correct the estimated size."""
+        buffered = sum(
+            PER_RECORD + len(one.topic) + len(one.payload)
+            for _, messages in self._groups
+            for one in messages
+        )
+        self.bytes = self.log.size + self.log.buffered + buffered
+        if self.bytes >= self._max and self.config.on_full == "drop_oldest":
+            self._trim()
+        self._fill.look(1.0 if self.low_disk else self.bytes / self._max)
+
+    def committed(self, commit: CommitId) -> None:
+        """Make the messages of `commit` readable."""
+        before = self.log.readable
+        self.log.committed(commit)
+        if self.log.readable != before:
+            self.on_committed()
+
+    def recover(self, last: CommitId) -> None:
+        """Open the folder, creating it if necessary, and drop messages that the store did not commit. This call blocks.
+
+        Raises StoreError if the folder is damaged or in use by another process.
+        """
+        try:
+            make_folder(self.folder)
+        except OSError as error:
+            raise StoreError(f"{self.folder}: {error.strerror}") from error
+        self.log.open()
+        try:
+            self.log.recover(last)
+        except StoreError:
+            self.log.close()
+            raise
+        self._groups, self._commit = [], None
+        self.bytes = self.log.size
+
+    # deletion --------------------------------------------------------------------------------------------------------
+
+    def move_done(self, offset: int) -> None:
+        """Note that all messages below `offset` are done, which the sender has stored. Delete the segments without any
+        other message."""
+        self.done = offset
+        last = self.log.segments[-1]
+        if self.bytes * 2 >= self._max and last.base < last.end <= offset:
+            # All messages are done, but the last segment can only be deleted once another one has begun.
+            self.log.roll = True
+            self.log.flush(lambda failed: self._trim())
+        else:
+            self._trim()
+
+    def _trim(self) -> None:
+        segments = self.log.segments
+        if self._trimming or self._closed or len(segments) < 2:
+            return
+        floor = min(self.done, self.log.readable)
+        forced = self.config.on_full == "drop_oldest" and (self.bytes >= self._max or self.low_disk)
+        if forced:
+            floor = max(floor, min(segments[1].base, self.log.readable))
+        if segments[1].base > floor:
+            return
+        self._trimming = True
+        before = self.log.earliest
+
+        def trimmed(_: object, error: BaseException | None) -> None:
+            self._trimming = False
+            if self._closed:
+                return
+            if error is not None:
+                self.tell("error", "sinks.trim_failed", reason=str(error))
+                return
+            lost = self.log.earliest - max(before, self.done)
+            if lost > 0:
+                self.dropped += lost
+                self.tell("warning", "sinks.messages_dropped", messages=lost, reason="drop_oldest")
+            self._measure()
+
+        self._runtime.run_blocking(lambda: self.log.trim(floor), trimmed)
+
+    # state -----------------------------------------------------------------------------------------------------------
+
+    def _say_fill(self, word: str, share: float) -> None:
+        level = "info" if word == "has_room" else "warning"
+        self.tell(
+            level, f"sinks.log_{word}", share=round(share, 2), bytes=self.bytes, max_bytes=self._max,
+            on_full=self.config.on_full,
+        )  # fmt: skip
+
+    def tell(self, level: str, event: str, **fields: object) -> None:
+        """Log an event of this sink."""
+        self._runtime.log(level, event, plugin=self._plugin, sink=self.config.name, **fields)
+
+    @property
+    def size(self) -> int:
+        """The size of the log with its frame headers, in bytes."""
+        return self.bytes + FRAME_HEADER * len(self._groups)
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._closed = True
+        self.log.close()
+
+
+def _nothing() -> None:
+    """Do nothing: no sender runs yet."""

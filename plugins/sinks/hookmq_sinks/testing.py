@@ -1,0 +1,175 @@
+"""The contract that each driver must keep, as tests. Needs pytest; see DRIVERS.md."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import pytest
+from hookmq.config_api import bind_values
+
+from hookmq_sinks.driver import (
+    Batch,
+    Driver,
+    DriverContext,
+    Position,
+    Record,
+    Rejected,
+    TargetUnavailable,
+)
+from hookmq_sinks.plain import plain_value
+from hookmq_sinks.record_template import templates_of
+
+LOG_ID = "5eed" * 8
+
+
+def make_record(offset: int, payload: Any = None, topic: str = "plant/a", **fields: Any) -> Record:
+    """Return a record as the engine makes it. A payload that is not bytes is sent as JSON and decoded."""
+    from hookmq_sinks.record import to_bytes
+
+    value = {"n": offset} if payload is None else payload
+    return Record(
+        f"test:{LOG_ID}:{offset}", offset, topic, to_bytes(value), value,
+        **{"qos": 1, "client_id": "c", "received_at": 1_767_225_600.0 + offset, **fields},
+    )  # fmt: skip
+
+
+def make_batch(records: Sequence[Record], end: int | None = None) -> Batch:
+    """Return a batch whose position follows its last record."""
+    return Batch(tuple(records), Position(LOG_ID, records[-1].offset + 1 if end is None else end))
+
+
+class DriverContract:
+    """Subclass it in a test module, set `kind`, and implement `target_settings` and `stored_ids`.
+
+    Each test gets a fresh target, or one whose names differ from those of other tests. Override `stop_target` and
+    `start_target` if the target can be stopped, and `poison` if the target refuses some records.
+    """
+
+    kind: ClassVar[type[Driver]]
+
+    def target_settings(self) -> Mapping[str, Any]:
+        """Return the `target` of a sink, as in the configuration."""
+        raise NotImplementedError
+
+    async def stored_ids(self) -> list[str]:
+        """Return the ids of the records in the target, in the order in which they were stored."""
+        raise NotImplementedError
+
+    async def stop_target(self) -> None:
+        """Make the target unavailable."""
+        pytest.skip("the target cannot be stopped")
+
+    async def start_target(self) -> None:
+        """Make the target available again, with its data."""
+
+    def record(self, offset: int) -> Record:
+        """Return a record that the target takes."""
+        return make_record(offset)
+
+    def poison(self, offset: int) -> Record:
+        """Return a record that the target can never take."""
+        pytest.skip("the target takes every record")
+
+    # helpers ---------------------------------------------------------------------------------------------------------
+
+    def make(self, slot: str = "test") -> Driver:
+        """Return a new driver object."""
+        context = DriverContext("test", slot, LOG_ID, lambda level, event, **fields: None)
+        return self.kind(bind_values(self.kind.Settings, self.target_settings()), context)
+
+    async def _opened(self, slot: str = "test") -> tuple[Driver, Position | None]:
+        driver = self.make(slot)
+        return driver, await driver.open()
+
+    async def _open_and_write(self, driver: Driver) -> None:
+        await driver.open()
+        await driver.write(make_batch([self.record(1)]))
+
+    # tests -----------------------------------------------------------------------------------------------------------
+
+    def test_its_settings_survive_the_way_to_the_process(self) -> None:
+        settings: Any = bind_values(self.kind.Settings, self.target_settings())
+        assert bind_values(self.kind.Settings, plain_value(settings)) == settings
+        list(templates_of(settings))
+
+    def test_it_refuses_an_unknown_setting(self) -> None:
+        from hookmq.plugin import ConfigError
+
+        with pytest.raises(ConfigError, match="no_such_setting"):
+            bind_values(self.kind.Settings, {**self.target_settings(), "no_such_setting": 1})
+
+    async def test_it_stores_batches_in_order(self) -> None:
+        driver, position = await self._opened()
+        assert position is None
+        offsets = itertools.count()
+        records = [self.record(next(offsets)) for _ in range(30)]
+        for start in range(0, 30, 10):
+            await driver.write(make_batch(records[start : start + 10]))
+        await driver.close()
+        assert await self.stored_ids() == [one.id for one in records]
+
+    async def test_a_good_sample_has_no_problems(self) -> None:
+        driver, _ = await self._opened()
+        assert list(await driver.check(self.record(0))) == []
+        assert list(await driver.check(None)) == []
+        await driver.close()
+        assert await self.stored_ids() == []
+
+    async def test_it_holds_the_position(self) -> None:
+        if not self.kind.holds_position:
+            pytest.skip("the driver does not store the position")
+        driver, _ = await self._opened()
+        await driver.write(make_batch([self.record(0), self.record(1)]))
+        await driver.close()
+        driver, position = await self._opened()
+        assert position == Position(LOG_ID, 2)
+        await driver.write(Batch((), Position(LOG_ID, 7)))
+        await driver.write(make_batch([self.record(7)]))
+        await driver.close()
+        driver, position = await self._opened()
+        assert position == Position(LOG_ID, 8)
+        await driver.close()
+        driver, position = await self._opened("other")
+        assert position is None
+        await driver.close()
+        assert await self.stored_ids() == [self.record(at).id for at in (0, 1, 7)]
+
+    async def test_a_poisonous_record_is_rejected_by_its_index(self) -> None:
+        poison = self.poison(1)
+        driver, _ = await self._opened()
+        with pytest.raises(Rejected) as caught:
+            await driver.write(make_batch([self.record(0), poison, self.record(2)]))
+        assert list(caught.value.reasons) == [1]
+        assert caught.value.reasons[1]
+        left = [self.record(0), self.record(2)]
+        if not caught.value.stored:
+            assert await self.stored_ids() == []
+            await driver.write(make_batch(left))
+        await driver.close()
+        assert await self.stored_ids() == [one.id for one in left]
+
+    async def test_a_target_that_is_down_is_unavailable_and_comes_back(self) -> None:
+        driver, _ = await self._opened()
+        await driver.write(make_batch([self.record(0)]))
+        await self.stop_target()
+        with pytest.raises(TargetUnavailable):
+            await driver.write(make_batch([self.record(1)]))
+        await driver.close()
+        again = self.make()
+        with pytest.raises(TargetUnavailable):
+            await self._open_and_write(again)
+        await again.close()
+        await self.start_target()
+        driver, _ = await self._opened()
+        await driver.write(make_batch([self.record(1)]))
+        await driver.close()
+        stored = await self.stored_ids()
+        assert list(dict.fromkeys(stored)) == [self.record(0).id, self.record(1).id]
+
+    async def test_it_can_be_closed_without_being_open(self) -> None:
+        await self.make().close()
+        driver = self.make()
+        with suppress(TargetUnavailable):
+            await driver.open()
+        await driver.close()
