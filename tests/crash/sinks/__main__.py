@@ -1,0 +1,48 @@
+"""Kill HookMQ with a sink, and the sink's process, repeatedly under load, and compare the target with what was acknowledged.
+
+    .venv/bin/python tests/crash/sinks --kills 200
+
+The program exits with code 1 at the first broken guarantee and keeps the data. `make crash-sinks KILLS=200` runs it.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+
+from sinkkill.files import read_lines
+from sinkkill.rounds import Broken, SinkKill
+
+
+def main() -> int:
+    """Run the program. Return 0 if every guarantee was kept."""
+    parser = argparse.ArgumentParser(prog="tests/crash/sinks", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
+    parser.add_argument("--lanes", type=int, default=1)
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.randrange(1 << 32)
+    folder = Path(tempfile.mkdtemp(prefix="hookmq-crash-sinks-"))
+    out = folder / "out"
+    target = {"path": str(out), "rotate_size": "64KiB"}
+    sink = {"driver": "file", "target": target, "lanes": options.lanes}
+    run = SinkKill(folder, sink, lambda: read_lines(out), once=True, seed=seed)
+    try:
+        run.run(options.kills, lambda line: print(line, flush=True))
+    except Broken as error:
+        print(f"broken: {error}\nthe data is in {folder}; seed {seed}")
+        return 1
+    shutil.rmtree(folder)
+    print(
+        f"{run.broker_kills} kills of the broker, {run.sender_kills} of the sink's process; {run.ledger.total} messages "
+        f"acknowledged, {len(run.stored)} stored; nothing broken; seed {seed}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
