@@ -15,6 +15,8 @@ expiry."""
 _VERSION: Final = 1
 _NO_SENDER: Final = 4
 """The bit for a message without a sender."""
+_RETAIN: Final = 8
+"""The bit for a message with RETAIN."""
 PER_RECORD: Final = _HEAD.size
 
 
@@ -26,8 +28,8 @@ def size_of(message: Message) -> int:
     return size
 
 
-def encode_block(messages: Sequence[Message]) -> bytes:
-    """Return the messages as bytes, without RETAIN. Does not block."""
+def encode_block(messages: Sequence[Message], retain: bool = False) -> bytes:
+    """Return the messages as bytes. RETAIN is left out unless `retain` is set. Does not block."""
     parts: list[bytes] = []
     names: dict[tuple[str, str | None, str], tuple[int, int, int, bytes]] = {}
     for message in messages:
@@ -39,9 +41,12 @@ def encode_block(messages: Sequence[Message]) -> bytes:
         if message.properties is not EMPTY:
             section = encode_section(message.properties, In.PUBLISH)
         expires = nan if message.expires_at is None else message.expires_at
+        flags = message.qos | (_NO_SENDER if message.sender is None else 0)
+        if retain and message.retain:
+            flags |= _RETAIN
         parts += (
             _HEAD.pack(
-                _VERSION, message.qos | (_NO_SENDER if message.sender is None else 0), named[0], named[1], named[2],
+                _VERSION, flags, named[0], named[1], named[2],
                 len(section), len(message.payload), message.received_at, expires,
             ),
             named[3], section, message.payload,
@@ -78,7 +83,7 @@ def decode_block(data: bytes) -> list[Message]:
                     fields[0].decode(),
                     fields[4],
                     flags & 3,
-                    False,
+                    flags & _RETAIN != 0,
                     decode_section(fields[3], In.PUBLISH) if section else EMPTY,
                     None if flags & _NO_SENDER else fields[1].decode(),
                     fields[2].decode(),

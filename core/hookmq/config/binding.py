@@ -5,7 +5,9 @@ Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path
 (seconds, bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself.
 
 A dataclass field's metadata may contain: `minimum` and `maximum`, which bound numbers; `nonempty`, which refuses an empty
-list; `path`, which treats text as a path; ``bind: False``, which excludes the field from the configuration.
+list; `path`, which treats text as a path; ``bind: False``, which excludes the field from the configuration;
+`chosen_by`, a pair of an earlier field's name and a function, which takes that field's value and returns the dataclass of
+this field, or raises ConfigError. Such a field should have the type Any; if its key is missing, it is an empty mapping.
 """
 
 import dataclasses
@@ -389,6 +391,12 @@ class ConfigBinder:
         values: dict[str, Any] = {}
         for field, hint in fields:
             child = entries.get(field.name)
+            if chosen_by := field.metadata.get("chosen_by"):
+                hint = self._chosen(node, chosen_by, values, path)
+                if hint is FAILED:
+                    good = False
+                    continue
+                child = child or YamlNode({}, node.place)
             if child is not None:
                 value = self.bind(child, hint, (*path, field.name), field.metadata)
                 good = good and value is not FAILED
@@ -402,6 +410,20 @@ class ConfigBinder:
             return kind(**values)
         except (ValueError, ConfigError) as error:
             self._refused(node, names, path, error)
+            return FAILED
+
+    def _chosen(
+        self, node: YamlNode, chosen_by: tuple[str, Any], values: Mapping[str, Any], path: KeyPath
+    ) -> Any:
+        """Return the type of a field that another field chooses, or FAILED."""
+        key, find = chosen_by
+        value = values.get(key, FAILED)
+        if value is FAILED:
+            return FAILED
+        try:
+            return find(value)
+        except ConfigError as error:
+            self.problems.add(node.at((key,)).place, (*path, key), error.message, error.hint)
             return FAILED
 
     def _unknown(self, node: YamlNode, names: Sequence[str], path: KeyPath) -> bool:

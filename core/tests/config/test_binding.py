@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from hookmq.config.binding import FAILED, ConfigBinder
 from hookmq.config.diagnostics import ConfigProblems
 from hookmq.config.units import Rate
 from hookmq.config.yaml_document import loose
+from hookmq.plugin import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,57 @@ def test_a_type_that_cannot_be_bound_is_the_authors_mistake() -> None:
 
     with pytest.raises(TypeError, match="complex"):
         bind("what: 1", Wrong)
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: float
+    center: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str = ""
+
+
+def shape_of(kind: str) -> type:
+    if kind not in ("circle", "named"):
+        raise ConfigError(f"{kind} is not a shape", hint="try circle")
+    return Circle if kind == "circle" else Named
+
+
+@dataclass(frozen=True)
+class Shape:
+    kind: str
+    values: Any = field(default=None, metadata={"chosen_by": ("kind", shape_of)})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{kind: circle, values: {radius: {$env: R}}}", Circle(7.0)),
+        ("{kind: named, values: {name: {$env: R}}}", Named("7")),
+        ("kind: named", Named()),
+    ],
+)
+def test_a_value_chooses_the_type_of_another(text: str, value: object) -> None:
+    shape, problems = bind(text, Shape, R="7")
+    assert problems == []
+    assert shape.values == value
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("kind: circle", "values.radius: this key is missing"),
+        ("{kind: circle, values: {radius: 1, name: x}}", "values.name: unknown key"),
+        ("{kind: square, values: {radius: 1}}", "kind: square is not a shape (try circle)"),
+        ("{values: {radius: 1}}", "kind: this key is missing"),
+        ("{kind: 1, values: {radius: 1}}", "kind: expected text"),
+    ],
+)
+def test_a_chosen_type_is_checked_strictly(text: str, wanted: str) -> None:
+    shape, problems = bind(text, Shape)
+    assert shape is FAILED
+    assert len(problems) == 1
+    assert wanted in problems[0]

@@ -1,7 +1,6 @@
 """The plugin's settings: the sinks, their targets, batches and limits."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +10,14 @@ from hookmq.config_api import bind_values
 from hookmq.mqtt_api import parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
 
-from hookmq_sinks.decoding import Format, find_decoder
+from hookmq_sinks.decoding import Format
 from hookmq_sinks.driver import Driver
-from hookmq_sinks.record_template import RecordTemplate, templates_of
+from hookmq_sinks.record import Record
+from hookmq_sinks.record_maker import RecordMaker
+from hookmq_sinks.record_template import templates_of
 from hookmq_sinks.registry import find_driver
+from hookmq_sinks.sample import SampleConfig, check_sample, make_sample
+from hookmq_sinks.transform import TransformStep
 
 OnFull = Literal["block", "drop_oldest", "drop_new"]
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -48,19 +51,6 @@ class RetryConfig:
 
 
 @dataclass(frozen=True)
-class SampleConfig:
-    """A message as publishers send it, with which the configuration is checked."""
-
-    topic: str = field(metadata={"help": "its topic"})
-    payload: Any = setting("", "its payload: a text, or a value that is encoded as `decode` says")
-    client_id: str = setting("sample", "client id of its publisher")
-    content_type: str = setting("", "its content type")
-    user_properties: Mapping[str, str] = field(
-        default_factory=dict, metadata={"help": "its user properties"}
-    )
-
-
-@dataclass(frozen=True)
 class SinkConfig:
     """The settings of a sink."""
 
@@ -69,11 +59,16 @@ class SinkConfig:
         metadata={"help": "topic filters; a message that matches one of them is written"}
     )
     driver: str = field(metadata={"help": "the kind of target, such as file"})
-    target: Mapping[str, Any] = field(
-        default_factory=dict, metadata={"help": "the settings of the driver"}
+    target: Any = field(
+        default=None,
+        metadata={
+            "help": "the settings of the driver",
+            "chosen_by": ("driver", lambda name: find_driver(name).Settings),
+        },
     )
     exclude: tuple[str, ...] = setting((), "topic filters whose messages are left out")
     decode: Format = setting("raw", "how payloads are decoded: raw, text, json, msgpack or cbor")
+    transform: tuple[TransformStep, ...] = setting((), "steps that change the decoded payload")
     key: str = setting("", "template of the key; messages with the same key are written in order")
     lanes: int = setting(
         1,
@@ -103,28 +98,31 @@ class SinkConfig:
             raise ConfigError(f"topics: the sink {self.name} has no topic filter")
         _check_filters("topics", self.topics)
         _check_filters("exclude", self.exclude)
-        find_decoder(self.decode)
-        if self.key:
-            RecordTemplate(self.key, "key")
-        elif self.lanes > 1:
+        if self.lanes > 1 and not self.key:
             raise ConfigError("lanes: more than one lane needs a key", hint='set key: "${topic}"')
-        _ = self.settings
+        if not isinstance(self.target, self.kind.Settings):
+            bound: Any = bind_values(self.kind.Settings, self.target or {})
+            object.__setattr__(self, "target", bound)
+        for _ in templates_of(self.target, "target."):
+            pass  # each is checked
+        maker = self.maker()
+        if self.sample is not None:
+            check_sample(make_sample(self.sample, self.name, self.decode, maker), self.target)
+
+    def maker(self) -> RecordMaker:
+        """Return a new object that makes this sink's records. Raises ConfigError."""
+        return RecordMaker(self.name, self.decode, self.transform, self.key)
+
+    def sample_record(self) -> Record | None:
+        """Return the record of the sample, or None if the sink has none."""
+        if self.sample is None:
+            return None
+        return make_sample(self.sample, self.name, self.decode, self.maker())
 
     @cached_property
     def kind(self) -> type[Driver]:
         """The class of the driver. Raises ConfigError."""
         return find_driver(self.driver)
-
-    @cached_property
-    def settings(self) -> Any:
-        """The settings of the driver. Raises ConfigError."""
-        try:
-            settings: Any = bind_values(self.kind.Settings, self.target)
-            for _ in templates_of(settings):
-                pass
-        except ConfigError as error:
-            raise ConfigError(f"target: {error}") from None
-        return settings
 
 
 def _check_filters(key: str, filters: tuple[str, ...]) -> None:

@@ -53,7 +53,7 @@ def _json() -> Decode:
 
 
 def _msgpack() -> Decode:
-    import msgpack
+    import msgpack  # type: ignore[import-untyped]
 
     def decode(payload: bytes) -> Any:
         try:

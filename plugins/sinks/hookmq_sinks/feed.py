@@ -18,10 +18,11 @@ AGAIN = 5.0
 
 
 class Feed:
-    """Reads the log from `start` on. `end` is how far messages are committed; set it with `advance`."""
+    """Reads the log from `start` on, about `size` bytes at once. `end` is how far messages are committed; set it with
+    `advance`."""
 
     def __init__(
-        self, tail: LogTail, maker: RecordMaker, lanes: list[Lane], name: str, start: int, end: int,
+        self, tail: LogTail, maker: RecordMaker, lanes: list[Lane], name: str, start: int, end: int, size: int,
         log: Callable[..., None],
     ) -> None:  # fmt: skip
         self.read_to = start
@@ -34,6 +35,7 @@ class Feed:
         self._maker = maker
         self._lanes = lanes
         self._name = name
+        self._size = size
         self._log = log
         self._more = asyncio.Event()
 
@@ -50,7 +52,6 @@ class Feed:
 
     async def run(self) -> None:
         """Read until the task is cancelled."""
-        size = self._maker.config.batch.bytes
         while True:
             if self.read_to >= self.end:
                 self._more.clear()
@@ -59,7 +60,9 @@ class Feed:
             for lane in self._lanes:
                 await lane.room()
             try:
-                frames = await asyncio.to_thread(self._tail.read, self.read_to, self.end, size)
+                frames = await asyncio.to_thread(
+                    self._tail.read, self.read_to, self.end, self._size
+                )
                 self.failure = ""
             except Trimmed as error:
                 self.missing += error.earliest - self.read_to

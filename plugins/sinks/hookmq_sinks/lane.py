@@ -276,7 +276,7 @@ class Lane:
         if self._driver is not None:
             return
         kind = self._config.kind
-        self._driver = driver = kind(self._config.settings, self._context)
+        self._driver = driver = kind(self._config.target, self._context)
         try:
             async with asyncio.timeout(self._config.timeout):
                 held = await driver.open()

@@ -40,6 +40,7 @@ class SenderProcess:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._told = 0
+        self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -53,7 +54,7 @@ class SenderProcess:
     def _given(self) -> dict[str, Any]:
         config = self.sink.config
         return {
-            "sink": {**plain_value(config), "target": plain_value(config.settings)},
+            "sink": plain_value(config),
             "folder": str(self.sink.folder.absolute()),
             "log_id": self.sink.log.id,
             "end": self.sink.log.readable,
@@ -70,6 +71,8 @@ class SenderProcess:
             except OSError as error:
                 reason = f"its process cannot be started: {error.strerror}"
             self.pid, self._process = 0, None
+            if self._stopping:
+                return
             self.status = {**self.status, "state": "failed", "reason": reason}
             self.sink.tell("error", "sinks.process_ended", reason=reason)
             self.restarts += 1
@@ -164,13 +167,11 @@ class SenderProcess:
         self._task = None
         if task is None:
             return
+        self._stopping = True
         if process is not None and process.stdin is not None:
             self._tell_end()
             process.stdin.close()
-            # `_run` reads the last status, and then wants to start a new process.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(deadline):
-                    await process.wait()
+            await asyncio.wait([task], timeout=deadline)  # it reads the last status
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -1,27 +1,29 @@
-"""Make records of messages: decode the payload and fill the key."""
+"""Make records of messages: decode the payload, transform it and fill the key."""
 
 from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import Message
 
-from hookmq_sinks.config import SampleConfig, SinkConfig
 from hookmq_sinks.decoding import find_decoder
-from hookmq_sinks.record import Record, to_bytes
-from hookmq_sinks.record_template import RecordError, RecordTemplate
+from hookmq_sinks.record import Record
+from hookmq_sinks.record_template import RecordTemplate
+from hookmq_sinks.transform import TransformStep, compile_steps
 
 
 class RecordMaker:
-    """Makes the records of a sink."""
+    """Makes the records of the sink `sink`. Raises ConfigError if the decoder or the key is not valid."""
 
-    def __init__(self, config: SinkConfig) -> None:
-        self.config = config
-        self._decode = find_decoder(config.decode)
-        self._raw = config.decode == "raw"
-        self._key = RecordTemplate(config.key, "key") if config.key else None
+    def __init__(
+        self, sink: str, decode: str = "raw", steps: tuple[TransformStep, ...] = (), key: str = ""
+    ) -> None:
+        self._sink = sink
+        self._decode = None if decode == "raw" else find_decoder(decode)
+        self._transform = compile_steps(steps)
+        self._key = RecordTemplate(key, "key") if key else None
 
-    def bare(self, message: Message, name: str, offset: int) -> Record:
-        """Return the record of a message, without value and key. `name` is the log's id."""
+    def bare(self, message: Message, log_id: str, offset: int) -> Record:
+        """Return the record of a message, without value and key."""
         record = Record(
-            f"{self.config.name}:{name}:{offset}",
+            f"{self._sink}:{log_id}:{offset}",
             offset,
             message.topic,
             message.payload,
@@ -44,39 +46,8 @@ class RecordMaker:
 
     def complete(self, record: Record) -> None:
         """Add value and key to a record. Raises RecordError if the payload or the key does not allow it."""
-        if not self._raw:
-            record.value = self._decode(record.payload)
+        record.value = record.payload if self._decode is None else self._decode(record.payload)
+        if self._transform is not None:
+            self._transform(record)
         if self._key is not None:
             record.key = self._key.fill(record)
-
-
-def sample_record(config: SinkConfig) -> Record | None:
-    """Return the record of the sink's sample, or None if it has none. Raises RecordError if it cannot be decoded."""
-    sample = config.sample
-    if sample is None:
-        return None
-    record = Record(
-        f"{config.name}:sample:0", 0, sample.topic, sample_payload(sample, config.decode), client_id=sample.client_id,
-        content_type=sample.content_type or None, user_properties=tuple(sample.user_properties.items()),
-        received_at=1_767_225_600.0,
-    )  # fmt: skip
-    record.value = record.payload
-    RecordMaker(config).complete(record)
-    return record
-
-
-def sample_payload(sample: SampleConfig, decode: str) -> bytes:
-    """Return the sample's payload as publishers send it. Raises RecordError if it cannot be encoded."""
-    if isinstance(sample.payload, str):
-        return sample.payload.encode()
-    if decode == "msgpack":
-        import msgpack
-
-        return bytes(msgpack.packb(sample.payload))
-    if decode == "cbor":
-        import cbor2
-
-        return bytes(cbor2.dumps(sample.payload))
-    if decode == "raw":
-        raise RecordError("sample.payload must be a text if decode is raw")
-    return to_bytes(sample.payload)

@@ -97,6 +97,10 @@ class RecordTemplate:
             else self.fill(record)
         )
 
+    def lookup(self, name: str) -> Lookup:
+        """Return the function that finds the value of a placeholder."""
+        return self._lookups[name]
+
     def _find(self, record: Record, name: str) -> Any:
         found = self._lookups[name](record)
         if found is None:

@@ -30,7 +30,6 @@ from hookmq_sinks.driver import DriverContext
 from hookmq_sinks.feed import Feed
 from hookmq_sinks.lane import Counts, Lane, TargetBehind
 from hookmq_sinks.record import Record
-from hookmq_sinks.record_maker import RecordMaker
 from hookmq_sinks.sink_log import LOG
 
 NICE: Final = 5
@@ -128,7 +127,8 @@ class Sender:
             lane.paused = self.paused
             self.lanes.append(lane)
         self.feed = Feed(
-            LogTail(self.folder / LOG), RecordMaker(config), self.lanes, cursor.name, cursor.offset, self.end, self.log
+            LogTail(self.folder / LOG), config.maker(), self.lanes, cursor.name, cursor.offset, self.end,
+            config.batch.bytes, self.log,
         )  # fmt: skip
         self._restart.clear()
         self._tasks = [asyncio.create_task(one.run()) for one in self.lanes]

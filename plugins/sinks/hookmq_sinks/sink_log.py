@@ -105,7 +105,7 @@ class SinkLog:
         for one, messages in groups:
             for start in range(0, len(messages), _BLOCK):
                 run = messages if len(messages) <= _BLOCK else messages[start : start + _BLOCK]
-                self.log.append(one, encode_block(run), len(run))
+                self.log.append(one, encode_block(run, retain=True), len(run))
 
         def written(failed: StoreFailed | None) -> None:
             if failed is None and groups:

@@ -1,4 +1,4 @@
-"""Kill HookMQ with a sink, and the sink's process, repeatedly under load, and compare the target with what was acknowledged.
+"""Kill HookMQ with a sink, and the sink's process, repeatedly under load. Then compare the target with a ledger.
 
     .venv/bin/python tests/crash/sinks --kills 200
 

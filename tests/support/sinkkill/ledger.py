@@ -43,8 +43,7 @@ class SinkLedger:
         for one in stored:
             found.setdefault(one.key, set()).add(one.number)
         lacking = {
-            key: sorted(wanted - found.get(key, set()))
-            for key, wanted in self.acknowledged.items()
+            key: sorted(wanted - found.get(key, set())) for key, wanted in self.acknowledged.items()
         }
         return {key: numbers for key, numbers in lacking.items() if numbers}
 
@@ -73,7 +72,9 @@ class SinkLedger:
             if numbers != sorted(numbers):
                 found.append(f"the first records of {key} are not in order: {numbers[:50]}")
         if once:
-            repeated = [one for one, count in Counter(one.id for one in stored).items() if count > 1]
+            repeated = [
+                one for one, count in Counter(one.id for one in stored).items() if count > 1
+            ]
             if repeated:
                 found.append(f"stored more than once: {repeated[:10]}")
         return found

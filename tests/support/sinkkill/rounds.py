@@ -44,8 +44,8 @@ class SinkKill:
     """A sink under kills.
 
     `sink` is its configuration without name and topics. `read` returns the contents of the target, in the order in which
-    they were stored. It must work while the target is written, and may leave out the newest records. `once` says that each
-    message may be there once only. `stop_target` and `start_target` kill the target and start it again.
+    they were stored. It must work while the target is written, and may leave out the newest records. `once` says that
+    each message may be there once only. `stop_target` and `start_target` kill the target and start it again.
     """
 
     folder: Path
@@ -158,7 +158,9 @@ class SinkKill:
             if len(self.stored) != count:
                 count, since = len(self.stored), time.monotonic()
             elif time.monotonic() - since > PATIENCE:
-                raise Broken(f"acknowledged, but not in the target: { {k: v[:20] for k, v in missing.items()} }")
+                raise Broken(
+                    f"acknowledged, but not in the target: { {k: v[:20] for k, v in missing.items()} }"
+                )
             threading.Event().wait(0.05)
 
 
