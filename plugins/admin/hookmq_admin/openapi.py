@@ -20,6 +20,7 @@ from hookmq_admin import (
     logs,
     messages,
     queues,
+    sinks,
     streams,
     system,
     tracing,
@@ -47,7 +48,7 @@ OPENAPI: Final = Route(
 )  # fmt: skip
 ROUTES: Final = (
     *system.ROUTES, *logs.ROUTES, *draining.ROUTES, *backups.ROUTES, *clients.ROUTES, *messages.ROUTES,
-    *streams.ROUTES, *queues.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES,
+    *streams.ROUTES, *queues.ROUTES, *sinks.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES,
     *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""

@@ -160,6 +160,20 @@ COMPONENTS: Final[dict[str, Schema]] = {
         waiting_for={"type": "string", "description": "the full queue for which the redrive waits, or empty"},
         started_at=maybe(TIME), ended_at=maybe(TIME),
     ),
+    "Sink": record(
+        name=TEXT, driver=TEXT, topics=listed(TEXT),
+        state={"type": "string", "enum": ["starting", "active", "retrying", "failed", "paused"]},
+        reason={"type": "string", "description": "why the sink is retrying or failed, or empty"},
+        exactly_once=FLAG, cursor=WHOLE, end=WHOLE,
+        lag={"type": "integer", "description": "messages that are not done"},
+        lag_seconds={"type": ["number", "null"], "description": "age of the oldest message that is not done"},
+        bytes=WHOLE, max_bytes=WHOLE, on_full=TEXT, full=FLAG, dead_letters=WHOLE,
+        counts=mapped({"type": "number"}), driver_counts=mapped({"type": "number"}),
+    ),
+    "SinkDeadLetter": record(
+        ("payload",), number=WHOLE, id=TEXT, offset=WHOLE, topic=TEXT, bytes=WHOLE, payload={"type": "object"},
+        client_id=maybe(TEXT), key=maybe(TEXT), reason=TEXT, at=TIME,
+    ),
     "Stream": record(
         plugin=TEXT, name=TEXT, kind={"type": "string", "enum": ["log", "queue"]}, messages=WHOLE, bytes=WHOLE,
         oldest={"type": ["number", "null"], "description": "approximate age of the oldest message in seconds"},

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -67,7 +67,7 @@ class DeadLetters:
         self._size = os.fstat(self._file).st_size
         sync_folder(self.folder)
 
-    def add(self, letters: list[tuple[Record, str]]) -> int:
+    def add(self, letters: Sequence[tuple[Record, str]]) -> int:
         """Store letters on disk, except those that are stored already. Return how many are new."""
         lines: list[bytes] = []
         for record, reason in letters:
@@ -90,7 +90,7 @@ class DeadLetters:
         number = int(paths[-1].name.removesuffix(SUFFIX)) + 1 if paths else 0
         sizes = [path.stat().st_size for path in paths]
         while len(paths) > 1 and sum(sizes) + self._max_file > self._max:
-            for one in _read(paths[0]):
+            for one in read_file(paths[0]):
                 self._ids.discard(one.record.id)
                 self.count -= 1
                 self.removed += 1
@@ -106,17 +106,18 @@ class DeadLetters:
             self._append_to(self.folder / f"{number:010d}{SUFFIX}")
         return paths
 
-    def remove(self, path: Path) -> None:
-        """Remove a file of letters that are done."""
-        for one in _read(path):
-            self._ids.discard(one.record.id)
-            self.count -= 1
-        path.unlink()
+    def remove(self, path: Path, again: Sequence[tuple[Record, str]] = ()) -> int:
+        """Remove a file of letters, except those in `again`, which get new reasons. Return how many were removed."""
+        try:
+            ids = {one.record.id for one in read_file(path)}
+        except FileNotFoundError:
+            return 0  # removed since, because the letters needed too much space
+        self._ids -= ids
+        self.add(again)
+        path.unlink(missing_ok=True)
         sync_folder(self.folder)
-
-    def forget(self, letter_id: str) -> None:
-        """Allow a letter with this id to be added again."""
-        self._ids.discard(letter_id)
+        self.count -= len(ids)
+        return len(ids) - len(again)
 
     def close(self) -> None:
         """Close the file."""
@@ -135,16 +136,15 @@ def read_dead_letters(folder: Path) -> Iterator[DeadLetter]:
     """Yield the dead letters in the folder of a sink, oldest first. This blocks. Raises OSError."""
     for path in _paths(folder / FOLDER):
         try:
-            yield from _read(path)
+            yield from read_file(path)
         except FileNotFoundError:
             continue  # removed since
 
 
-def _read(path: Path) -> Iterator[DeadLetter]:
+def read_file(path: Path) -> list[DeadLetter]:
+    """Return the dead letters in a file. This blocks. Raises OSError."""
     with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield decode_letter(line)
+        return [decode_letter(line) for line in file if line.endswith(b"\n")]
 
 
 def encode_letter(letter: DeadLetter) -> bytes:
@@ -157,7 +157,7 @@ def encode_letter(letter: DeadLetter) -> bytes:
                 made[name] = value.decode()
             except UnicodeDecodeError:
                 made[f"{name}_base64"] = b64encode(value).decode()
-        elif value not in (None, (), False):
+        elif value is not None and value is not False and value != ():
             made[name] = value
     return json.dumps(made, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 

@@ -67,7 +67,7 @@ class Feed:
             except Trimmed as error:
                 self.missing += error.earliest - self.read_to
                 self._log(
-                    "warning", "sinks.messages_missed", messages=error.earliest - self.read_to,
+                    "warning", "sinks.messages_dropped", messages=error.earliest - self.read_to,
                     first=self.read_to,
                 )  # fmt: skip
                 self.read_to = error.earliest

@@ -5,7 +5,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -41,8 +41,6 @@ class Counts:
     failures: int = 0
     dead_letters: int = 0
     write_seconds: float = 0.0
-    largest_batch: int = 0
-    write_buckets: list[int] = field(default_factory=list)
 
 
 class LaneState(NamedTuple):
@@ -50,6 +48,13 @@ class LaneState(NamedTuple):
 
     word: str
     reason: str = ""
+
+
+class Replay(NamedTuple):
+    """Records to write again, and the future that gets those that were rejected, with the reasons."""
+
+    records: list[Record]
+    rejected: "asyncio.Future[list[tuple[Record, str]]]"
 
 
 class TargetBehind(Exception):
@@ -87,6 +92,7 @@ class Lane:
         self._counts = counts
         self._breaker = breaker
         self._queue: deque[Entry] = deque()
+        self._replays: deque[Replay] = deque()
         self._bytes = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -135,6 +141,15 @@ class Lane:
         """Check again whether the lane is paused or stopping."""
         self._wake.set()
 
+    def replay(self, records: list[Record]) -> "asyncio.Future[list[tuple[Record, str]]]":
+        """Write records once more, before the next batch. Return a future with the records that were rejected."""
+        future: asyncio.Future[list[tuple[Record, str]]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._replays.append(Replay(records, future))
+        self._wake.set()
+        return future
+
     # writing ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -143,13 +158,20 @@ class Lane:
             await self._open_until_ready()
             while not self.stopping:
                 count = await self._collect()
+                while self._replays and not self.stopping and not self.paused:
+                    if await self._attempt(self._write_replay):
+                        self._replays.popleft()
                 if count:
                     await self._write_until_done(count)
         finally:
+            for one in self._replays:
+                one.rejected.cancel()
             await self._close()
 
     async def _collect(self) -> int:
         """Wait for a batch. Return its number of entries, or 0 if there is none yet."""
+        if self._replays and not self.paused:
+            return 0
         if self.paused or not self._queue:
             self._wake.clear()
             await self._wake.wait()
@@ -341,12 +363,30 @@ class Lane:
             self._blamed = False
         self._changed()
 
+    async def _write_replay(self) -> None:
+        """Write the first replay. The position stays where it is."""
+        assert self._driver is not None
+        records, future = self._replays[0]
+        good, rejected = list(records), []
+        while good:
+            batch = Batch(tuple(good), Position(self._context.log_id, self.reached))
+            try:
+                async with asyncio.timeout(self._config.timeout):
+                    await self._driver.write(batch)
+                break
+            except Rejected as error:
+                dead, good, stored = _rejected(good, error)
+                rejected += dead
+                if stored:
+                    break
+        if not future.done():
+            future.set_result(rejected)
+
     def _count(self, records: int, seconds: float) -> None:
         counts = self._counts
         counts.batches += 1
         counts.written += records
         counts.write_seconds += seconds
-        counts.largest_batch = max(counts.largest_batch, records)
 
     def _take_while(self, wanted: Callable[[Entry], bool]) -> None:
         queue = self._queue

@@ -6,9 +6,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hookmq.plugin import BrokerHandle, Context, Journal, Plugin, StoreError, Timer, hookimpl
+from hookmq.plugin import (
+    BrokerHandle,
+    Context,
+    Journal,
+    MetricRegistry,
+    Plugin,
+    StoreError,
+    Timer,
+    hookimpl,
+)
+from hookmq_toolkit.sinks import SERVICE
 
 from hookmq_sinks.config import SinksConfig
+from hookmq_sinks.control import SinkControl, read_paused
+from hookmq_sinks.metrics import register
 from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sink_log import LOG, SinkLog
 
@@ -28,6 +40,12 @@ class SinksPlugin(Plugin):
         self.processes: list[SenderProcess] = []
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
+        control = SinkControl(
+            lambda: {one.sink.config.name: one for one in self.processes},
+            lambda: 0.0 if self._broker is None else self._broker.time(),
+        )
+        self.offered_services = {SERVICE: control}
+        self._control = control
 
     @property
     def notes(self) -> Sequence[str]:
@@ -63,6 +81,7 @@ class SinksPlugin(Plugin):
         """Start a process for each sink."""
         self.processes = [SenderProcess(one, self.config.sync) for one in self.sinks]
         for one in self.processes:
+            one.paused = read_paused(one.sink.folder)
             one.start()
         self._look()
 
@@ -86,6 +105,11 @@ class SinksPlugin(Plugin):
         for sink in self.sinks:
             sink.close()
         broker.invalidate_routes()
+
+    @hookimpl
+    def register_metrics(self, registry: MetricRegistry) -> None:
+        """Add the metrics of `hookmq_sinks.metrics`."""
+        register(registry, self._control.list_sinks)
 
 
 _FULL: Final = {

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from hookmq_toolkit.sinks import SinkError
+
 from hookmq_sinks.plain import plain_value
 from hookmq_sinks.sink_log import SinkLog
 
@@ -35,6 +37,8 @@ class SenderProcess:
         self.restarts = 0
         self.pid = 0
         self.paused = False
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
         self._sync = sync
         self._before: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -42,6 +46,22 @@ class SenderProcess:
         self._told = 0
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """What the process counted, over all restarts."""
+        now = {**self.status.get("counts", {}), "missed": self.status.get("missing", 0)}
+        return {
+            name: self._before.get(name, 0) + now.get(name, 0)
+            for name in (
+                "written",
+                "batches",
+                "failures",
+                "dead_letters",
+                "write_seconds",
+                "missed",
+            )
+        }
 
     def __repr__(self) -> str:
         return f"<SenderProcess of {self.sink.config.name}>"
@@ -71,9 +91,20 @@ class SenderProcess:
             except OSError as error:
                 reason = f"its process cannot be started: {error.strerror}"
             self.pid, self._process = 0, None
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_exception(SinkError("failed", "the sink's process ended"))
+            self._asked.clear()
             if self._stopping:
                 return
-            self.status = {**self.status, "state": "failed", "reason": reason}
+            self._before = self.counts
+            self.status = {
+                **self.status,
+                "state": "failed",
+                "reason": reason,
+                "counts": {},
+                "missing": 0,
+            }
             self.sink.tell("error", "sinks.process_ended", reason=reason)
             self.restarts += 1
             if time.monotonic() - began >= HEALTHY:
@@ -118,6 +149,15 @@ class SenderProcess:
             self.status = told["status"]
             self.sink.move_done(self.status["cursor"])
             self.on_status(self.status)
+        if (
+            "reply" in told
+            and (future := self._asked.pop(told["reply"], None)) is not None
+            and not future.done()
+        ):
+            if "refused" in told:
+                future.set_exception(SinkError("conflict", told["refused"]))
+            else:
+                future.set_result(told.get("value"))
         return str(told.get("failed", ""))
 
     # to the process --------------------------------------------------------------------------------------------------
@@ -147,16 +187,27 @@ class SenderProcess:
     def pause(self, paused: bool) -> None:
         """Pause the sink, or resume it."""
         self.paused = paused
+        word = "paused" if paused else "starting"
+        self.status = {**self.status, "state": word}
         self._write({"pause": paused})
 
-    def seek(self, offset: int) -> None:
-        """Continue at `offset`."""
-        self._write({"seek": offset})
-
-    @property
-    def running(self) -> bool:
-        """Whether the process runs."""
-        return self._process is not None
+    async def ask(self, what: str, seconds: float, **values: Any) -> Any:
+        """Have the process do something, and return what it replies. Raises SinkError."""
+        if self._process is None:
+            raise SinkError("failed", f"the sink's process does not run: {self.status['reason']}")
+        self._number += 1
+        number = self._number
+        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._write({"do": what, "id": number, **values})
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            raise SinkError(
+                "failed", f"no reply from the sink's process within {seconds:g} s"
+            ) from None
+        finally:
+            self._asked.pop(number, None)
 
     async def stop(self, deadline: float) -> None:
         """End the process. It has `deadline` seconds to complete its batch."""

@@ -25,12 +25,14 @@ from hookmq_toolkit.state_folder import try_lock
 
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.cursor import Cursor, read_cursor, write_cursor
-from hookmq_sinks.dead_letters import DeadLetters
+from hookmq_sinks.dead_letters import DeadLetters, read_file
 from hookmq_sinks.driver import DriverContext
 from hookmq_sinks.feed import Feed
 from hookmq_sinks.lane import Counts, Lane, TargetBehind
 from hookmq_sinks.record import Record
+from hookmq_sinks.record_template import RecordError
 from hookmq_sinks.sink_log import LOG
+from hookmq_sinks.trial import try_target
 
 NICE: Final = 5
 """Niceness of the process, which gives the broker priority on a busy machine."""
@@ -48,6 +50,10 @@ def tell(**what: Any) -> None:
     with suppress(OSError):
         sys.stdout.write(json.dumps(what) + "\n")
         sys.stdout.flush()
+
+
+class Refused(Exception):
+    """A request of an operator that is refused. The text says why."""
 
 
 class Sender:
@@ -72,6 +78,9 @@ class Sender:
         self._wanted: Cursor | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure = ""
+        self._replies: set[asyncio.Task[None]] = set()
+        self._replaying = False
+        self._saving = asyncio.Lock()
 
     # the life of the process -----------------------------------------------------------------------------------------
 
@@ -86,15 +95,14 @@ class Sender:
         upkeep.cancel()
         with suppress(asyncio.CancelledError):
             await upkeep
-        await asyncio.to_thread(self._store)
+        await self._save()
         tell(status=self.status())
 
     def _start(self) -> None:
         self.letters.open()
         found = read_cursor(self.folder)
         if found is None or found.log_id != self.log_id:
-            bases = LogTail(self.folder / LOG).bases()
-            found = Cursor(self.log_id, bases[0] if bases else 0)
+            found = Cursor(self.log_id, 0)
         elif found.offset > self.end:
             self._tell_ahead(found.offset)
             found = Cursor(self.log_id, self.end, found.generation + 1, True)
@@ -165,7 +173,7 @@ class Sender:
         wanted, self._wanted = self._wanted, None
         if wanted is not None:
             self.cursor = wanted
-            await asyncio.to_thread(self._store)
+            await self._save()
 
     async def _bury(self, letters: list[tuple[Record, str]]) -> None:
         before = self.letters.removed
@@ -192,6 +200,11 @@ class Sender:
         if low != self.cursor.offset:
             self.cursor = Cursor(self.log_id, low, self.cursor.generation)
 
+    async def _save(self) -> None:
+        """Store the cursor. Raises OSError."""
+        async with self._saving:
+            await asyncio.to_thread(self._store)
+
     def _store(self) -> None:
         cursor = self.cursor
         if cursor != self.stored:
@@ -210,7 +223,7 @@ class Sender:
             self._move()
             moved = self.cursor != self.stored
             try:
-                await asyncio.to_thread(self._store)
+                await self._save()
                 self._failure = ""
             except OSError as error:
                 if not self._failure:
@@ -272,11 +285,66 @@ class Sender:
                 lane.paused = self.paused
                 lane.wake()
             self._changes.set()
-        if "seek" in told:
-            self._wanted = replace(self.cursor, offset=int(told["seek"]), seek=True)
+        if "do" in told:
+            task = asyncio.get_running_loop().create_task(self._reply(told))
+            self._replies.add(task)
+            task.add_done_callback(self._replies.discard)
+
+    async def _reply(self, told: dict[str, Any]) -> None:
+        """Do what an operator wants, and reply."""
+        try:
+            tell(reply=told["id"], value=await self._do(told))
+        except (Refused, OSError) as error:
+            tell(reply=told["id"], refused=str(error))
+
+    async def _do(self, told: dict[str, Any]) -> Any:
+        if told["do"] == "seek":
+            self._wanted = replace(self.cursor, offset=int(told["offset"]), seek=True)
             self._restart.set()
-        if "id" in told:
-            tell(reply=told["id"])
+            return None
+        if told["do"] == "test":
+            return [
+                asdict(one) for one in await try_target(self.config, self.cursor.name, self.log)
+            ]
+        if told["do"] == "purge":
+            return await asyncio.to_thread(self._purge)
+        if told["do"] == "replay":
+            return await self._replay()
+        raise Refused(f"cannot {told['do']}")
+
+    def _purge(self) -> int:
+        return sum(self.letters.remove(path) for path in self.letters.take())
+
+    async def _replay(self) -> dict[str, int]:
+        """Write all dead letters again."""
+        if self.paused:
+            raise Refused("the sink is paused; resume it first")
+        if self._replaying:
+            raise Refused("the dead letters are being replayed already")
+        self._replaying = True
+        written = failed = 0
+        try:
+            maker = self.config.maker()
+            for path in await asyncio.to_thread(self.letters.take):
+                good: list[Record] = []
+                again: list[tuple[Record, str]] = []
+                for letter in await asyncio.to_thread(read_file, path):
+                    try:
+                        maker.complete(letter.record)
+                        good.append(letter.record)
+                    except RecordError as error:
+                        again.append((letter.record, str(error)))
+                size = self.config.batch.messages
+                for start in range(0, len(good), size):
+                    again += await self.lanes[0].replay(good[start : start + size])
+                written += await asyncio.to_thread(self.letters.remove, path, again)
+                failed += len(again)
+        except asyncio.CancelledError:
+            raise Refused("the sink was restarted; replay the dead letters again") from None
+        finally:
+            self._replaying = False
+            self._changes.set()
+        return {"written": written, "failed": failed}
 
 
 async def serve(given: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ from hookmq.mqtt_api import compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
 from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.message_record import PER_RECORD, encode_block
-from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
+from hookmq_toolkit.segment_log import Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder
 
 from hookmq_sinks.config import SinkConfig
@@ -48,9 +48,8 @@ class SinkLog:
         self.low_disk = False
         self.done = 0
         """The stored cursor: messages below it may be deleted."""
-        self.refused = 0
         self.dropped = 0
-        """Messages that `drop_oldest` or `drop_new` left out since the start."""
+        """Messages that `drop_new` left out since the start. The sink's process finds those of `drop_oldest`."""
         self.bytes = 0
         """The size of the segments and of all messages that are not written yet."""
         self._runtime = runtime
@@ -82,9 +81,13 @@ class SinkLog:
             return False
         if not self._blocks or self._closed:
             return False
-        self.refused += 1
         self._fill.look(1.0)
         return True
+
+    @property
+    def filled(self) -> bool:
+        """Whether the log has no room."""
+        return self.bytes >= self._max or self.low_disk
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message to the batch of `commit`."""
@@ -176,7 +179,6 @@ class SinkLog:
         if segments[1].base > floor:
             return
         self._trimming = True
-        before = self.log.earliest
 
         def trimmed(_: object, error: BaseException | None) -> None:
             self._trimming = False
@@ -185,10 +187,6 @@ class SinkLog:
             if error is not None:
                 self.tell("error", "sinks.trim_failed", reason=str(error))
                 return
-            lost = self.log.earliest - max(before, self.done)
-            if lost > 0:
-                self.dropped += lost
-                self.tell("warning", "sinks.messages_dropped", messages=lost, reason="drop_oldest")
             self._measure()
 
         self._runtime.run_blocking(lambda: self.log.trim(floor), trimmed)
@@ -205,11 +203,6 @@ class SinkLog:
     def tell(self, level: str, event: str, **fields: object) -> None:
         """Log an event of this sink."""
         self._runtime.log(level, event, plugin=self._plugin, sink=self.config.name, **fields)
-
-    @property
-    def size(self) -> int:
-        """The size of the log with its frame headers, in bytes."""
-        return self.bytes + FRAME_HEADER * len(self._groups)
 
     def close(self) -> None:
         """Release the folder."""

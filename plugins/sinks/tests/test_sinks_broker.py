@@ -2,87 +2,29 @@
 
 import json
 import os
+import re
 import signal
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import mqttbytes as m
 import pytest
-from brokercut.lines import kind, reason
-from byteclient import ByteClient, over_tcp
-from serving import Served, serving
+from sink_broker import read_lines, sink_broker, until
 
 pytestmark = pytest.mark.slow
 
 
-def write(tmp_path: Path, **sink: Any) -> str:
-    path = tmp_path / "hookmq.yaml"
-    one = {
-        "name": "plant",
-        "topics": ["t/#"],
-        "decode": "json",
-        "driver": "file",
-        "target": {"path": str(tmp_path / "out")},
-        "batch": {"age": "10ms"},
-        "retry": {"first": "50ms"},
-        **sink,
-    }
-    text = {
-        "version": 1,
-        "listeners": [{"name": "tcp", "bind": "127.0.0.1:0"}],
-        "auth": {"default": "allow"},
-        "authz": {"default": "allow"},
-        "plugins": [
-            {"use": "storage", "config": {"path": str(tmp_path / "data")}},
-            {"use": "sinks", "config": {"path": str(tmp_path / "sinks"), "sinks": [one]}},
-        ],
-    }
-    path.write_text(json.dumps(text))
-    return str(path)
-
-
-def lines(tmp_path: Path) -> list[dict[str, Any]]:
-    folder = tmp_path / "out"
-    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.jsonl*")))
-    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
-
-
-def until(true: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not happen within 30 seconds")
-
-
-def connect(served: Served) -> ByteClient:
-    line = over_tcp(served.ports["tcp"])
-    line.send(m.connect("dev"))
-    assert kind(line.frame()) == 2
-    return line
-
-
-def publish(line: ByteClient, payload: bytes, number: int, topic: str = "t/a") -> int:
-    line.send(m.publish(topic, payload, 1, number))
-    return reason(line.frame())
-
-
 def test_messages_arrive_and_bad_ones_are_dead_letters(tmp_path: Path) -> None:
-    with serving("-c", write(tmp_path, key="${topic.2}")) as served:
-        line = connect(served)
-        publish(line, b'{"n":1}', 1)
-        publish(line, b"not json", 2)
-        publish(line, b'{"n":2}', 3, "t/b")
-        until(lambda: len(lines(tmp_path)) == 2)
-        line.close()
-        told = served.wait_for("sinks.dead_letters")
+    with sink_broker(tmp_path, key="${topic.2}") as broker:
+        broker.publish(b'{"n":1}', user_property=(("a", "b"),), content_type="x/y")
+        broker.publish(b"not json")
+        broker.publish(b'{"n":2}', "t/b")
+        until(lambda: len(read_lines(tmp_path)) == 2)
+        told = broker.served.wait_for("sinks.dead_letters")
         assert (told["messages"], told["topic"]) == (1, "t/a")
-    first, second = lines(tmp_path)
+    first, second = read_lines(tmp_path)
     assert (first["payload"], first["topic"], first["key"]) == ({"n": 1}, "t/a", "a")
     assert (second["payload"], second["topic"], second["key"]) == ({"n": 2}, "t/b", "b")
     assert (first["client_id"], first["qos"]) == ("dev", 1)
+    assert (first["content_type"], first["user_properties"]) == ("x/y", [["a", "b"]])
     assert first["id"].startswith("plant:")
     assert first["id"].endswith(":0")
     assert second["id"].endswith(":2")
@@ -93,23 +35,70 @@ def test_messages_arrive_and_bad_ones_are_dead_letters(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_continues_where_it_was(tmp_path: Path) -> None:
-    with serving("-c", write(tmp_path)) as served:
-        line = connect(served)
+    with sink_broker(tmp_path) as broker:
         for number in range(1, 40):
-            publish(line, b'{"n":%d}' % number, number)
+            broker.publish(b'{"n":%d}' % number)
             if number in (10, 20):
-                until(lambda: len(senders_of(served.process.pid)) == 1)
-                os.kill(senders_of(served.process.pid)[0], signal.SIGKILL)
-        until(lambda: len(lines(tmp_path)) == 39)
-        line.close()
-        served.log[:] = [one for one in served.log if one["event"] != "sinks.process_ended"]
-    assert [one["payload"]["n"] for one in lines(tmp_path)] == list(range(1, 40))
+                (child,) = until(lambda: broker.senders)
+                os.kill(child, signal.SIGKILL)
+                until(lambda child=child: broker.senders not in ([], [child]))
+        until(lambda: len(read_lines(tmp_path)) == 39)
+        assert broker.status()["counts"]["restarts"] == 2
+        broker.accept_errors("sinks.process_ended")
+    assert [one["payload"]["n"] for one in read_lines(tmp_path)] == list(range(1, 40))
 
 
-def senders_of(pid: int) -> list[int]:
-    return [
-        int(child)
-        for path in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in path.read_text().split()
-        if b"hookmq_sinks.sender" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+def test_a_target_that_is_down_does_not_stop_publishers(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("not a folder")
+    with sink_broker(tmp_path) as broker:
+        for number in range(50):
+            broker.publish(b'{"n":%d}' % number)
+        found = broker.until_state("failed")
+        assert "File exists" in found["reason"] or "Not a directory" in found["reason"]
+        assert until(lambda: broker.status()["lag"] == 50)
+        assert re.search(r'^hookmq_sinks_state{.*state="failed".*} 1', broker.metrics(), re.M)
+        (tmp_path / "out").unlink()
+        until(lambda: len(read_lines(tmp_path)) == 50)
+        found = broker.until_state("active")
+        assert until(lambda: broker.status()["lag"] == 0)
+        broker.accept_errors("sinks.target_failed")
+    assert [one["payload"]["n"] for one in read_lines(tmp_path)] == list(range(50))
+
+
+def test_a_full_log_refuses_messages_and_takes_them_again(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("not a folder")
+    big = json.dumps({"x": "y" * 4000}).encode()
+    with sink_broker(tmp_path, max_bytes="64KiB") as broker:
+        codes = []
+        for _ in range(30):
+            answer = broker.thread.run(broker.client.publish("t/a", big, 1))
+            codes.append(answer.code)
+        accepted = codes.count(0) + codes.count(0x10)
+        assert codes[-1] == 0x97
+        assert 10 < accepted < 20
+        broker.publish(b"elsewhere", "other", expect=0x10)
+        assert broker.status()["full"]
+        (tmp_path / "out").unlink()
+        until(lambda: not broker.status()["full"])
+        broker.publish(b'{"last":1}')
+        until(lambda: len(read_lines(tmp_path)) == accepted + 1)
+        broker.accept_errors("sinks.target_failed")
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
+def test_a_full_log_drops_messages_if_it_may(tmp_path: Path, policy: str) -> None:
+    (tmp_path / "out").write_text("not a folder")
+    with sink_broker(tmp_path, max_bytes="64KiB", on_full=policy) as broker:
+        for number in range(60):
+            broker.publish(json.dumps({"n": number, "x": "y" * 4000}).encode())
+        assert broker.status()["bytes"] < 2 * 65536
+        (tmp_path / "out").unlink()
+        until(lambda: read_lines(tmp_path))
+        until(lambda: broker.status()["lag"] == 0)
+        broker.accept_errors("sinks.target_failed")
+        counts = broker.status()["counts"]
+        numbers = [one["payload"]["n"] for one in read_lines(tmp_path)]
+        assert counts["dropped"] == 60 - len(numbers) > 0
+    assert 5 < len(numbers) < 40
+    start = 60 - len(numbers) if policy == "drop_oldest" else 0
+    assert numbers == list(range(start, start + len(numbers)))

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from hookmq_testing import AsyncioClient, LoopThread
 from serving import Served, serving
+from sink_broker import senders_of
 
 from sinkkill.ledger import SinkLedger, Stored
 
@@ -162,15 +163,3 @@ class SinkKill:
                     f"acknowledged, but not in the target: { {k: v[:20] for k, v in missing.items()} }"
                 )
             threading.Event().wait(0.05)
-
-
-def senders_of(pid: int) -> list[int]:
-    """Return the process ids of the sinks of a broker."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in path.read_text().split():
-                with suppress(OSError):
-                    if b"hookmq_sinks.sender" in Path(f"/proc/{child}/cmdline").read_bytes():
-                        found.append(int(child))
-    return found

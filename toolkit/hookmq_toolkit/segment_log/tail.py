@@ -1,13 +1,18 @@
 """Follow a log that another process writes. See `LogTail`."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from hookmq.plugin import StoreError
 
 from hookmq_toolkit.segment_log.frame import HEADER, Frame, decode, scan
 from hookmq_toolkit.segment_log.log import Trimmed
 from hookmq_toolkit.segment_log.segment import SUFFIX, head_of, mapped, path_of
+
+_ATTEMPTS: Final = 5
+"""Attempts to find a record while segments before it are being deleted."""
 
 
 class LogTail:
@@ -35,36 +40,33 @@ class LogTail:
         Raises Trimmed if the record was deleted, and StoreError if it is damaged or missing.
         """
         found: list[Frame] = []
-        while offset < end and size > 0:
-            try:
-                if offset != self._next or self._path is None:
-                    self._seek(offset)
-                frames = self._read(end, size)
-            except FileNotFoundError:
-                self._path = None
-                bases = self.bases()
-                if found or not bases or offset >= bases[0]:
-                    # The segment was deleted or replaced while it was read, so the next attempt finds another one.
-                    if found:
-                        return found
-                    raise StoreError(f"{self.folder}: record {offset} is missing") from None
-                raise Trimmed(bases[0]) from None
-            except OSError as error:
-                raise StoreError(f"{self.folder}: {error.strerror}") from error
-            if not frames:
-                if found:
-                    return found
-                raise StoreError(f"{self._path}: record {offset} is damaged or missing")
-            found += frames
-            offset = self._next = frames[-1].end
-            size -= sum(len(frame.payload) for frame in frames)
-            if offset < end:
-                self._next_segment(offset)
+        try:
+            while offset < end and size > 0:
+                frames = self._frames(offset, end, size)
+                found += frames
+                offset = self._next = frames[-1].end
+                size -= sum(len(frame.payload) for frame in frames)
+        except OSError as error:
+            raise StoreError(f"{self.folder}: {error.strerror}") from error
+        except (Trimmed, StoreError):
+            if not found:
+                raise
         return found
 
-    def _next_segment(self, offset: int) -> None:
-        if path_of(self.folder, offset).exists():
-            self._next = -1
+    def _frames(self, offset: int, end: int, size: int) -> list[Frame]:
+        """Return at least one frame of one segment."""
+        if offset == self._next and self._path is not None:
+            with suppress(FileNotFoundError):
+                if frames := self._read(end, size):
+                    return frames
+        # The segment ended or was deleted.
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):
+                self._seek(offset)
+                if frames := self._read(end, size):
+                    return frames
+                break
+        raise StoreError(f"{self._path or self.folder}: record {offset} is damaged or missing")
 
     def _seek(self, offset: int) -> None:
         """Find the frame that holds record `offset`. Raises OSError, Trimmed or StoreError."""

@@ -43,6 +43,7 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _OPERATOR: Final = (
     errno.EACCES,
     errno.EPERM,
+    errno.EEXIST,
     errno.EROFS,
     errno.ENOTDIR,
     errno.EISDIR,

@@ -1,0 +1,153 @@
+"""Routes for sinks. A plugin such as `sinks` implements them; see `hookmq_toolkit.sinks`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+from hookmq.plugin import BrokerHandle
+from hookmq_toolkit.sinks import SERVICE, SinkDeadLetter, SinkError, SinkManager, SinkStatus
+
+from hookmq_admin import shown
+from hookmq_admin.errors import ApiError
+from hookmq_admin.fields import FEW, Field
+from hookmq_admin.schemas import FLAG, TEXT, WHOLE, listed, record, ref
+from hookmq_admin.services import Call, Route
+from hookmq_admin.tokens import Role
+
+_STATUS: Final = {"invalid": 400, "missing": 404, "conflict": 409, "failed": 503}
+
+
+def manager_of(broker: BrokerHandle) -> SinkManager:
+    """Return the service of the first plugin that manages sinks. Raises ApiError 409."""
+    for found in broker.services(SERVICE).values():
+        if isinstance(found, SinkManager):
+            return found
+    raise ApiError(409, "the broker has no sinks: the plugin sinks is not configured")
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raise an ApiError for a SinkError."""
+    try:
+        yield
+    except SinkError as error:
+        raise ApiError(_STATUS[error.reason], str(error), error.field) from None
+
+
+# handlers ------------------------------------------------------------------------------------------------------------
+
+
+async def list_sinks(call: Call) -> Any:
+    """Return all sinks."""
+    with reported():
+        return {"items": [_sink(one) for one in manager_of(call.broker).list_sinks()]}
+
+
+async def get_sink(call: Call) -> Any:
+    """Return one sink."""
+    with reported():
+        return _sink(manager_of(call.broker).show_sink(call.parts["sink"]))
+
+
+async def test_sink(call: Call) -> Any:
+    """Open and check the target of a sink."""
+    with reported():
+        found = await manager_of(call.broker).test_sink(call.parts["sink"])
+    return {"problems": [asdict(one) for one in found]}
+
+
+async def pause_sink(call: Call) -> Any:
+    """Pause a sink."""
+    return await _pause(call, True)
+
+
+async def resume_sink(call: Call) -> Any:
+    """Resume a sink."""
+    return await _pause(call, False)
+
+
+async def _pause(call: Call, paused: bool) -> Any:
+    with reported():
+        await manager_of(call.broker).pause_sink(call.parts["sink"], paused)
+    return {"paused": paused}
+
+
+async def seek_sink(call: Call) -> Any:
+    """Move the cursor of a sink."""
+    with reported():
+        found = manager_of(call.broker)
+        return {"offset": await found.seek_sink(call.parts["sink"], call.arguments["position"])}
+
+
+async def list_dead_letters(call: Call) -> Any:
+    """Return dead letters of a sink."""
+    given = call.arguments
+    with reported():
+        page = await manager_of(call.broker).list_dead_letters(
+            call.parts["sink"], given.get("after"), given["limit"]
+        )
+    return {"items": [_letter(one, call.payloads) for one in page.items], "after": page.cursor}
+
+
+async def replay_dead_letters(call: Call) -> Any:
+    """Write the dead letters of a sink again."""
+    with reported():
+        return asdict(await manager_of(call.broker).replay_dead_letters(call.parts["sink"]))
+
+
+async def purge_dead_letters(call: Call) -> Any:
+    """Delete the dead letters of a sink."""
+    with reported():
+        return {"purged": await manager_of(call.broker).purge_dead_letters(call.parts["sink"])}
+
+
+# responses -----------------------------------------------------------------------------------------------------------
+
+
+def _sink(status: SinkStatus) -> dict[str, Any]:
+    return {**asdict(status), "topics": list(status.topics)}
+
+
+def _letter(found: SinkDeadLetter, payloads: bool) -> dict[str, Any]:
+    made = asdict(found)
+    payload = made.pop("payload")
+    made["bytes"] = len(payload)
+    if payloads:
+        made["payload"] = shown.payload(payload)
+    return made
+
+
+_O, _A = Role.OPERATOR, Role.ADMIN
+_MISSING: Final = (404, 409)
+_CHANGED: Final = (404, 409, 503)
+_ONE: Final = "/sinks/{sink}"
+# fmt: off
+ROUTES: Final = (
+    Route("GET", "/sinks", "listSinks", Role.VIEWER, "List the sinks", list_sinks, record(items=listed(ref("Sink"))),
+          errors=(409,)),
+    Route("GET", _ONE, "getSink", Role.VIEWER, "Get one sink", get_sink, ref("Sink"), errors=_MISSING),
+    Route("POST", _ONE + "/test", "testSink", _O, "Open the target of a sink and check it, without writing anything",
+          test_sink, record(problems=listed(record(key=TEXT, message=TEXT, hint=TEXT))), body={}, errors=_CHANGED),
+    Route("POST", _ONE + "/pause", "pauseSink", _O, "Pause a sink, which continues to store messages", pause_sink,
+          record(paused=FLAG), body={}, change=True, errors=_CHANGED),
+    Route("POST", _ONE + "/resume", "resumeSink", _O, "Resume a sink", resume_sink, record(paused=FLAG), body={},
+          change=True, errors=_CHANGED),
+    Route("POST", _ONE + "/seek", "seekSink", _A, "Move the cursor of a sink, from where all messages are written again",
+          seek_sink, record(offset=WHOLE),
+          body={"position": Field("string", "first, next, an offset, a time as ISO 8601, or @ and epoch seconds",
+                                  required=True, minimum=1, maximum=64)},
+          change=True, errors=_CHANGED),
+    Route("GET", _ONE + "/dead-letters", "listDeadLetters", _O, "List the messages that the target did not take",
+          list_dead_letters,
+          record(items=listed(ref("SinkDeadLetter")), after={
+              "type": ["integer", "null"], "description": "`after` of the next page; null after the last page"}),
+          query={"limit": FEW,
+                 "after": Field("integer", "only dead letters above this number", minimum=0, maximum=1 << 62)},
+          errors=_CHANGED),
+    Route("POST", _ONE + "/dead-letters/replay", "replayDeadLetters", _A, "Write all dead letters to the target again",
+          replay_dead_letters, record(written=WHOLE, failed=WHOLE), body={}, change=True, errors=_CHANGED),
+    Route("DELETE", _ONE + "/dead-letters", "purgeDeadLetters", _A, "Delete all dead letters", purge_dead_letters,
+          record(purged=WHOLE), change=True, errors=_CHANGED),
+)
+# fmt: on

@@ -1,0 +1,170 @@
+"""``hookmq sinks``: manage the sinks of a running broker from a terminal."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from hookmq.cli_api import count
+
+from hookmq_admin.api_client import DEFAULT_URL, TOKEN, ApiClient, RequestRefused, add_options, part
+from hookmq_admin.cli import run_command
+from hookmq_admin.tables import print_fields, print_table
+
+EXAMPLES: Final = f"""\
+examples:
+  hookmq sinks list --token-file admin.token
+  hookmq sinks test plant
+  hookmq sinks pause plant
+  hookmq sinks seek plant 2026-01-31T06:00:00Z
+  hookmq sinks dead-letters plant --limit 5
+  hookmq sinks dead-letters plant --replay
+
+The token is in --token-file or ${TOKEN}. The plugin admin is at {DEFAULT_URL} unless --url names another place.
+exit codes: 0 done, 1 refused, problems found or not reachable, 2 usage error"""
+LIST: Final = (
+    "name",
+    "driver",
+    "state",
+    "lag",
+    "behind",
+    "bytes",
+    "written",
+    "dead_letters",
+    "reason",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this command."""
+    parser.description = (
+        "Manage the sinks of a running broker, which write messages to other systems."
+    )
+    parser.epilog = EXAMPLES
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(
+        name: str,
+        help: str,
+        run: Callable[[ApiClient, argparse.Namespace], Any],
+        sink: bool = True,
+    ) -> argparse.ArgumentParser:
+        found: argparse.ArgumentParser = commands.add_parser(
+            name, help=help, description=f"{help}."
+        )
+        add_options(found)
+        if sink:
+            found.add_argument("sink", help="the name of the sink")
+        found.set_defaults(run=lambda arguments: run_command(run, arguments))
+        return found
+
+    command("list", "List the sinks", _list, sink=False)
+    command("status", "Print the state of one sink", _status)
+    command("test", "Open the target of a sink and check it, without writing anything", _test)
+    command("pause", "Pause a sink, which continues to store messages", _pause)
+    command("resume", "Resume a sink", _resume)
+    seek = command("seek", "Move the cursor, from where all messages are written again", _seek)
+    seek.add_argument(
+        "position", help="first, next, an offset, a time as ISO 8601, or @ and epoch seconds"
+    )
+    letters = command(
+        "dead-letters", "List the messages that the target did not take", _dead_letters
+    )
+    letters.add_argument(
+        "-n", "--limit", type=count, default=20, help="maximum number of messages (default: 20)"
+    )
+    choice = letters.add_mutually_exclusive_group()
+    choice.add_argument("--replay", action="store_true", help="write all of them again")
+    choice.add_argument("--purge", action="store_true", help="delete all of them")
+
+
+def _path(arguments: argparse.Namespace) -> str:
+    return f"/sinks/{part(arguments.sink)}"
+
+
+def _list(api: ApiClient, arguments: argparse.Namespace) -> None:
+    items = api.ask("GET", "/sinks")["items"]
+    if arguments.json:
+        print(json.dumps(items, indent=2))
+        return
+    for one in items:
+        one["written"] = one["counts"]["written"]
+        one["behind"] = _age(one["lag_seconds"])
+        one["reason"] = one["reason"] or "-"
+    print_table(items, LIST)
+
+
+def _age(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}s"
+
+
+def _status(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    found = api.ask("GET", _path(arguments))
+    if arguments.json:
+        return found
+    print_fields({**found, "lag_seconds": _age(found["lag_seconds"])})
+    return None
+
+
+def _test(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    problems = api.ask("POST", _path(arguments) + "/test", body={})["problems"]
+    if arguments.json:
+        print(json.dumps(problems, indent=2))
+    else:
+        for one in problems:
+            where = f"target.{one['key']}: " if one["key"] else ""
+            hint = f" ({one['hint']})" if one["hint"] else ""
+            print(f"{where}{one['message']}{hint}")
+    if problems:
+        return 1
+    if not arguments.json:
+        print("the target is ready")
+    return None
+
+
+def _pause(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    return api.ask("POST", _path(arguments) + "/pause", body={})
+
+
+def _resume(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    return api.ask("POST", _path(arguments) + "/resume", body={})
+
+
+def _seek(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    return api.ask("POST", _path(arguments) + "/seek", body={"position": arguments.position})
+
+
+def _dead_letters(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    path = _path(arguments) + "/dead-letters"
+    if arguments.replay:
+        found = api.ask("POST", path + "/replay", body={})
+        if found["failed"]:
+            raise RequestRefused(
+                f"{found['written']} written, {found['failed']} are dead letters again"
+            )
+        return found
+    if arguments.purge:
+        return api.ask("DELETE", path)
+    items = list(_listed(api, path, arguments.limit))
+    if arguments.json:
+        print(json.dumps(items, indent=2))
+        return None
+    for one in items:
+        payload = one.get("payload", {})
+        one["payload"] = payload.get("text", payload.get("base64", ""))
+    print_table(items, ("number", "offset", "topic", "reason", "bytes", "payload"))
+    if not items:
+        print("# none", file=sys.stderr)
+    return None
+
+
+def _listed(api: ApiClient, path: str, limit: int) -> Iterator[Any]:
+    after: int | None = None
+    while limit > 0:
+        page = api.ask("GET", path, {"after": after, "limit": min(limit, 100)})
+        yield from page["items"]
+        limit -= len(page["items"])
+        after = page["after"]
+        if after is None:
+            return

@@ -1,0 +1,159 @@
+"""Manage the sinks of a broker; implements `hookmq_toolkit.sinks.SinkManager`."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from hookmq.plugin import StoreError
+from hookmq_toolkit.durable_files import write_atomically
+from hookmq_toolkit.sinks import (
+    DeadLetterPage,
+    ReplayResult,
+    SinkDeadLetter,
+    SinkError,
+    SinkProblem,
+    SinkStatus,
+)
+
+from hookmq_sinks.dead_letters import read_dead_letters
+from hookmq_sinks.position import find_offset
+from hookmq_sinks.process import SenderProcess
+
+CONTROL: Final = "control"
+"""The name of the file with what operators set, in a sink's folder."""
+REPLY: Final = 10.0
+"""Seconds that a sink's process may take for a reply."""
+LONG: Final = 3600.0
+"""Seconds that a replay may take."""
+
+
+def read_paused(folder: Path) -> bool:
+    """Return whether a sink is paused. Raises StoreError."""
+    path = folder / CONTROL
+    try:
+        return bool(json.loads(path.read_bytes())["paused"])
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError):
+        raise StoreError(f"{path} is damaged; remove it to resume the sink") from None
+
+
+class SinkControl:
+    """Manages sinks. `processes` returns them by name, `time` the time in epoch seconds."""
+
+    def __init__(
+        self, processes: Callable[[], dict[str, SenderProcess]], time: Callable[[], float]
+    ) -> None:
+        self._processes = processes
+        self._time = time
+
+    def _find(self, name: str) -> SenderProcess:
+        found = self._processes().get(name)
+        if found is None:
+            raise SinkError("missing", f"there is no sink {name!r}")
+        return found
+
+    def list_sinks(self) -> Sequence[SinkStatus]:
+        """Return all sinks in the order of the configuration."""
+        return [status_of(one, self._time()) for one in self._processes().values()]
+
+    def show_sink(self, name: str) -> SinkStatus:
+        """Return one sink."""
+        return status_of(self._find(name), self._time())
+
+    async def test_sink(self, name: str) -> Sequence[SinkProblem]:
+        """Open the target and check it with the sample."""
+        process = self._find(name)
+        found = await process.ask("test", process.sink.config.timeout + REPLY)
+        return [SinkProblem(**one) for one in found]
+
+    async def pause_sink(self, name: str, paused: bool) -> None:
+        """Pause or resume a sink."""
+        process = self._find(name)
+        data = json.dumps({"paused": paused}).encode()
+        try:
+            await asyncio.to_thread(write_atomically, process.sink.folder / CONTROL, data)
+        except OSError as error:
+            raise SinkError("failed", f"cannot be stored: {error.strerror}") from error
+        process.pause(paused)
+
+    async def seek_sink(self, name: str, position: str) -> int:
+        """Move the cursor and return its offset."""
+        process = self._find(name)
+        try:
+            offset = await asyncio.to_thread(find_offset, process.sink.log, position)
+        except ValueError as error:
+            raise SinkError("invalid", str(error), "position") from None
+        except (StoreError, LookupError) as error:
+            raise SinkError("failed", str(error)) from None
+        await process.ask("seek", REPLY, offset=offset)
+        return offset
+
+    async def list_dead_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
+        """Return dead letters, oldest first."""
+        folder = self._find(name).sink.folder
+        start = 0 if after is None else after + 1
+
+        def read() -> list[SinkDeadLetter]:
+            numbered = enumerate(read_dead_letters(folder))
+            return [
+                SinkDeadLetter(
+                    number, one.record.id, one.record.offset, one.record.topic, one.record.payload, one.record.client_id,
+                    one.record.key, one.reason, one.at,
+                )
+                for number, one in islice(numbered, start, start + limit + 1)
+            ]  # fmt: skip
+
+        try:
+            found = await asyncio.to_thread(read)
+        except (OSError, ValueError) as error:
+            raise SinkError("failed", f"the dead letters cannot be read: {error}") from error
+        more = len(found) > limit
+        return DeadLetterPage(found[:limit], found[limit - 1].number if more else None)
+
+    async def replay_dead_letters(self, name: str) -> ReplayResult:
+        """Write all dead letters again."""
+        return ReplayResult(**await self._find(name).ask("replay", LONG))
+
+    async def purge_dead_letters(self, name: str) -> int:
+        """Delete all dead letters."""
+        return int(await self._find(name).ask("purge", REPLY))
+
+
+def status_of(process: SenderProcess, now: float) -> SinkStatus:
+    """Return the status of a sink. `now` is in epoch seconds."""
+    sink, told = process.sink, process.status
+    config = sink.config
+    cursor = max(int(told.get("done", sink.done)), sink.log.earliest)
+    lag = max(0, sink.log.readable - cursor)
+    oldest: Any = told.get("oldest")
+    age = None if oldest is None else max(0.0, round(now - oldest, 3))
+    counts = process.counts
+    return SinkStatus(
+        config.name,
+        config.driver,
+        config.topics,
+        told["state"],
+        told["reason"],
+        config.kind.holds_position,
+        cursor,
+        sink.log.readable,
+        lag,
+        age if lag else 0.0,
+        sink.bytes,
+        config.max_bytes,
+        config.on_full,
+        sink.filled,
+        int(told.get("dead_letters", 0)),
+        {
+            "written": counts["written"], "batches": counts["batches"], "write_seconds": counts["write_seconds"],
+            "failures": counts["failures"], "dead_letters": counts["dead_letters"],
+            "dropped": sink.dropped + counts["missed"], "restarts": process.restarts,
+        },
+        dict(told.get("driver", {})),
+    )  # fmt: skip

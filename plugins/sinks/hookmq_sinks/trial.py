@@ -1,0 +1,56 @@
+"""Try the target of a sink without writing to it. Also a program: ``python -P -m hookmq_sinks.trial``, which reads a line
+of JSON with the sink's configuration and prints the problems as JSON."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from hookmq.config_api import bind_values
+
+from hookmq_sinks.config import SinkConfig
+from hookmq_sinks.driver import DriverContext, Problem, TargetUnavailable
+
+
+async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) -> list[Problem]:
+    """Open the target on a connection of its own, and check it with the sample. Return all problems."""
+    driver = config.kind(
+        config.target, DriverContext(config.name, f"{config.name}:test", log_id, log)
+    )
+    try:
+        async with asyncio.timeout(config.timeout):
+            await driver.open()
+            return list(await driver.check(config.sample_record()))
+    except TargetUnavailable as error:
+        return [Problem("", error.reason)]
+    except TimeoutError:
+        return [Problem("", f"no answer within {config.timeout:g} s")]
+    except ImportError as error:
+        extra = config.kind.extra
+        return [
+            Problem("", str(error), f"run: pip install 'hookmq-sinks[{extra}]'" if extra else "")
+        ]
+    except Exception as error:
+        return [Problem("", f"the driver failed: {type(error).__name__}: {error}")]
+    finally:
+        with suppress(Exception):
+            async with asyncio.timeout(5):
+                await driver.close()
+
+
+def main() -> None:
+    """Try the target whose configuration is on standard input."""
+    given: dict[str, Any] = json.loads(sys.stdin.readline())
+    config: Any = bind_values(SinkConfig, given)
+    found = asyncio.new_event_loop().run_until_complete(
+        try_target(config, "0" * 32, lambda level, event, **fields: None)
+    )
+    print(json.dumps([[one.key, one.message, one.hint] for one in found]), flush=True)
+    os._exit(0)  # threads of a driver that is stuck must not keep the process
+
+
+if __name__ == "__main__":
+    main()

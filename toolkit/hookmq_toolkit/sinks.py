@@ -1,0 +1,144 @@
+"""The service with which one plugin manages sinks, so that another plugin can offer this to operators.
+
+A plugin offers a `SinkManager` in `Plugin.offered_services` under the name `SERVICE`. A sink stores messages until it has
+written them to its target, such as a database.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, runtime_checkable
+
+SERVICE: Final = "sinks"
+"""The name of the service in `Plugin.offered_services`."""
+SinkState = Literal["starting", "active", "retrying", "failed", "paused"]
+"""What a sink does. `retrying` means that the target does not answer, `failed` that an operator must act."""
+
+
+class SinkError(Exception):
+    """A request that is refused. The text tells an operator why.
+
+    `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such sink), ``conflict`` (the
+    request contradicts the present state) or ``failed`` (the disk or the sink's process failed).
+    """
+
+    def __init__(
+        self,
+        reason: Literal["invalid", "missing", "conflict", "failed"],
+        text: str,
+        field: str = "",
+    ) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """The state of a sink.
+
+    - `reason`: why the sink is retrying or failed; empty otherwise.
+    - `exactly_once`: whether the target stores the position, so that each message is in it once.
+    - `cursor`: the offset of the first message that is not done; `end`: the offset of the next message.
+    - `lag`: the number of messages that are not done; `lag_seconds`: the age of the first of them, or None if it is not
+      known yet.
+    - `bytes`: the size of the stored messages, of at most `max_bytes`.
+    - `counts`: numbers since the broker started: `written`, `batches`, `write_seconds`, `failures`, `dead_letters`,
+      `dropped` and `restarts`.
+    - `dead_letters`: the number of dead letters on disk.
+    """
+
+    name: str
+    driver: str
+    topics: tuple[str, ...]
+    state: SinkState
+    reason: str
+    exactly_once: bool
+    cursor: int
+    end: int
+    lag: int
+    lag_seconds: float | None
+    bytes: int
+    max_bytes: int
+    on_full: str
+    full: bool
+    dead_letters: int
+    counts: Mapping[str, float]
+    driver_counts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProblem:
+    """A mistake that a test of a sink found: the setting of the target, what is wrong, and how to mend it."""
+
+    key: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDeadLetter:
+    """A message that the target did not take.
+
+    - `number`: its position among the dead letters of the sink.
+    - `reason`: why it was not taken; `at`: when, in epoch seconds.
+    """
+
+    number: int
+    id: str
+    offset: int
+    topic: str
+    payload: bytes
+    client_id: str | None
+    key: str | None
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """A page of dead letters. `cursor` is the `after` of the next page, or None after the last one."""
+
+    items: Sequence[SinkDeadLetter]
+    cursor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What a replay did: `written` dead letters are in the target now, `failed` ones are dead letters again."""
+
+    written: int
+    failed: int
+
+
+@runtime_checkable
+class SinkManager(Protocol):
+    """Manages sinks. Call the methods only on the event loop. Each of them raises SinkError."""
+
+    def list_sinks(self) -> Sequence[SinkStatus]:
+        """Return all sinks in the order of the configuration."""
+
+    def show_sink(self, name: str) -> SinkStatus:
+        """Return one sink."""
+
+    async def test_sink(self, name: str) -> Sequence[SinkProblem]:
+        """Open the target on a connection of its own and check it with the sink's sample, without writing anything.
+        Return all mistakes."""
+
+    async def pause_sink(self, name: str, paused: bool) -> None:
+        """Pause or resume a sink, until the next such call, even after a restart. A paused sink stores messages."""
+
+    async def seek_sink(self, name: str, position: str) -> int:
+        """Move the cursor and return its offset. Messages from there on are written, even if the target has them.
+
+        A position is ``first``, ``next``, an offset, or a time. Messages that are done may have been deleted, so the
+        cursor may be after the wanted position.
+        """
+
+    async def list_dead_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
+        """Return dead letters, oldest first, beginning after the number `after`."""
+
+    async def replay_dead_letters(self, name: str) -> ReplayResult:
+        """Write all dead letters to the target again, with the same ids. Those that it still does not take stay."""
+
+    async def purge_dead_letters(self, name: str) -> int:
+        """Delete all dead letters, and return their number."""
