@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any, Final, Literal
 
 from hookmq.plugin import ConfigError
@@ -68,9 +69,13 @@ def _cbor() -> Decode:
     import cbor2
 
     def decode(payload: bytes) -> Any:
+        data = BytesIO(payload)
         try:
-            return cbor2.loads(payload)
+            value = cbor2.load(data)
         except Exception as error:
             raise RecordError(f"the payload is not CBOR: {error}") from None
+        if data.tell() != len(payload):
+            raise RecordError(f"the payload is not CBOR: it continues after byte {data.tell()}")
+        return value
 
     return decode
