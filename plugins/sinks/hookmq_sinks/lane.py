@@ -264,11 +264,12 @@ class Lane:
         self._tell(LaneState("failed" if permanent else "retrying", reason))
         if permanent:
             self._failures = max(self._failures, 32)
-        if before != self.state.word:
-            level = "error" if permanent else "warning"
-            self._context.log(
-                level, f"sinks.target_{'failed' if permanent else 'unavailable'}", reason=reason
-            )
+        if before == self.state.word:
+            return
+        if permanent:
+            self._context.log("error", "sinks.target_failed", reason=reason)
+        else:
+            self._context.log("warning", "sinks.target_unavailable", reason=reason)
 
     def _tell(self, state: LaneState) -> None:
         if state != self.state:

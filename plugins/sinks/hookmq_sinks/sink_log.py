@@ -194,11 +194,15 @@ class SinkLog:
     # state -----------------------------------------------------------------------------------------------------------
 
     def _say_fill(self, word: str, share: float) -> None:
-        level = "info" if word == "has_room" else "warning"
-        self.tell(
-            level, f"sinks.log_{word}", share=round(share, 2), bytes=self.bytes, max_bytes=self._max,
-            on_full=self.config.on_full,
-        )  # fmt: skip
+        fields = {
+            "share": round(share, 2), "bytes": self.bytes, "max_bytes": self._max, "on_full": self.config.on_full,
+        }  # fmt: skip
+        if word == "filling":
+            self.tell("warning", "sinks.log_filling", **fields)
+        elif word == "full":
+            self.tell("warning", "sinks.log_full", **fields)
+        else:
+            self.tell("info", "sinks.log_has_room", **fields)
 
     def tell(self, level: str, event: str, **fields: object) -> None:
         """Log an event of this sink."""

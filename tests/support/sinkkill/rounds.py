@@ -28,6 +28,8 @@ KEYS: Final = ("a", "b", "c", "d", "e")
 TOPIC: Final = "kill"
 EACH: Final = 400
 """Maximum number of messages that each publisher sends between two kills of the broker."""
+GROWTH: Final = 10.0
+"""Seconds that a round waits for the first record of its sink."""
 PATIENCE: Final = 60.0
 """Seconds without a new record in the target, at the end, after which missing messages are lost."""
 
@@ -102,6 +104,8 @@ class SinkKill:
         with serving("-c", str(self._config)) as served, LoopThread() as thread:
             over = threading.Event()
             publishing = thread.start(self._publish(served.ports["tcp"], over, EACH))
+            if rng.random() < 0.7:
+                self._wait_for_growth()
             for _ in range(rng.randrange(3)):
                 over.wait(rng.uniform(0.02, 0.4))
                 self._kill_sender(served)
@@ -122,6 +126,12 @@ class SinkKill:
             if down and self.start_target is not None:
                 self.start_target()
             raise _Killed
+
+    def _wait_for_growth(self) -> None:
+        """Wait until the sink writes, because a busy machine may take longer to start it than a round lasts."""
+        before, until = len(self.read()), time.monotonic() + GROWTH
+        while len(self.read()) == before and time.monotonic() < until:
+            threading.Event().wait(0.02)
 
     def _kill_sender(self, served: Served) -> None:
         for pid in senders_of(served.process.pid):
