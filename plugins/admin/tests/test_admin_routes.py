@@ -2,6 +2,7 @@
 token."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ from hookmq_admin import system
 from hookmq_admin.openapi import ROUTES
 from hookmq_admin.services import Route
 from hookmq_admin.tokens import Role
+from hookmq_queues.plugin import QueuesPlugin
+from hookmq_sinks.plugin import SinksPlugin
+from hookmq_testing import make_plugin
 
 RULE = {"allow": ["publish"], "topic": ["a/%u/#"], "qos": 1, "retain": False}
 COMMITTED = Path(__file__).parents[1] / "openapi.json"
@@ -45,6 +49,15 @@ SAMPLES = {
     "pauseQueue": Sample("/queues/stored/pause", {}, {"group": "default"}),
     "resumeQueue": Sample("/queues/stored/resume", {}, {}),
     "seekQueue": Sample("/queues/events/seek", {}, {"group": "default", "position": "first"}),
+    "listSinks": Sample("/sinks"),
+    "getSink": Sample("/sinks/plant"),
+    "testSink": Sample("/sinks/plant/test", {}, {}),
+    "pauseSink": Sample("/sinks/plant/pause", {}, {}),
+    "resumeSink": Sample("/sinks/plant/resume", {}, {}),
+    "seekSink": Sample("/sinks/plant/seek", {}, {"position": "first"}),
+    "listDeadLetters": Sample("/sinks/plant/dead-letters", {"limit": "1"}),
+    "replayDeadLetters": Sample("/sinks/plant/dead-letters/replay", {}, {}),
+    "purgeDeadLetters": Sample("/sinks/plant/dead-letters"),
     "getRedrive": Sample("/queues/jobs/redrive"),
     "startRedrive": Sample("/queues/jobs/redrive", {}, {"topic": "none/#", "rate": 10}),
     "stopRedrive": Sample("/queues/slow/redrive"),
@@ -112,6 +125,35 @@ SAMPLES = {
     "getOpenapi": Sample("/openapi.json"),
 }  # fmt: skip
 CASES = [pytest.param(route, id=route.name) for route in ROUTES]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A broker with queues and a sink."""
+    folder = tmp_path_factory.mktemp("admin")
+    queues = [{"name": "jobs"}, {"name": "events", "type": "stream"}]
+    sink = {
+        "name": "plant", "topics": ["sunk/#"], "decode": "json", "driver": "file", "target": {"path": str(folder / "out")},
+    }  # fmt: skip
+    made = Site(
+        folder,
+        (
+            make_plugin(QueuesPlugin, {"path": folder / "queues", "queues": queues, "sync": False}, "queues"),
+            make_plugin(SinksPlugin, {"path": folder / "sinks", "sinks": [sink], "sync": False}, "sinks"),
+        ),
+    )  # fmt: skip
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sinks(site: Site) -> None:
+    """A sink that has written a message and has a dead letter."""
+    publisher = site.client("sinker")
+    for payload in (b"{}", b"\xff"):
+        site.run(publisher.publish("sunk/a", payload, 1, expect=0))
+    while site.ask("GET", "/sinks/plant").json["dead_letters"] < 1:
+        pass
 
 
 @pytest.fixture(scope="module", autouse=True)
