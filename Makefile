@@ -32,7 +32,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-sinks crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -168,6 +168,9 @@ crash: install   ## kill a broker under load KILLS times and check that nothing 
 
 crash-queues: install  ## kill a broker with queues and its consumers KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/queues --kills $(KILLS)
+
+crash-sinks: install  ## kill a broker with a sink and the sink's process KILLS times and check that no message is lost
+	.venv/bin/python tests/crash/sinks --kills $(KILLS)
 
 crash-spark: install .venv-spark/warm  ## kill broker, Spark and jobs KILLS times and check that tables hold each message once
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \

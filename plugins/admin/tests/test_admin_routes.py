@@ -133,7 +133,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("admin")
     queues = [{"name": "jobs"}, {"name": "events", "type": "stream"}]
     sink = {
-        "name": "plant", "topics": ["sunk/#"], "decode": "json", "driver": "file", "target": {"path": str(folder / "out")},
+        "name": "plant", "topics": ["sunk/#"], "decode": "json", "driver": "file",
+        "target": {"path": str(folder / "out")},
     }  # fmt: skip
     made = Site(
         folder,

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 from zlib import crc32
 
 from hookmq.plugin import StoreError
@@ -63,6 +62,8 @@ class Feed:
                 frames = await asyncio.to_thread(
                     self._tail.read, self.read_to, self.end, self._size
                 )
+                for frame in frames:
+                    self._add(frame)
                 self.failure = ""
             except Trimmed as error:
                 self.missing += error.earliest - self.read_to
@@ -78,14 +79,16 @@ class Feed:
                     self._log("error", "sinks.log_unreadable", reason=self.failure)
                 await asyncio.sleep(AGAIN)
                 continue
-            for frame in frames:
-                await self._add(frame)
 
-    async def _add(self, frame: Frame) -> None:
+    def _add(self, frame: Frame) -> None:
         now = asyncio.get_running_loop().time()
         lanes, count, maker = self._lanes, len(self._lanes), self._maker
         offset = frame.offset
-        for message in decode_block(frame.payload):
+        try:
+            messages = decode_block(frame.payload)
+        except ValueError as error:
+            raise StoreError(f"record {offset}: {error}") from error
+        for message in messages:
             if offset >= self.read_to:
                 record = maker.bare(message, self._name, offset)
                 reason = ""
@@ -93,14 +96,11 @@ class Feed:
                     maker.complete(record)
                 except RecordError as error:
                     reason = str(error)
+                except Exception as error:  # no payload may stop the sink
+                    reason = f"cannot be decoded: {type(error).__name__}: {error}"
                 lane = lanes[
                     crc32((record.key or record.topic).encode()) % count if count > 1 else 0
                 ]
                 lane.add(Entry(record, reason, len(record.payload) + len(record.topic), now))
             offset += 1
         self.read_to = frame.end
-
-
-def feed_status(feed: Feed) -> dict[str, Any]:
-    """Return what the sink's status says about reading."""
-    return {"read_to": feed.read_to, "missing": feed.missing}

@@ -26,7 +26,7 @@ from hookmq_toolkit.state_folder import try_lock
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.cursor import Cursor, read_cursor, write_cursor
 from hookmq_sinks.dead_letters import DeadLetters, read_file
-from hookmq_sinks.driver import DriverContext
+from hookmq_sinks.driver import DriverContext, TargetUnavailable
 from hookmq_sinks.feed import Feed
 from hookmq_sinks.lane import Counts, Lane, TargetBehind
 from hookmq_sinks.record import Record
@@ -177,7 +177,11 @@ class Sender:
 
     async def _bury(self, letters: list[tuple[Record, str]]) -> None:
         before = self.letters.removed
-        new = await asyncio.to_thread(self.letters.add, letters)
+        try:
+            new = await asyncio.to_thread(self.letters.add, letters)
+        except OSError as error:
+            reason = f"dead letters cannot be stored: {error.strerror or error}"
+            raise TargetUnavailable(reason, permanent=True) from error
         self.counts.dead_letters += new
         if new:
             self.log(

@@ -1,15 +1,8 @@
-"""Try the target of a sink without writing to it. Also a program: ``python -P -m hookmq_sinks.trial``, which reads a line
-of JSON with the sink's configuration and prints the problems as JSON."""
+"""Try the target of a sink without writing to it."""
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
-
-from hookmq.config_api import bind_values
 
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.driver import DriverContext, Problem, TargetUnavailable
@@ -39,18 +32,3 @@ async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) 
         with suppress(Exception):
             async with asyncio.timeout(5):
                 await driver.close()
-
-
-def main() -> None:
-    """Try the target whose configuration is on standard input."""
-    given: dict[str, Any] = json.loads(sys.stdin.readline())
-    config: Any = bind_values(SinkConfig, given)
-    found = asyncio.new_event_loop().run_until_complete(
-        try_target(config, "0" * 32, lambda level, event, **fields: None)
-    )
-    print(json.dumps([[one.key, one.message, one.hint] for one in found]), flush=True)
-    os._exit(0)  # threads of a driver that is stuck must not keep the process
-
-
-if __name__ == "__main__":
-    main()
