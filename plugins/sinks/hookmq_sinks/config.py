@@ -10,7 +10,7 @@ from hookmq.config_api import bind_values
 from hookmq.mqtt_api import parse_share, validate_filter
 from hookmq.plugin import ConfigError, Seconds, Size, setting
 
-from hookmq_sinks.decoding import Format
+from hookmq_sinks.decoding import Format, ProtobufConfig
 from hookmq_sinks.driver import Driver
 from hookmq_sinks.record import Record
 from hookmq_sinks.record_maker import RecordMaker
@@ -67,7 +67,10 @@ class SinkConfig:
         },
     )
     exclude: tuple[str, ...] = setting((), "topic filters whose messages are left out")
-    decode: Format = setting("raw", "how payloads are decoded: raw, text, json, msgpack or cbor")
+    decode: Format = setting(
+        "raw", "how payloads are decoded: raw, text, json, msgpack, cbor, protobuf or sparkplug"
+    )
+    protobuf: ProtobufConfig | None = setting(None, "the type of payloads, for decode: protobuf")
     transform: tuple[TransformStep, ...] = setting((), "steps that change the decoded payload")
     key: str = setting("", "template of the key; messages with the same key are written in order")
     lanes: int = setting(
@@ -111,7 +114,7 @@ class SinkConfig:
 
     def maker(self) -> RecordMaker:
         """Return a new object that makes this sink's records. Raises ConfigError."""
-        return RecordMaker(self.name, self.decode, self.transform, self.key)
+        return RecordMaker(self.name, self.decode, self.transform, self.key, self.protobuf)
 
     def sample_record(self) -> Record | None:
         """Return the record of the sample, or None if the sink has none."""

@@ -1,31 +1,56 @@
-"""Decode payloads: raw bytes, text, JSON, MessagePack, CBOR."""
+"""Decode payloads: raw bytes, text, JSON, MessagePack, CBOR, Protobuf, Sparkplug B."""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from hookmq.plugin import ConfigError
 
 from hookmq_sinks.record_template import RecordError
 
-Format = Literal["raw", "text", "json", "msgpack", "cbor"]
+Format = Literal["raw", "text", "json", "msgpack", "cbor", "protobuf", "sparkplug"]
 Decode = Callable[[bytes], Any]
-_EXTRAS: Final = {"msgpack": "msgpack", "cbor": "cbor2"}
+_EXTRAS: Final = {
+    "msgpack": "msgpack",
+    "cbor": "cbor",
+    "protobuf": "protobuf",
+    "sparkplug": "protobuf",
+}
 
 
-def find_decoder(name: str) -> Decode:
-    """Return the function that decodes payloads of this format. It raises RecordError. Raises ConfigError if the library
-    for the format is not installed."""
+@dataclass(frozen=True)
+class ProtobufConfig:
+    """The type of Protobuf payloads."""
+
+    descriptors: Path = field(
+        metadata={"help": "file that protoc writes with --include_imports --descriptor_set_out"}
+    )
+    message: str = field(metadata={"help": "full name of the message type, such as plant.Reading"})
+
+
+def find_decoder(name: str, protobuf: ProtobufConfig | None = None) -> Decode:
+    """Return the function that decodes payloads of this format, which raises RecordError. This reads the file of a
+    Protobuf type. Raises ConfigError if the library or the type is missing."""
     if name == "raw":
         return bytes
     try:
-        return {"text": _text, "json": _json, "msgpack": _msgpack, "cbor": _cbor}[name]()
+        if name == "protobuf":
+            return _protobuf(protobuf)
+        return {
+            "text": _text,
+            "json": _json,
+            "msgpack": _msgpack,
+            "cbor": _cbor,
+            "sparkplug": _sparkplug,
+        }[name]()
     except ImportError:
-        extra = _EXTRAS.get(name, name)
         raise ConfigError(
             f"decode: the library for {name} is not installed",
-            hint=f"run: pip install 'hookmq-sinks[{name}]', which installs {extra}",
+            hint=f"run: pip install 'hookmq-sinks[{_EXTRAS[name]}]'",
         ) from None
 
 
@@ -79,3 +104,17 @@ def _cbor() -> Decode:
         return value
 
     return decode
+
+
+def _protobuf(config: ProtobufConfig | None) -> Decode:
+    if config is None:
+        raise ConfigError("protobuf: this key is missing, which decode: protobuf needs")
+    from hookmq_sinks.protobuf import decode_protobuf, protobuf_class
+
+    return partial(decode_protobuf, protobuf_class(config.descriptors, config.message))
+
+
+def _sparkplug() -> Decode:
+    from hookmq_sinks.protobuf import decode_sparkplug
+
+    return decode_sparkplug

@@ -3,7 +3,7 @@
 from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import Message
 
-from hookmq_sinks.decoding import find_decoder
+from hookmq_sinks.decoding import ProtobufConfig, find_decoder
 from hookmq_sinks.record import Record
 from hookmq_sinks.record_template import RecordTemplate
 from hookmq_sinks.transform import TransformStep, compile_steps
@@ -13,10 +13,15 @@ class RecordMaker:
     """Makes the records of the sink `sink`. Raises ConfigError if the decoder or the key is not valid."""
 
     def __init__(
-        self, sink: str, decode: str = "raw", steps: tuple[TransformStep, ...] = (), key: str = ""
+        self,
+        sink: str,
+        decode: str = "raw",
+        steps: tuple[TransformStep, ...] = (),
+        key: str = "",
+        protobuf: ProtobufConfig | None = None,
     ) -> None:
         self._sink = sink
-        self._decode = None if decode == "raw" else find_decoder(decode)
+        self._decode = None if decode == "raw" else find_decoder(decode, protobuf)
         self._transform = compile_steps(steps)
         self._key = RecordTemplate(key, "key") if key else None
 

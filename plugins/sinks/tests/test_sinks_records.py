@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cbor2
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 from hookmq.config_api import bind_values
 from hookmq.plugin import ConfigError
 from hookmq_sinks.config import SinkConfig
-from hookmq_sinks.decoding import find_decoder
+from hookmq_sinks.decoding import ProtobufConfig, find_decoder
 from hookmq_sinks.driver import Batch, Rejected, make_each
+from hookmq_sinks.protobuf import SPARKPLUG, protobuf_class
 from hookmq_sinks.record import Position, Record
 from hookmq_sinks.record_template import (
     RecordError,
@@ -156,6 +159,72 @@ def test_payloads_are_decoded(kind: str, payload: bytes, value: Any) -> None:
 def test_payloads_that_cannot_be_decoded_are_errors(kind: str, payload: bytes) -> None:
     with pytest.raises(RecordError, match="the payload is not"):
         find_decoder(kind)(payload)
+
+
+def descriptors(path: Path) -> Path:
+    """Write the descriptor set of a message type."""
+    files = FileDescriptorSet()
+    file = files.file.add(name="plant.proto", package="plant", syntax="proto3")
+    kinds = FieldDescriptorProto
+    reading = file.message_type.add(name="Reading")
+    for number, (name, kind) in enumerate(
+        [("celsius", kinds.TYPE_DOUBLE), ("count", kinds.TYPE_INT64), ("raw", kinds.TYPE_BYTES)], 1
+    ):
+        reading.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    reading.field.add(
+        name="parts",
+        number=4,
+        type=kinds.TYPE_MESSAGE,
+        type_name=".plant.Reading",
+        label=kinds.LABEL_REPEATED,
+    )
+    reading.field.add(
+        name="next",
+        number=5,
+        type=kinds.TYPE_MESSAGE,
+        type_name=".plant.Reading",
+        label=kinds.LABEL_OPTIONAL,
+    )
+    path.write_bytes(files.SerializeToString())
+    return path
+
+
+def test_protobuf_is_decoded_with_numbers_and_defaults(tmp_path: Path) -> None:
+    path = descriptors(tmp_path / "plant.desc")
+    kind: Any = protobuf_class(path, "plant.Reading")
+    payload = kind(count=1 << 60, raw=b"x", parts=[kind(celsius=1.5)]).SerializeToString()
+    value = find_decoder("protobuf", ProtobufConfig(path, "plant.Reading"))(payload)
+    part = {"celsius": 1.5, "count": 0, "raw": b"", "parts": []}
+    assert value == {"celsius": 0.0, "count": 1 << 60, "raw": b"x", "parts": [part]}
+    with pytest.raises(RecordError, match="the payload is not Protobuf"):
+        find_decoder("protobuf", ProtobufConfig(path, "plant.Reading"))(b"\xff")
+
+
+def test_mistakes_of_protobuf_are_named(tmp_path: Path) -> None:
+    path = descriptors(tmp_path / "plant.desc")
+    for config, reason in (
+        (None, "this key is missing"),
+        (ProtobufConfig(path, "plant.Writing"), "has no message type 'plant.Writing'"),
+        (ProtobufConfig(tmp_path / "none", "a"), "none: No such file"),
+        (ProtobufConfig(Path(__file__), "a"), "is not a descriptor set"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            find_decoder("protobuf", config)
+
+
+def test_sparkplug_is_decoded() -> None:
+    made: Any = SPARKPLUG(timestamp=5, seq=2)
+    made.metrics.add(name="a", datatype=3, int_value=(1 << 32) - 7)
+    made.metrics.add(name="b", datatype=1, int_value=0xFFFFFFFE)
+    made.metrics.add(alias=9, datatype=9, float_value=1.5, timestamp=4)
+    made.metrics.add(name="n", datatype=12, is_null=True)
+    made.metrics.add(name="l", datatype=22, bytes_value=b"\x01\xff")
+    value = find_decoder("sparkplug")(made.SerializeToString())
+    assert value["values"] == {"a": -7, "b": -2, "9": 1.5, "n": None, "l": [1, -1]}
+    assert (value["timestamp"], value["seq"]) == (5, 2)
+    assert value["metrics"][2] == {"alias": 9, "timestamp": 4, "datatype": 9, "value": 1.5}
+    with pytest.raises(RecordError, match="not Sparkplug B"):
+        find_decoder("sparkplug")(b"\xff\xff")
 
 
 # transforms ----------------------------------------------------------------------------------------------------------
