@@ -4,10 +4,11 @@ import json
 import os
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sink_broker import read_lines, sink_broker, until
+from sink_broker import SinkBroker, read_lines, sink_broker, until
 
 pytestmark = pytest.mark.slow
 
@@ -41,11 +42,15 @@ def test_a_process_that_is_killed_continues_where_it_was(tmp_path: Path) -> None
             if number in (10, 20):
                 (child,) = until(lambda: broker.senders)
                 os.kill(child, signal.SIGKILL)
-                until(lambda child=child: broker.senders not in ([], [child]))
+                until(partial(restarted, broker, child))
         until(lambda: len(read_lines(tmp_path)) == 39)
         assert broker.status()["counts"]["restarts"] == 2
         broker.accept_errors("sinks.process_ended")
     assert [one["payload"]["n"] for one in read_lines(tmp_path)] == list(range(1, 40))
+
+
+def restarted(broker: SinkBroker, child: int) -> bool:
+    return broker.senders not in ([], [child])
 
 
 def test_a_target_that_is_down_does_not_stop_publishers(tmp_path: Path) -> None:
@@ -72,6 +77,7 @@ def test_a_full_log_refuses_messages_and_takes_them_again(tmp_path: Path) -> Non
         codes = []
         for _ in range(30):
             answer = broker.thread.run(broker.client.publish("t/a", big, 1))
+            assert answer is not None
             codes.append(answer.code)
         accepted = codes.count(0) + codes.count(0x10)
         assert codes[-1] == 0x97

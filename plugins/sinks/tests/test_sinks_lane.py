@@ -64,7 +64,7 @@ class Bench:
         class Kind(Scripted):
             stored: list[int] = []
             positions: list[int] = []
-            held = None
+            held: Position | None = None
             script = staticmethod(lambda batch: None)
             opened = closed = 0
             refusing = ""

@@ -10,7 +10,7 @@ from sinkkill.files import read_lines
 from sinkkill.ledger import SinkLedger, Stored
 from sinkkill.rounds import SinkKill
 
-KILLS = 4
+KILLS = 3
 LOG = "0" * 32
 
 
