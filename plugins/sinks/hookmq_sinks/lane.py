@@ -19,6 +19,7 @@ from hookmq_sinks.record import Batch, Position, Record
 CRASHES: Final = 3
 """The number of unexpected errors after which a batch is divided into single records, and after which a single record
 is a dead letter."""
+MAX_OFFSET: Final = (1 << 63) - 1
 CLOSING: Final = 5.0
 """Seconds that a driver may take to close."""
 
@@ -65,10 +66,20 @@ class TargetBehind(Exception):
         self.offset = offset
 
 
+class TargetAhead(Exception):
+    """The target has records that the log has lost; `offset` follows the last of them."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the log has lost records below {offset}")
+        self.offset = offset
+
+
 class Lane:
     """Writes entries in order. `add` and `low` are for the feed; `run` ends only when it is cancelled.
 
-    `bury` stores dead letters on disk. `changed` is called when the state or `low` changes.
+    `end` returns an offset that no position of the target can exceed, unless the log has lost records; its argument says
+    whether the lane has opened the target before. `bury` stores dead
+    letters on disk. `changed` is called when the state or `low` changes.
     """
 
     def __init__(
@@ -81,6 +92,7 @@ class Lane:
         breaker: Breaker,
         start: int,
         ignore_target: bool,
+        end: Callable[[bool], int] = lambda opened: MAX_OFFSET,
     ) -> None:
         self.state = LaneState("starting")
         self.paused = False
@@ -109,6 +121,8 @@ class Lane:
         self._blamed = False
         """Whether the last record was given up after unexpected errors, and no record was written since."""
         self._failures = 0
+        self._end = end
+        self._opened = False
 
     # for the feed ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +167,7 @@ class Lane:
     # writing ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write entries until the lane is stopped. Raises TargetBehind."""
+        """Write entries until the lane is stopped. Raises TargetBehind or TargetAhead."""
         try:
             await self._open_until_ready()
             while not self.stopping:
@@ -232,7 +246,7 @@ class Lane:
         except TimeoutError:
             good = False
             self._failed(f"no answer within {self._config.timeout:g} s")
-        except (TargetBehind, asyncio.CancelledError):
+        except (TargetBehind, TargetAhead, asyncio.CancelledError):
             raise
         except Exception as error:
             good = False
@@ -306,8 +320,11 @@ class Lane:
         except ImportError as error:
             extra = f"; run: pip install 'hookmq-sinks[{kind.extra}]'" if kind.extra else ""
             raise TargetUnavailable(f"{error}{extra}", True) from error
+        opened, self._opened = self._opened, True
         if held is None or held.log_id != self._context.log_id or self._ignore_target:
             return
+        if held.offset > self._end(opened):
+            raise TargetAhead(held.offset)
         if held.offset < self.reached and self._known:
             raise TargetBehind(held.offset)
         self._skip_below = max(self._skip_below, held.offset)

@@ -80,6 +80,7 @@ class SenderProcess:
             "end": self.sink.log.readable,
             "sync": self._sync,
             "paused": self.paused,
+            "first": not self.restarts,
         }
 
     async def _run(self) -> None:

@@ -28,7 +28,7 @@ from hookmq_sinks.cursor import Cursor, read_cursor, write_cursor
 from hookmq_sinks.dead_letters import DeadLetters, read_file
 from hookmq_sinks.driver import DriverContext, TargetUnavailable
 from hookmq_sinks.feed import Feed
-from hookmq_sinks.lane import Counts, Lane, TargetBehind
+from hookmq_sinks.lane import Counts, Lane, TargetAhead, TargetBehind
 from hookmq_sinks.record import Record
 from hookmq_sinks.record_template import RecordError
 from hookmq_sinks.sink_log import LOG
@@ -66,6 +66,8 @@ class Sender:
         self.end: int = given["end"]
         self.paused: bool = given["paused"]
         self.log_id: str = given["log_id"]
+        self._first_end: int | None = self.end if given.get("first") else None
+        """The end of the log at the start of the broker; None in later processes and after a seek."""
         self.cursor = Cursor(self.log_id, 0)
         self.stored = self.cursor
         self.counts = Counts()
@@ -130,7 +132,8 @@ class Sender:
             )
             context = DriverContext(config.name, slot, cursor.name, self.log)
             lane = Lane(
-                config, context, self._bury, self._changes.set, self.counts, breaker, cursor.offset, cursor.seek
+                config, context, self._bury, self._changes.set, self.counts, breaker, cursor.offset, cursor.seek,
+                self._limit,
             )  # fmt: skip
             lane.paused = self.paused
             self.lanes.append(lane)
@@ -150,12 +153,28 @@ class Sender:
             one.cancel()
         for task in done:
             if task in self._tasks and (error := task.exception()) is not None:
+                if isinstance(error, TargetAhead):
+                    self._go_on_after_loss(error.offset)
+                    continue
                 if not isinstance(error, TargetBehind):
                     raise error
                 self.log(
                     "warning", "sinks.target_behind", held=error.offset, cursor=self.cursor.offset
                 )
                 self._wanted = replace(self.cursor, offset=error.offset)
+
+    def _limit(self, opened: bool) -> int:
+        """Return an offset that no position of the target can exceed, unless the log has lost records. `opened` says
+        whether the lane has opened the target before."""
+        return self.end if opened or self._first_end is None else self._first_end
+
+    def _go_on_after_loss(self, offset: int) -> None:
+        """Number new messages differently, because the log has lost records that the target has."""
+        self.log("warning", "sinks.cursor_ahead", cursor=offset, end=self._limit(False))
+        start = self.cursor.offset
+        if self._first_end is not None and self.config.lanes == 1:
+            start = self._first_end  # the target has everything below
+        self._wanted = Cursor(self.log_id, start, self.cursor.generation + 1, True)
 
     async def _stop(self) -> None:
         """End the lanes. When the broker ends, they may complete their batches."""
@@ -170,6 +189,7 @@ class Sender:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._move()
+        self._first_end = None
         wanted, self._wanted = self._wanted, None
         if wanted is not None:
             self.cursor = wanted

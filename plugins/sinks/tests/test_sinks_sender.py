@@ -54,10 +54,10 @@ class Sink:
         self.log.flush(commit, lambda failed: None)
         self.log.committed(commit)
 
-    def sender(self) -> Sender:
+    def sender(self, first: bool = True) -> Sender:
         return Sender({
             "sink": plain_value(self.config), "folder": str(self.log.folder), "log_id": self.log.log.id,
-            "end": self.log.log.readable, "sync": False, "paused": False,
+            "end": self.log.log.readable, "sync": False, "paused": False, "first": first,
         })  # fmt: skip
 
     async def run(self) -> list[dict[str, Any]]:
@@ -135,6 +135,28 @@ async def test_new_messages_of_a_log_that_lost_some_get_other_ids(
     assert lines[-1]["id"] == f"s:{sink.log.log.id}.1:2"
     assert first[-1]["id"] == f"s:{sink.log.log.id}:1"
     assert read_cursor(sink.log.folder) == Cursor(sink.log.log.id, 3, 1)
+
+
+async def test_messages_are_not_taken_for_lost_ones_that_the_target_has(
+    sink: Sink, told: list[Any]
+) -> None:
+    sink.publish(1, 2)
+    await sink.run()
+    # The target has three records that the log has lost, and the cursor was stored before them.
+    position = json.loads((sink.out / ".s.position").read_text())
+    (sink.out / ".s.position").write_text(json.dumps({**position, "offset": 5}))
+    one = sink.sender()
+    sink.publish(3, 4, 5, 6)
+    task = asyncio.create_task(one.run())
+    async with asyncio.timeout(20):
+        while not task.done() and len(sink.lines()) < 6:
+            one.take({"end": sink.log.log.readable})
+            await asyncio.sleep(0.01)
+    one.ended.set()
+    await task
+    assert numbers(sink.lines()) == [1, 2, 3, 4, 5, 6]
+    assert any(one.get("log", ["", ""])[1] == "sinks.cursor_ahead" for one in told)
+    assert sink.lines()[2]["id"] == f"s:{sink.log.log.id}.1:2"
 
 
 async def test_a_target_that_lost_records_gets_them_again(sink: Sink, told: list[Any]) -> None:
