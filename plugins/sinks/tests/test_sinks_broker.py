@@ -70,6 +70,23 @@ def test_a_target_that_is_down_does_not_stop_publishers(tmp_path: Path) -> None:
     assert [one["payload"]["n"] for one in read_lines(tmp_path)] == list(range(50))
 
 
+def test_a_process_that_is_stuck_does_not_stop_publishers(tmp_path: Path) -> None:
+    with sink_broker(tmp_path) as broker:
+        broker.publish(b'{"n":0}')
+        until(lambda: len(read_lines(tmp_path)) == 1)
+        (child,) = broker.senders
+        os.kill(child, signal.SIGSTOP)
+        try:
+            for number in range(1, 200):
+                broker.publish(b'{"n":%d}' % number)
+            assert broker.status()["lag"] >= 199
+            assert len(read_lines(tmp_path)) == 1
+        finally:
+            os.kill(child, signal.SIGCONT)
+        until(lambda: len(read_lines(tmp_path)) == 200)
+    assert [one["payload"]["n"] for one in read_lines(tmp_path)] == list(range(200))
+
+
 def test_a_full_log_refuses_messages_and_takes_them_again(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("not a folder")
     big = json.dumps({"x": "y" * 4000}).encode()
