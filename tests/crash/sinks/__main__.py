@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 from sinkkill.files import read_lines
 from sinkkill.rounds import Broken, SinkKill
+from sinkkill.servers import TARGETS
 
 
 def main() -> int:
@@ -24,22 +25,32 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
     parser.add_argument("--lanes", type=int, default=1)
+    parser.add_argument("--driver", choices=("file", *TARGETS), default="file")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     folder = Path(tempfile.mkdtemp(prefix="hookmq-crash-sinks-"))
-    out = folder / "out"
-    target = {"path": str(out), "rotate_size": "64KiB"}
-    sink = {"driver": "file", "target": target, "lanes": options.lanes}
-    run = SinkKill(folder, sink, lambda: read_lines(out), once=True, seed=seed)
+    server = None if options.driver == "file" else TARGETS[options.driver]()
+    if server is None:
+        out = folder / "out"
+        target = {"path": str(out), "rotate_size": "64KiB"}
+        sink = {"driver": "file", "target": target, "lanes": options.lanes}
+        run = SinkKill(folder, sink, lambda: read_lines(out), once=True, seed=seed)
+    else:
+        run = SinkKill(
+            folder, {**server.sink(), "lanes": options.lanes}, server.read, server.once, seed, server.stop, server.start
+        )  # fmt: skip
     try:
         run.run(options.kills, lambda line: print(line, flush=True))
     except Broken as error:
         print(f"broken: {error}\nthe data is in {folder}; seed {seed}")
         return 1
+    finally:
+        if server is not None:
+            server.close()
     shutil.rmtree(folder)
     print(
-        f"{run.broker_kills} kills of the broker, {run.sender_kills} of the sink's process; {run.ledger.total} messages "
-        f"acknowledged, {len(run.stored)} stored; nothing broken; seed {seed}"
+        f"{run.broker_kills} kills of the broker, {run.sender_kills} of the sink's process, {run.target_kills} of the "
+        f"target; {run.ledger.total} messages acknowledged, {len(run.stored)} stored; nothing broken; seed {seed}"
     )
     return 0
 

@@ -1,0 +1,30 @@
+"""Kill the broker, the sink's process and the target itself under load: the target has every acknowledged message once,
+in the order of its key.
+"""
+
+from pathlib import Path
+
+import pytest
+from sinkkill.rounds import SinkKill
+from sinkkill.servers import TARGETS
+
+KILLS = 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_server_has_each_message_once(tmp_path: Path, name: str) -> None:
+    target = TARGETS[name]()
+    try:
+        run = SinkKill(
+            tmp_path, target.sink(), target.read, once=target.once, seed=7,
+            stop_target=target.stop, start_target=target.start,
+        )  # fmt: skip
+        run.run(KILLS)
+    finally:
+        target.close()
+    assert run.broker_kills == KILLS
+    assert run.sender_kills >= 1
+    assert run.target_kills >= 1
+    assert run.ledger.total > 10 * KILLS

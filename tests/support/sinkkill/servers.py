@@ -1,0 +1,153 @@
+"""The targets of the drivers `postgres`, `redis` and `nats` for kills: real servers, and what they contain."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from nats_server import NatsServer
+from postgres_server import PostgresServer
+from redis_server import RedisServer
+
+from sinkkill.ledger import Stored
+
+
+class Target(Protocol):
+    """A server under kills. `once` says whether it has each message once."""
+
+    once: bool
+
+    def sink(self) -> Mapping[str, Any]:
+        """Return the driver and its target."""
+
+    def read(self) -> list[Stored]:
+        """Return the contents, in the order in which they were stored."""
+
+    def stop(self) -> None:
+        """Kill the server."""
+
+    def start(self) -> None:
+        """Start the server again."""
+
+    def close(self) -> None:
+        """Stop the server and delete its data."""
+
+
+class PostgresTarget:
+    """A table with a row for each message."""
+
+    once = True
+
+    def __init__(self) -> None:
+        self._server = PostgresServer()
+        self.stop, self.start, self.close = (
+            self._server.stop,
+            self._server.start,
+            self._server.close,
+        )
+        self._query(
+            "CREATE TABLE kills (seq bigserial PRIMARY KEY, id text, key text, number integer)"
+        )
+
+    def sink(self) -> Mapping[str, Any]:
+        """Return the driver and its target."""
+        columns = {"id": "${id}", "key": "${payload.key}", "number": "${payload.number}"}
+        target = {"url": self._server.url, "table": "kills", "columns": columns}
+        return {"driver": "postgres", "target": target}
+
+    def read(self) -> list[Stored]:
+        """Return the rows in the order in which they were inserted."""
+        return [
+            Stored(*one) for one in self._query("SELECT id, key, number FROM kills ORDER BY seq")
+        ]
+
+    def _query(self, statement: str) -> list[Any]:
+        import psycopg
+
+        with psycopg.connect(self._server.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+class RedisTarget:
+    """A stream with an entry for each message."""
+
+    once = True
+
+    def __init__(self) -> None:
+        self._server = RedisServer()
+        self.stop, self.start, self.close = (
+            self._server.stop,
+            self._server.start,
+            self._server.close,
+        )
+
+    def sink(self) -> Mapping[str, Any]:
+        """Return the driver and its target."""
+        return {"driver": "redis", "target": {"url": self._server.url, "key": "kills"}}
+
+    def read(self) -> list[Stored]:
+        """Return the entries of the stream."""
+        import redis
+
+        with redis.Redis(port=self._server.port) as client:
+            entries: Any = client.xrange("kills")
+        found = []
+        for _, entry in entries:
+            payload = json.loads(entry[b"payload"])
+            found.append(Stored(entry[b"id"].decode(), payload["key"], payload["number"]))
+        return found
+
+
+class NatsTarget:
+    """A stream of JetStream that ignores repeated ids for two minutes, the default."""
+
+    once = True
+
+    def __init__(self) -> None:
+        self._server = NatsServer()
+        self.stop, self.start, self.close = (
+            self._server.stop,
+            self._server.start,
+            self._server.close,
+        )
+        asyncio.run(self._create())
+
+    def sink(self) -> Mapping[str, Any]:
+        """Return the driver and its target."""
+        return {"driver": "nats", "target": {"servers": [self._server.url]}}
+
+    def read(self) -> list[Stored]:
+        """Return the messages of the stream."""
+        return asyncio.run(self._messages())
+
+    async def _create(self) -> None:
+        import nats
+
+        client = await nats.connect(self._server.url)
+        await client.jetstream().add_stream(name="kills", subjects=["kill.>"])
+        await client.close()
+
+    async def _messages(self) -> list[Stored]:
+        import nats
+
+        client = await nats.connect(self._server.url)
+        stream = client.jetstream()
+        reader = await stream.pull_subscribe("kill.>", stream="kills")
+        total = (await stream.stream_info("kills")).state.messages
+        found: list[Stored] = []
+        with suppress(nats.errors.TimeoutError):
+            while len(found) < total:
+                for one in await reader.fetch(500, timeout=5):
+                    payload = json.loads(one.data)
+                    found.append(
+                        Stored(one.headers["Nats-Msg-Id"], payload["key"], payload["number"])
+                    )
+        await client.close()
+        return found
+
+
+TARGETS: Mapping[str, type[Target]] = {
+    "nats": NatsTarget, "postgres": PostgresTarget, "redis": RedisTarget,
+}  # fmt: skip
