@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,6 @@ KEYS: Final = ("a", "b", "c", "d", "e")
 TOPIC: Final = "kill"
 EACH: Final = 400
 """Maximum number of messages that each publisher sends between two kills of the broker."""
-GROWTH: Final = 10.0
-"""Seconds that a round waits for the first record of its sink."""
 PATIENCE: Final = 60.0
 """Seconds without a new record in the target, at the end, after which missing messages are lost."""
 
@@ -104,11 +103,11 @@ class SinkKill:
         with serving("-c", str(self._config)) as served, LoopThread() as thread:
             over = threading.Event()
             publishing = thread.start(self._publish(served.ports["tcp"], over, EACH))
-            if rng.random() < 0.7:
-                self._wait_for_growth()
-            for _ in range(rng.randrange(3)):
-                over.wait(rng.uniform(0.02, 0.4))
+            for _ in range(1 + rng.randrange(2)):
+                self._grow(publishing)
+                over.wait(rng.uniform(0.0, 0.3))
                 self._kill_sender(served)
+            self._grow(publishing)
             down = self.stop_target is not None and rng.random() < 0.4
             if down:
                 assert self.stop_target is not None
@@ -127,10 +126,12 @@ class SinkKill:
                 self.start_target()
             raise _Killed
 
-    def _wait_for_growth(self) -> None:
-        """Wait until the sink writes, because a busy machine may take longer to start it than a round lasts."""
-        before, until = len(self.read()), time.monotonic() + GROWTH
-        while len(self.read()) == before and time.monotonic() < until:
+    def _grow(self, publishing: "Future[None]") -> None:
+        """Wait until the target has new records, so that a kill interrupts a process that writes."""
+        count, began = len(self.read()), time.monotonic()
+        while len(self.read()) == count and not publishing.done():
+            if time.monotonic() - began > PATIENCE:
+                raise Broken("the target gets nothing while clients publish")
             threading.Event().wait(0.02)
 
     def _kill_sender(self, served: Served) -> None:

@@ -137,7 +137,7 @@ class NatsTarget:
         reader = await stream.pull_subscribe("kill.>", stream="kills")
         total = (await stream.stream_info("kills")).state.messages
         found: list[Stored] = []
-        with suppress(nats.errors.TimeoutError):
+        with suppress(TimeoutError):
             while len(found) < total:
                 for one in await reader.fetch(500, timeout=5):
                     payload = json.loads(one.data)
