@@ -141,6 +141,7 @@ class NatsTarget:
             while len(found) < total:
                 for one in await reader.fetch(500, timeout=5):
                     payload = json.loads(one.data)
+                    assert one.headers is not None
                     found.append(
                         Stored(one.headers["Nats-Msg-Id"], payload["key"], payload["number"])
                     )
