@@ -32,6 +32,7 @@ both the records and the position, or neither. After an operator's seek, the eng
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from hookmq.plugin import HookMQError
@@ -123,6 +124,8 @@ class DriverContext:
     """The id of the sink's log."""
     log: Callable[..., None] = field(default=lambda level, event, **fields: None, repr=False)
     """Log an event of the driver: ``log("warning", "sinks.kafka_slow", seconds=3)``."""
+    folder: Path | None = None
+    """The sink's folder, for a driver that must remember something itself. None if nothing can be stored."""
 
 
 class Driver:

@@ -130,7 +130,7 @@ class Sender:
             slot = (
                 config.name if config.lanes == 1 else f"{config.name}:{number + 1}/{config.lanes}"
             )
-            context = DriverContext(config.name, slot, cursor.name, self.log)
+            context = DriverContext(config.name, slot, cursor.name, self.log, self.folder)
             lane = Lane(
                 config, context, self._bury, self._changes.set, self.counts, breaker, cursor.offset, cursor.seek,
                 self._limit,

@@ -1,0 +1,56 @@
+"""What an exactly-once bridge must remember: which records are at the remote broker, and under which packet ids.
+
+The packet id of a record follows from its offset. If the driver dies after it has sent a PUBLISH, it sends it again with
+the same packet id in the same session, and the remote broker recognizes it. The remote broker forgets a packet id after
+PUBREL. The file therefore says, before the first PUBREL of a run of records, that all of them have arrived.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from hookmq_toolkit.durable_files import write_atomically
+
+IDS: Final = 65_534
+"""How many packet ids are used. The last one, 65,535, is left for the state topic."""
+
+
+def packet_id(offset: int) -> int:
+    """Return the packet id of the record at `offset`."""
+    return offset % IDS + 1
+
+
+@dataclass
+class InFlight:
+    """The position of the target, and the records that the remote broker has and may not have released yet.
+
+    Records below `offset` have arrived. `sent` has the offsets of the records at QoS 2 for which PUBREL has perhaps not
+    been sent, or not arrived. Those below `offset` have arrived, and only have to be released. The others may have arrived.
+    """
+
+    log_id: str
+    offset: int = 0
+    address: str = ""
+    sent: tuple[int, ...] = ()
+
+    @property
+    def to_release(self) -> list[int]:
+        """The offsets of the records that have arrived and must be released."""
+        return [one for one in self.sent if one < self.offset]
+
+    def save(self, path: Path, *, sync: bool) -> None:
+        """Write the file. Blocks. Raises OSError."""
+        write_atomically(path, json.dumps(asdict(self)).encode(), sync=sync)
+
+
+def read_in_flight(path: Path) -> InFlight | None:
+    """Read the file, or return None if it does not exist. Blocks. Raises OSError, and ValueError if it is damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    try:
+        return InFlight(**{**found, "sent": tuple(map(int, found["sent"]))})
+    except (TypeError, KeyError) as error:
+        raise ValueError(str(error)) from error

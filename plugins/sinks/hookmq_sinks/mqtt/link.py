@@ -1,0 +1,234 @@
+"""A connection to a remote broker: bytes to packets, the handshake, and keep alive.
+
+The codec is that of the broker. paho-mqtt and aiomqtt are not used here: they send PUBREC before the application has
+stored a message, so a bridge on top of them could lose messages at QoS 2.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from hookmq.mqtt_api import (
+    Connack,
+    Connect,
+    Disconnect,
+    PacketLimits,
+    Pingreq,
+    ProtocolError,
+    decode,
+    encode,
+    frame,
+)
+
+from hookmq_sinks.mqtt.reasons import LinkError, disconnected, network_error, refused_connack
+from hookmq_sinks.mqtt.settings import RemoteAddress
+
+_HIGH: Final = 1 << 18
+"""Bytes in the write buffer above which `drained` waits."""
+_DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
+
+
+class MqttLink(asyncio.Protocol):
+    """One connection. `on_packet` is called with each packet after CONNACK, except DISCONNECT and PINGRESP.
+
+    `lost` is a future with the LinkError that ended the connection.
+    """
+
+    def __init__(self, version: int, max_packet_size: int, on_packet: Callable[[Any], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.version = version
+        self.connack = Connack(0)
+        self.lost: asyncio.Future[LinkError] = loop.create_future()
+        self._loop = loop
+        self._limits = PacketLimits(max_packet_size, max_user_properties=1024)
+        self._on_packet = on_packet
+        self._greeting: asyncio.Future[Connack] = loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._heard = self._said = loop.time()
+        self._keep_alive = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading = True
+        self.pinged = False
+
+    # open and close --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        address: RemoteAddress,
+        context: ssl.SSLContext | None,
+        connect: Connect,
+        timeout: float,
+        max_packet_size: int,
+        on_packet: Callable[[Any], None],
+    ) -> "MqttLink":
+        """Connect to a broker. Raises LinkError."""
+        link = cls(connect.version, max_packet_size, on_packet)
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link, address.host, address.port, ssl=context,
+                    server_hostname=address.host if context is not None else None,
+                )  # fmt: skip
+                link.send(connect)
+                connack = await link._greeting
+        except (LinkError, OSError, TimeoutError) as error:
+            link.abort()
+            raise network_error(error) from error
+        except BaseException:
+            link.abort()
+            raise
+        if connack.code:
+            link.abort()
+            raise refused_connack(connack, connect.version)
+        link.connack = connack
+        given = connack.properties.server_keep_alive
+        link._keep_alive = float(connect.keep_alive if given is None else given)
+        link._watch()
+        return link
+
+    @property
+    def receive_maximum(self) -> int:
+        """How many QoS 1 and 2 messages the remote broker takes without an acknowledgement."""
+        return self.connack.properties.receive_maximum or _DEFAULT_RECEIVE_MAXIMUM
+
+    @property
+    def open_now(self) -> bool:
+        """Whether the connection is open."""
+        return not self.lost.done()
+
+    def close(self) -> None:
+        """Send DISCONNECT and close. The will is discarded. Does not block."""
+        if self._transport is not None and self.open_now:
+            self.send(Disconnect())
+            self._fail(LinkError("the bridge closed the connection"))
+            self._transport.close()
+            # A peer that does not read must not keep the socket open.
+            self._loop.call_later(1.0, self._transport.abort)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close without DISCONNECT."""
+        self._fail(LinkError("the bridge closed the connection"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # send ------------------------------------------------------------------------------------------------------------
+
+    def send(self, packet: Any) -> None:
+        """Send a packet."""
+        self.send_bytes(encode(packet, self.version))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send encoded packets. Does nothing if the connection is lost."""
+        if self._transport is not None and self.open_now:
+            self._said = self._loop.time()
+            self._transport.write(data)
+
+    async def drained(self) -> None:
+        """Wait until the write buffer has room. Raises LinkError if the connection is lost."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self.lost.done():
+            raise self.lost.result()
+
+    def pause_reading(self, paused: bool) -> None:
+        """Stop reading, so that the remote broker slows down; or read again."""
+        if self._transport is not None and self.open_now and self._reading == paused:
+            self._reading = not paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._heard = self._loop.time()
+                self._transport.resume_reading()
+
+    # asyncio.Protocol ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Keep the transport."""
+        self._transport = transport
+        transport.set_write_buffer_limits(_HIGH)
+
+    def pause_writing(self) -> None:
+        """Note that the write buffer is full."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Note that the write buffer has room."""
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Note why the connection ended."""
+        if error is None:
+            self._fail(LinkError("the remote broker closed the connection"))
+        else:
+            self._fail(network_error(error))
+
+    def data_received(self, data: bytes) -> None:
+        """Take packets."""
+        self._heard = self._loop.time()
+        self.pinged = False
+        data = self._buffer + data if self._buffer else data
+        at = 0
+        try:
+            while self.open_now and (found := frame(data, at)) is not None:
+                start, end = found
+                if end - at > self._limits.max_packet_size:
+                    raise LinkError(f"the remote broker sent a packet of {end - at} bytes, more than max_packet_size", True)
+                if end > len(data):
+                    break
+                self._take(data[at], data[start:end])
+                at = end
+        except ProtocolError as error:
+            self._drop(LinkError(f"the remote broker violated the protocol: {error}"))
+        except LinkError as error:
+            self._drop(error)
+        self._buffer = data[at:] if at else data
+
+    def _take(self, header: int, body: bytes) -> None:
+        packet = decode(header, body, self.version, self._limits, server=False)
+        if not self._greeting.done():
+            if not isinstance(packet, Connack):
+                raise LinkError("the remote broker did not answer with CONNACK; does it speak MQTT?")
+            self._greeting.set_result(packet)
+        elif isinstance(packet, Disconnect):
+            raise disconnected(packet.code, packet.properties.reason_string)
+        elif header != 0xD0:
+            self._on_packet(packet)
+
+    # the end ---------------------------------------------------------------------------------------------------------
+
+    def _drop(self, error: LinkError) -> None:
+        self._fail(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, error: LinkError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._greeting.done():
+            self._greeting.set_exception(error)
+            self._greeting.exception()  # marks it as retrieved
+        with suppress(asyncio.InvalidStateError):
+            self.lost.set_result(error)
+        self._writable.set()
+
+    def _watch(self) -> None:
+        """Send PINGREQ in time, and end a connection that is silent."""
+        if not self._keep_alive or not self.open_now:
+            return
+        now = self._loop.time()
+        if self._reading and self.pinged and now - self._heard >= self._keep_alive * 1.5:
+            self._drop(LinkError("the remote broker does not answer"))
+            return
+        if now - self._said >= self._keep_alive * 0.75 or now - self._heard >= self._keep_alive:
+            self.send(Pingreq())
+            self.pinged = True
+        self._timer = self._loop.call_later(max(0.05, self._keep_alive / 8), self._watch)

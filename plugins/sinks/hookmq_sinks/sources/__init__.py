@@ -1,0 +1,1 @@
+"""The sources that are part of hookmq-sinks."""
