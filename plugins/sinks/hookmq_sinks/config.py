@@ -17,6 +17,7 @@ from hookmq_sinks.record_maker import RecordMaker
 from hookmq_sinks.record_template import templates_of
 from hookmq_sinks.registry import find_driver
 from hookmq_sinks.sample import SampleConfig, check_sample, make_sample
+from hookmq_sinks.source_config import SourceConfig
 from hookmq_sinks.transform import TransformStep
 
 OnFull = Literal["block", "drop_oldest", "drop_new"]
@@ -143,7 +144,8 @@ class SinksConfig:
     """The settings of the plugin."""
 
     path: Path = field(metadata={"help": "folder of the sinks; created if missing"})
-    sinks: tuple[SinkConfig, ...] = field(metadata={"help": "the sinks"})
+    sinks: tuple[SinkConfig, ...] = setting((), "the sinks")
+    sources: tuple[SourceConfig, ...] = setting((), "the sources, which publish here")
     sync: bool = setting(
         True, "fsync before acknowledging; false survives the end of the process but no power cut"
     )
@@ -151,9 +153,9 @@ class SinksConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
-        if not self.sinks:
-            raise ConfigError("sinks: empty, but at least one is required")
-        names = [one.name.lower() for one in self.sinks]
+        if not self.sinks and not self.sources:
+            raise ConfigError("sinks: empty, but at least one sink or source is required")
+        names = [one.name.lower() for one in (*self.sinks, *self.sources)]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"sinks: {name} is listed twice")

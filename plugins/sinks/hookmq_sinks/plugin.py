@@ -21,8 +21,10 @@ from hookmq_toolkit.sinks import SERVICE
 from hookmq_sinks.config import SinksConfig
 from hookmq_sinks.control import SinkControl, read_paused
 from hookmq_sinks.metrics import register
+from hookmq_sinks.intake import Intake
 from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sink_log import LOG, SinkLog
+from hookmq_sinks.source_process import SourceProcess
 
 STOP: Final = 5.0
 CHECK_EVERY: Final = 5.0
@@ -38,6 +40,8 @@ class SinksPlugin(Plugin):
         super().__init__(config, context)
         self.sinks: list[SinkLog] = []
         self.processes: list[SenderProcess] = []
+        self.intakes: list[Intake] = []
+        self.receivers: list[SourceProcess] = []
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
         control = SinkControl(
@@ -54,6 +58,9 @@ class SinksPlugin(Plugin):
             f"{one.name}: {one.driver} gets {', '.join(one.topics)}; stored under {self.config.path / one.name}; "
             + _FULL[one.on_full]
             for one in self.config.sinks
+        ] + [
+            f"{one.name}: publishes what it gets from {one.driver}, as {one.publisher}"
+            for one in self.config.sources
         ]
 
     @hookimpl
@@ -65,7 +72,9 @@ class SinksPlugin(Plugin):
             SinkLog(one, self.config.path, broker.runtime, sync=self.config.sync, plugin=self.id)
             for one in self.config.sinks
         ]
-        return tuple(self.sinks)
+        self.intakes = [Intake(one, self.id, broker) for one in self.config.sources]
+        marks = [one.journal for one in self.intakes if one.journal is not None]
+        return (*self.sinks, *marks)
 
     def _refuse_strange(self, path: Path) -> None:
         known = {one.name for one in self.config.sinks}
@@ -83,7 +92,16 @@ class SinksPlugin(Plugin):
         for one in self.processes:
             one.paused = read_paused(one.sink.folder)
             one.start()
+        self.receivers = [
+            SourceProcess(one, self.config.path / one.config.name, self.log) for one in self.intakes
+        ]
         self._look()
+
+    @hookimpl
+    async def on_ready(self, broker: BrokerHandle) -> None:
+        """Start a process for each source, now that its messages can be published."""
+        for one in self.receivers:
+            one.start()
 
     def _look(self) -> None:
         """Check the free disk space."""
@@ -100,6 +118,8 @@ class SinksPlugin(Plugin):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for receiver in self.receivers:
+            await receiver.stop(min(deadline, STOP))
         for process in self.processes:
             await process.stop(min(deadline, STOP))
         for sink in self.sinks:

@@ -39,7 +39,7 @@ from hookmq_sinks.driver import (
     TargetUnavailable,
     template_setting,
 )
-from hookmq_sinks.mqtt.hops import UserProperties, with_hop
+from hookmq_sinks.mqtt.hops import PATH, UserProperties, is_loop, with_hop
 from hookmq_sinks.mqtt.in_flight import InFlight, packet_id, read_in_flight
 from hookmq_sinks.mqtt.link import MqttLink
 from hookmq_sinks.mqtt.reasons import REFUSED, LinkError, code_text
@@ -93,6 +93,7 @@ class MqttDriver(Driver):
         self._remote = RemoteBroker(settings, client_id + lane, self._take)
         if lane and not lane.startswith(":1/"):
             self._remote.state_topic = ""
+        self._remote_name = settings.remote_name
         self._map = TopicMap(settings.rules, to_remote=True)
         self._template = RecordTemplate(settings.topic, "topic")
         self._exact = settings.qos == 2 or any(one.qos == 2 for one in settings.rules)
@@ -112,7 +113,7 @@ class MqttDriver(Driver):
         self._done: set[int] = set()
         """Offsets of a batch that was rejected in part, which have arrived already."""
         self._plain: dict[int, Properties] = {}
-        self._counts = {"connections": 0, "expired": 0, "sent_again": 0}
+        self._counts = {"connections": 0, "expired": 0, "loops": 0, "sent_again": 0}
 
     # open and close --------------------------------------------------------------------------------------------------
 
@@ -195,14 +196,17 @@ class MqttDriver(Driver):
         return ()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the number of connections, and of messages that expired or were sent again."""
+        """Return the number of connections, and of messages that expired, were in a loop or were sent again."""
         return self._counts
 
     # packets ---------------------------------------------------------------------------------------------------------
 
     def _encode(self, index: int, record: Record) -> _Packet | None:
-        """Return the packet of a record, or None if it has expired. Raises RecordError."""
+        """Return the packet of a record, or None if it has expired or is in a loop. Raises RecordError."""
         settings = self.settings
+        if record.user_properties and is_loop(record.user_properties, settings.broker, self._remote_name):
+            self._counts["loops"] += 1
+            return None
         found = self._map.find(record.topic)
         topic, qos = found if found is not None else (self._template.fill(record), settings.qos)
         try:
@@ -231,7 +235,7 @@ class MqttDriver(Driver):
     def _properties(self, record: Record, seconds: int | None) -> Properties:
         given: UserProperties = record.user_properties
         if not self.settings.properties:
-            given = tuple(one for one in given if one[0] == "hookmq-bridge-path")
+            given = tuple(one for one in given if one[0] == PATH)
             return Properties(user_property=with_hop(given, self.settings.broker), message_expiry_interval=seconds)
         return Properties(
             payload_format_indicator=1 if record.text_payload and not record.changed else None,
@@ -312,7 +316,7 @@ class MqttDriver(Driver):
 
     async def _send(self, link: MqttLink, packets: Sequence[_Packet], again: Sequence[int] = ()) -> None:
         """Send packets within the window, and wait for their acknowledgements."""
-        window = min(self.settings.window, link.receive_maximum)
+        window = min(self.settings.window_for(2 if self._exact else 1), link.receive_maximum)
         waiting = self._waiting
         parts: list[bytes] = []
         size = 0
@@ -354,7 +358,7 @@ class MqttDriver(Driver):
     # exactly once ----------------------------------------------------------------------------------------------------
 
     async def _write_exactly(self, link: MqttLink, packets: list[_Packet], end: int) -> None:
-        window = min(self.settings.window, link.receive_maximum)
+        window = min(self.settings.window_for(2 if self._exact else 1), link.receive_maximum)
         runs = [packets[at : at + window] for at in range(0, len(packets), window)]
         for number, run in enumerate(runs):
             last = end if number == len(runs) - 1 else run[-1].offset + 1

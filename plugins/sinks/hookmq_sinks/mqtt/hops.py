@@ -1,8 +1,11 @@
-"""The path of a message over bridges: a user property with the names of the brokers that it has left.
+"""The path of a message over bridges: a user property with the names of the brokers where it has been.
 
-A bridge adds the name of its broker to each message that it sends, and drops a message that it receives if the path
-contains that name. Any number of bridges between any brokers thus make no loop. MQTT 3.1.1 has no user properties, so
-a bridge with MQTT 3.1.1 neither sees nor passes on the path.
+A bridge adds a name to each message: to those that it sends, the name of its own broker, and to those that it receives,
+the name of the remote broker. It does not send a message to a broker where the message has been, and drops a message
+that comes back. Any number of bridges between any brokers thus make no loop.
+
+MQTT 3.1.1 has no user properties. A bridge with MQTT 3.1.1 still sends nothing back to the broker that it comes from,
+because the path is kept here. But it does not recognize its own messages if they come back.
 """
 
 from typing import Final
@@ -32,7 +35,7 @@ def with_hop(properties: UserProperties, broker: str) -> UserProperties:
     return (*rest, (PATH, ",".join((*path, broker))))
 
 
-def is_loop(properties: UserProperties, broker: str) -> bool:
-    """Return whether a message that arrives at `broker` has been there before, or has come too far."""
+def is_loop(properties: UserProperties, *brokers: str) -> bool:
+    """Return whether a message has been at one of the brokers, or has come too far."""
     path = path_of(properties)
-    return broker in path or len(path) > MOST
+    return bool(path) and (len(path) > MOST or any(one in path for one in brokers))

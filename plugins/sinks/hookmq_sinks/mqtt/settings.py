@@ -53,6 +53,10 @@ class RemoteSettings:
             "help": "this broker's name in the path of a message; unique among all bridged brokers"
         }
     )
+    remote: str = setting(
+        "",
+        "the remote broker's name in the path of a message, its `broker` if it runs HookMQ; default: the first address",
+    )
     round_robin: bool = setting(
         False, "try the next address after each failure, instead of preferring the first"
     )
@@ -70,7 +74,9 @@ class RemoteSettings:
         604_800.0, "time for which the remote broker keeps the session of a lost bridge", maximum=4294967295
     )
     window: int = setting(
-        1000, "largest number of messages that are not acknowledged yet", minimum=1, maximum=32_768
+        0,
+        "largest number of messages that are not acknowledged yet; 0 means 1000, or 20 with QoS 2 and MQTT 3.1.1",
+        maximum=32_768,
     )
     max_packet_size: Size = setting(1 << 20, "largest packet that is received", minimum=1024, maximum=268_435_455)
     state_topic: str = setting(
@@ -85,6 +91,8 @@ class RemoteSettings:
             _check("addresses", lambda one=one: parse_remote(one, 1883))  # type: ignore[misc]
         if not NAME.fullmatch(self.broker):
             raise ConfigError(f"broker: {self.broker!r} is not a name; use letters, digits, _ . -")
+        if "," in self.remote or len(self.remote) > 255:
+            raise ConfigError(f"remote: {self.remote!r} is not a name")
         if self.state_topic:
             _check("state_topic", lambda: validate_topic(self.state_topic))
         if len(self.client_id.encode()) > _TEXT:
@@ -100,6 +108,17 @@ class RemoteSettings:
     def level(self) -> int:
         """The protocol level: 5, or 4 for MQTT 3.1.1."""
         return LEVELS[self.protocol]
+
+    def window_for(self, qos: int) -> int:
+        """Return the largest number of messages that are not acknowledged yet. MQTT 3.1.1 cannot tell the limit of the
+        receiver, and mosquitto discards messages at QoS 2 beyond its limit of 20.
+        """
+        return self.window or (20 if self.level == 4 and qos == 2 else 1000)
+
+    @property
+    def remote_name(self) -> str:
+        """The remote broker's name in the path of a message."""
+        return self.remote or str(self.remotes[0])
 
     @property
     def remotes(self) -> list[RemoteAddress]:

@@ -1,0 +1,161 @@
+"""Publish the messages of a source here, as a plugin client, and store their marks in the same commit."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from hookmq.mqtt_api import compile_filter
+from hookmq.plugin import (
+    Accept,
+    BrokerHandle,
+    ClientHandle,
+    ClientRequest,
+    ConnectRefused,
+    Message,
+    PluginError,
+    ReasonCode,
+)
+from hookmq.storage_api import CommitId, StoreFailed
+
+from hookmq_sinks.source_config import SourceConfig
+from hookmq_sinks.source_wire import MARK, MessageTuple
+
+AGAIN: Final = frozenset(
+    {
+        ReasonCode.UNSPECIFIED_ERROR,
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        ReasonCode.SERVER_UNAVAILABLE,
+        ReasonCode.SERVER_BUSY,
+        ReasonCode.MESSAGE_RATE_TOO_HIGH,
+        ReasonCode.QUOTA_EXCEEDED,
+    }
+)
+"""The codes after which the same message may be taken later."""
+_SLICE: Final = 256
+"""How many messages are published with one call."""
+
+
+class MarkJournal:
+    """Sees each message of a source within its commit, and puts its mark into the plugin's state.
+
+    It stores nothing itself. It implements `Journal` and `Volatile` of `hookmq.storage_api`.
+    """
+
+    volatile = True
+
+    def __init__(self, name: str, client_id: str, filters: Iterable[str], put: Callable[[str, str], None]) -> None:
+        self.name = name
+        self._client_id = client_id
+        self._wanted = [compile_filter(one) for one in filters]
+        self._put = put
+
+    def wants(self, topic: str) -> bool:
+        """Return whether the source may publish on `topic`."""
+        return any(matches(topic) for matches in self._wanted)
+
+    def append(self, commit: CommitId, message: Message) -> None:
+        """Store the mark of a message of this source."""
+        if message.sender == self._client_id:
+            for name, value in message.properties.user_property or ():
+                if name == MARK:
+                    key, _, rest = value.partition("=")
+                    self._put(key, rest)
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """Do nothing: the broker's store has the marks."""
+        done(None)
+
+    def recover(self, last: CommitId) -> None:
+        """Do nothing."""
+
+
+class Intake:
+    """Publishes for one source. All methods work on the event loop only."""
+
+    def __init__(self, config: SourceConfig, plugin: str, broker: BrokerHandle) -> None:
+        self.config = config
+        self.client_id = f"{plugin}-source-{config.name}"
+        self.reason = ""
+        """Why messages cannot be published now, or ''."""
+        self._broker = broker
+        self._client: ClientHandle | None = None
+        self._prefix = f"mark/{config.name}/"
+        filters = config.kind.local_filters(config.origin)
+        self.journal: MarkJournal | None = None
+        if filters:
+            self.journal = MarkJournal(f"{plugin}: marks of {config.name}", self.client_id, filters, self._put)
+
+    # marks -----------------------------------------------------------------------------------------------------------
+
+    def _put(self, key: str, value: str) -> None:
+        self._broker.state.put(self._prefix + key, value.encode())
+
+    def marks(self) -> dict[str, str]:
+        """Return all stored marks."""
+        found: dict[str, str] = {}
+        cursor = ""
+        while True:
+            page = self._broker.state.items(self._prefix, cursor, limit=1000)
+            for key, value in page.items:
+                found[key[len(self._prefix) :]] = value.decode()
+            cursor = page.cursor
+            if not cursor:
+                return found
+
+    async def forget(self, keys: Iterable[str]) -> None:
+        """Delete marks. Returns after the commit."""
+        waiting = [self._broker.state.delete(self._prefix + key) for key in keys]
+        for one in waiting:
+            await one
+
+    # messages --------------------------------------------------------------------------------------------------------
+
+    async def publish(self, messages: list[MessageTuple]) -> list[int]:
+        """Publish messages in order, and return their reason codes after the commit."""
+        codes: list[int] = []
+        for at in range(0, len(messages), _SLICE):
+            codes += await self._publish(messages[at : at + _SLICE])
+        return codes
+
+    async def _publish(self, messages: list[MessageTuple]) -> list[int]:
+        try:
+            client = await self._connected()
+        except (ConnectRefused, PluginError) as error:
+            self.reason = str(error)
+            return [ReasonCode.SERVER_UNAVAILABLE] * len(messages)
+        self.reason = ""
+        try:
+            return [int(one) for one in await client.publish_many(messages)]
+        except PluginError:
+            pass  # one of them is invalid, or they are too many at once
+        codes: list[int] = []
+        for one in messages:
+            try:
+                codes.append(int(await client.publish(*one)))
+            except PluginError as error:
+                if not client.connected:
+                    codes.append(ReasonCode.UNSPECIFIED_ERROR)
+                    continue
+                self.reason = str(error)
+                codes.append(ReasonCode.TOPIC_NAME_INVALID)
+        return codes
+
+    async def _connected(self) -> ClientHandle:
+        client = self._client
+        if client is None or not client.connected:
+            client = await self._broker.connect(
+                ClientRequest(
+                    self.client_id,
+                    username=self.config.publisher,
+                    accept=Accept(identity=self.config.publisher),
+                )
+            )
+            self._client = client
+        return client
+
+    def close(self) -> None:
+        """Disconnect the client."""
+        if self._client is not None and self._client.connected:
+            self._client.disconnect()
+
+

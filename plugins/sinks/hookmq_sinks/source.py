@@ -1,0 +1,139 @@
+"""Public: the contract between the engine and its sources. A source receives messages from another system.
+
+A source is a subclass of `Source`, registered as an entry point in the group ``hookmq.sink_sources``. SOURCES.md shows
+how to write and test one. Everything in ``__all__`` is stable within a major version of hookmq-sinks.
+
+The engine runs a source in a process of its own, in one asyncio event loop. It calls, in this order:
+
+    source = KIND(settings, context)
+    await source.open()
+    messages = await source.read()                    # again and again, never two calls at a time
+    await source.acknowledge(messages, codes)         # once for each result of `read`, in the same order
+    await source.close()                              # also after `open` failed or was cancelled
+
+After `SourceUnavailable` or any unexpected error, the engine calls `close`, waits, and opens a new object.
+
+When to acknowledge
+===================
+The engine hands the messages of one `read` to the broker, in order. The broker publishes them as a client would: rules,
+limits and hooks apply. `acknowledge` is called once the broker has committed them. Acknowledge them to the origin then,
+and not before: after a crash, the origin must send what was not acknowledged. This gives at least once, in order.
+
+A message that the broker refuses for the moment, for example because a sink is full, is tried again until it is taken.
+A message that the broker will never take is stored as a dead letter. Its code in `codes` is 0x80 or above.
+
+What exactly once needs
+=======================
+Give a message a `mark`: a key and a value. The broker stores the mark in the same commit as the message, so that after a
+crash it has both or neither. `SourceContext.marks` has all stored marks; a new value of a key replaces the old one.
+
+- If the origin counts messages, the key names the stream, and the value is the number of the message. Continue after it.
+- If the origin has a set of ids, the key is the id. Skip a message whose id is a mark. Call `SourceContext.forget` when
+  the origin will not send the id again.
+
+The mark is a user property of the message. If a plugin removes it in `on_publish`, or moves the message to a topic
+outside `local_filters`, the mark is not stored.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hookmq.mqtt_api import EMPTY, Properties
+from hookmq.plugin import HookMQError
+
+__all__ = ["Incoming", "Source", "SourceContext", "SourceUnavailable"]
+
+
+class SourceUnavailable(HookMQError):
+    """The origin cannot be reached, or has closed the connection. The engine tries again, later and later.
+
+    Give a short reason in words. It must not contain a secret. Set `permanent` if only an operator can help.
+    """
+
+    def __init__(self, reason: str, permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.permanent = permanent
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A message from the origin, as it will be published here."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = EMPTY
+    mark: tuple[str, str] | None = None
+    """What the broker stores together with the message. The key must not contain ``=``."""
+    handle: Any = None
+    """For the source itself, such as what it needs to acknowledge the message."""
+
+    @property
+    def size(self) -> int:
+        """The size in bytes, as it counts against limits."""
+        return len(self.topic) + len(self.payload) + 64
+
+
+async def _forget_nothing(keys: Iterable[str]) -> None:
+    """Do nothing: there is no broker."""
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What the engine gives to a source."""
+
+    source: str
+    """The source's name."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """The stored marks. The engine adds each mark once it is committed."""
+    forget: Callable[[Iterable[str]], Awaitable[None]] = field(default=_forget_nothing, repr=False)
+    """Delete marks by their keys. Returns after the commit."""
+    log: Callable[..., None] = field(default=lambda level, event, **fields: None, repr=False)
+    """Log an event of the source: ``log("warning", "sources.kafka_slow", seconds=3)``."""
+    folder: Path | None = None
+    """The source's folder, for a source that must remember something itself."""
+
+
+class Source:
+    """Base class of sources. `Settings` is a frozen dataclass, as for drivers; see `hookmq_sinks.driver.Driver`."""
+
+    Settings: ClassVar[type]
+    extra: ClassVar[str] = ""
+    """The extra that installs the client library; empty if the source needs none."""
+
+    def __init__(self, settings: Any, context: SourceContext) -> None:
+        self.settings = settings
+        self.context = context
+
+    @classmethod
+    def local_filters(cls, settings: Any) -> Sequence[str]:
+        """Return filters of the topics here on which messages with marks are published; empty without marks."""
+        return ()
+
+    async def open(self) -> None:
+        """Connect to the origin. Raises SourceUnavailable. A missing client library is an ImportError."""
+
+    async def read(self) -> Sequence[Incoming]:
+        """Wait for messages, and return those that are there, in order: at least one, at most some thousands.
+
+        Keep only a bounded number of messages that were not returned yet, and make the origin wait. Raises
+        SourceUnavailable.
+        """
+        raise NotImplementedError
+
+    async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
+        """Acknowledge to the origin what `read` returned. `codes` has a reason code for each message.
+
+        Raises SourceUnavailable.
+        """
+
+    async def close(self) -> None:
+        """Release all resources. Called once for each object, even if `open` failed. Must not raise or block."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return counters of the source, for its status. Called about once a second."""
+        return {}

@@ -1,0 +1,196 @@
+"""Test bridges in broker processes: from and to mosquitto, and between two brokers both ways."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from mosquitto import Mosquitto
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from ports import free_port
+from serving import Served, serving
+
+
+def write(folder: Path, port: int, **sinks: Any) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "hookmq.yaml"
+    text = {
+        "version": 1,
+        "listeners": [{"name": "tcp", "bind": f"127.0.0.1:{port}"}],
+        "auth": {"default": "allow"},
+        "authz": {"default": "allow"},
+        "plugins": [
+            {"use": "storage", "config": {"path": str(folder / "data")}},
+            {"use": "sinks", "config": {"path": str(folder / "sinks"), **sinks}},
+        ],
+    }
+    path.write_text(json.dumps(text))
+    return str(path)
+
+
+def source(port: int, broker: str = "here", rules: Any = None, **origin: Any) -> dict[str, Any]:
+    return {
+        "name": "inward",
+        "driver": "mqtt",
+        "retry_first": "50ms",
+        "retry_longest": "500ms",
+        "origin": {
+            "addresses": [f"127.0.0.1:{port}"],
+            "broker": broker,
+            "rules": rules or [{"pattern": "t/#", "qos": 2}],
+            **origin,
+        },
+    }
+
+
+def sink(port: int, broker: str = "here", topics: Any = ("t/#",), **target: Any) -> dict[str, Any]:
+    return {
+        "name": "outward",
+        "driver": "mqtt",
+        "topics": list(topics),
+        "batch": {"age": "5ms"},
+        "retry": {"first": "50ms", "longest": "500ms"},
+        "target": {"addresses": [f"127.0.0.1:{port}"], "broker": broker, "qos": 2, **target},
+    }
+
+
+pytestmark = pytest.mark.slow
+
+
+class Client:
+    """A paho client with a durable session that collects what it gets."""
+
+    def __init__(self, port: int, name: str, filter: str = "", qos: int = 2) -> None:
+        self.messages: list[paho.MQTTMessage] = []
+        self._ready = threading.Event()
+        self.client = client = paho.Client(
+            CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5
+        )
+        client.max_queued_messages_set(0)
+        client.on_connect = lambda c, *_: c.subscribe(filter, qos) if filter else self._ready.set()
+        client.on_subscribe = lambda *_: self._ready.set()
+        client.on_message = lambda _c, _u, message: self.messages.append(message)
+        client.reconnect_delay_set(1, 1)
+        properties = paho.Properties(1)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = 600
+        client.connect("127.0.0.1", port, clean_start=False, properties=properties)
+        client.loop_start()
+        assert self._ready.wait(30)
+
+    def publish(self, topic: str, payload: str, qos: int = 1, retain: bool = False, properties: Any = None) -> None:
+        """Publish, and wait for the acknowledgement."""
+        self.client.publish(topic, payload, qos, retain, properties).wait_for_publish(30)
+
+    @property
+    def payloads(self) -> list[str]:
+        return [one.payload.decode() for one in self.messages]
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def until(true: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Mosquitto]:
+    server = Mosquitto(tmp_path / "remote")
+    yield server
+    server.stop()
+
+
+def test_messages_come_from_mosquitto(tmp_path: Path, remote: Mosquitto) -> None:
+    far = Client(remote.port, "far")
+    far.publish("t/kept", "kept", retain=True)
+    with serving("-c", write(tmp_path / "a", 0, sources=[source(remote.port)])) as served:
+        near = Client(served.ports["tcp"], "near", "t/#", 1)
+        until(lambda: near.payloads == ["kept"])
+        properties = paho.Properties(3)  # type: ignore[no-untyped-call]
+        properties.ContentType = "text/plain"
+        properties.UserProperty = ("a", "b")
+        far.publish("t/a", "one", 1, properties=properties)
+        far.publish("t/a", "two", 2)
+        far.publish("t/a", "three", 0)
+        until(lambda: len(near.messages) == 4)
+        assert near.payloads == ["kept", "one", "two", "three"]
+        one = near.messages[1]
+        assert one.properties is not None
+        assert one.properties.ContentType == "text/plain"
+        name = f"127.0.0.1:{remote.port}"
+        assert one.properties.UserProperty == [("a", "b"), ("hookmq-bridge-path", name)]
+        near.close()
+    far.close()
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_messages_go_to_mosquitto(tmp_path: Path, remote: Mosquitto, protocol: str) -> None:
+    far = Client(remote.port, "far", "hq/#")
+    rule = {"pattern": "#", "qos": 2, "local_prefix": "t/", "remote_prefix": "hq/plant/"}
+    config = write(tmp_path / "a", 0, sinks=[sink(remote.port, protocol=protocol, rules=[rule])])
+    with serving("-c", config) as served:
+        near = Client(served.ports["tcp"], "near")
+        for number in range(50):
+            near.publish(f"t/{number % 3}", str(number), 1)
+        until(lambda: len(far.messages) == 50)
+        assert far.payloads == [str(number) for number in range(50)]
+        assert {one.topic for one in far.messages} == {"hq/plant/0", "hq/plant/1", "hq/plant/2"}
+        near.close()
+    far.close()
+
+
+def both_ways(folder: Path, port: int, remote: int, name: str, far: str, **more: Any) -> str:
+    """Return the configuration of a broker that is bridged both ways to the broker `far`."""
+    return write(
+        folder, port,
+        sinks=[sink(remote, name, remote=far, **more)],
+        sources=[source(remote, name, remote=far, **more)],
+    )  # fmt: skip
+
+
+def test_a_bridge_both_ways_makes_no_loop(tmp_path: Path, remote: Mosquitto) -> None:
+    far = Client(remote.port, "far", "t/#", 1)
+    with serving("-c", both_ways(tmp_path / "a", 0, remote.port, "a", "b")) as served:
+        served.wait_for("sources.available")
+        near = Client(served.ports["tcp"], "near", "t/#", 1)
+        expected = []
+        for number in range(20):
+            near.publish("t/a", f"near {number}")
+            far.publish("t/b", f"far {number}")
+            expected += [f"near {number}", f"far {number}"]
+        until(lambda: len(far.messages) >= 40 and len(near.messages) >= 40)
+        near.publish("t/a", "end")
+        far.publish("t/b", "end")
+        until(lambda: far.payloads.count("end") == near.payloads.count("end") == 2)
+        assert sorted(near.payloads) == sorted(far.payloads) == sorted([*expected, "end", "end"])
+        near.close()
+    far.close()
+
+
+def test_two_brokers_that_send_to_each_other_make_no_loop(tmp_path: Path) -> None:
+    ports = free_port(), free_port()
+    a = write(tmp_path / "a", ports[0], sinks=[sink(ports[1], "a", remote="b")])
+    b = write(tmp_path / "b", ports[1], sinks=[sink(ports[0], "b", remote="a")])
+    with serving("-c", a), serving("-c", b):
+        near, far = Client(ports[0], "near", "t/#", 1), Client(ports[1], "far", "t/#", 1)
+        for number in range(20):
+            near.publish("t/a", f"near {number}")
+            far.publish("t/b", f"far {number}")
+        until(lambda: len(far.messages) >= 40 and len(near.messages) >= 40)
+        near.publish("t/a", "end")
+        far.publish("t/b", "end")
+        until(lambda: far.payloads.count("end") == near.payloads.count("end") == 2)
+        assert len(set(near.payloads)) == len(near.payloads) - 1 == 41
+        assert sorted(near.payloads) == sorted(far.payloads)
+        near.close()
+        far.close()
