@@ -74,7 +74,9 @@ class Client:
         client.loop_start()
         assert self._ready.wait(30)
 
-    def publish(self, topic: str, payload: str, qos: int = 1, retain: bool = False, properties: Any = None) -> None:
+    def publish(
+        self, topic: str, payload: str, qos: int = 1, retain: bool = False, properties: Any = None
+    ) -> None:
         """Publish, and wait for the acknowledgement."""
         self.client.publish(topic, payload, qos, retain, properties).wait_for_publish(30)
 

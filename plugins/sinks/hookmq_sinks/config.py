@@ -155,7 +155,9 @@ class SinksConfig:
         object.__setattr__(self, "path", Path(self.path))
         if not self.sinks and not self.sources:
             raise ConfigError("sinks: empty, but at least one sink or source is required")
-        names = [one.name.lower() for one in (*self.sinks, *self.sources)]
+        names = [one.name.lower() for one in self.sinks] + [
+            one.name.lower() for one in self.sources
+        ]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"sinks: {name} is listed twice")

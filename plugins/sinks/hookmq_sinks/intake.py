@@ -1,8 +1,7 @@
 """Publish the messages of a source here, as a plugin client, and store their marks in the same commit."""
 
-import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from hookmq.mqtt_api import compile_filter
 from hookmq.plugin import (
@@ -43,7 +42,9 @@ class MarkJournal:
 
     volatile = True
 
-    def __init__(self, name: str, client_id: str, filters: Iterable[str], put: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, name: str, client_id: str, filters: Iterable[str], put: Callable[[str, str], None]
+    ) -> None:
         self.name = name
         self._client_id = client_id
         self._wanted = [compile_filter(one) for one in filters]
@@ -83,7 +84,9 @@ class Intake:
         filters = config.kind.local_filters(config.origin)
         self.journal: MarkJournal | None = None
         if filters:
-            self.journal = MarkJournal(f"{plugin}: marks of {config.name}", self.client_id, filters, self._put)
+            self.journal = MarkJournal(
+                f"{plugin}: marks of {config.name}", self.client_id, filters, self._put
+            )
 
     # marks -----------------------------------------------------------------------------------------------------------
 
@@ -157,5 +160,3 @@ class Intake:
         """Disconnect the client."""
         if self._client is not None and self._client.connected:
             self._client.disconnect()
-
-

@@ -20,8 +20,8 @@ from hookmq_toolkit.sinks import SERVICE
 
 from hookmq_sinks.config import SinksConfig
 from hookmq_sinks.control import SinkControl, read_paused
-from hookmq_sinks.metrics import register
 from hookmq_sinks.intake import Intake
+from hookmq_sinks.metrics import register
 from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sink_log import LOG, SinkLog
 from hookmq_sinks.source_process import SourceProcess

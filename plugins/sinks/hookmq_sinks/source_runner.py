@@ -169,7 +169,9 @@ class SourceRunner:
 
     def _delay(self, failures: int) -> float:
         config = self.config
-        longest: float = min(config.retry_longest, config.retry_first * 2.0 ** min(failures - 1, 40))
+        longest: float = min(
+            config.retry_longest, config.retry_first * 2.0 ** min(failures - 1, 40)
+        )
         return longest * random.uniform(0.5, 1.0)
 
     async def _wait(self, seconds: float | None) -> None:
@@ -243,7 +245,10 @@ class SourceRunner:
             left = again
             if left:
                 self.counts["delayed"] += len(left)
-                self.state, self.reason = "retrying", f"the broker refused messages: {ReasonCode(codes[left[0]]).text}"
+                self.state, self.reason = (
+                    "retrying",
+                    f"the broker refused messages: {ReasonCode(codes[left[0]]).text}",
+                )
                 await asyncio.sleep(delay)
                 delay = min(BUSY_LONGEST, delay * 2)
         if self.state == "retrying":

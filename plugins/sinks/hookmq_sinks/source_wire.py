@@ -41,7 +41,18 @@ def encode_messages(messages: Sequence[Incoming]) -> bytes:
             given = tuple(pair for pair in properties.user_property or () if pair[0] != MARK)
             properties = properties.replace(user_property=(*given, (MARK, "=".join(one.mark))))
         parts.append(
-            encode(Publish(one.topic, one.payload, one.qos, one.retain, False, 1 if one.qos else 0, properties), 5)
+            encode(
+                Publish(
+                    one.topic,
+                    one.payload,
+                    one.qos,
+                    one.retain,
+                    False,
+                    1 if one.qos else 0,
+                    properties,
+                ),
+                5,
+            )
         )
     data = b"".join(parts)
     return _HEAD.pack(len(data), MESSAGES) + data

@@ -61,7 +61,10 @@ def children_of(pid: int) -> list[int]:
 def test_two_brokers_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     ports = free_port(), free_port()
     chance = random.Random(20)
-    configs = [both_ways(tmp_path / "a", ports[0], ports[1], "a", "b"), both_ways(tmp_path / "b", ports[1], 1, "b", "a")]
+    configs = [
+        both_ways(tmp_path / "a", ports[0], ports[1], "a", "b"),
+        both_ways(tmp_path / "b", ports[1], 1, "b", "a"),
+    ]
     # Only `a` has a bridge; it works in both directions.
     text = Path(configs[1]).read_text()
     Path(configs[1]).write_text(text.replace('"use": "sinks"', '"use": "sinks", "enabled": false'))

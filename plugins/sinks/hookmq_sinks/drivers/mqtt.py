@@ -70,9 +70,9 @@ class MqttSettings(RemoteSettings):
 
 
 class _Packet(NamedTuple):
-    """An encoded PUBLISH. `index` is the record's place in its batch."""
+    """An encoded PUBLISH. `place` is the record's index in its batch."""
 
-    index: int
+    place: int
     offset: int
     id: int
     qos: int
@@ -107,7 +107,7 @@ class MqttDriver(Driver):
         self._waiting: dict[int, _Packet] = {}
         self._releasing: set[int] = set()
         self._codes: dict[int, int] = {}
-        """The reason codes of refused packets, by their index."""
+        """The reason codes of refused packets, by their place."""
         self._moved = asyncio.Event()
         self._enough = 0
         self._done: set[int] = set()
@@ -134,14 +134,16 @@ class MqttDriver(Driver):
         try:
             found = read_in_flight(self._path)
         except ValueError:
-            raise TargetUnavailable(f"{self._path} is damaged; delete it to continue", True) from None
+            raise TargetUnavailable(
+                f"{self._path} is damaged; delete it to continue", True
+            ) from None
         except OSError as error:
             raise TargetUnavailable(f"{self._path}: {error.strerror}", True) from error
         return found if found is not None and found.log_id == self.context.log_id else None
 
     async def _connect(self) -> None:
         settings = self.settings
-        expiry = int(settings.session_expiry) if self._exact else 0
+        expiry = int(settings.session_expiry) if self._exact and self._path is not None else 0
         try:
             link = await self._remote.connect(self._starts_anew, expiry, 1)
         except LinkError as error:
@@ -150,9 +152,13 @@ class MqttDriver(Driver):
         link.lost.add_done_callback(lambda _: self._moved.set())
         self._counts["connections"] += 1
         top = link.connack.properties.maximum_qos
-        wanted = max([settings.qos if not settings.rules else 0, *(one.qos for one in settings.rules)])
+        wanted = max(
+            [settings.qos if not settings.rules else 0, *(one.qos for one in settings.rules)]
+        )
         if top is not None and wanted > top:
-            raise TargetUnavailable(f"the remote broker has no QoS {wanted}, but at most QoS {top}", True)
+            raise TargetUnavailable(
+                f"the remote broker has no QoS {wanted}, but at most QoS {top}", True
+            )
         state = self._state
         if state.sent and not link.connack.session_present:
             # The remote broker has lost the session. What it may not have published is sent again.
@@ -183,7 +189,7 @@ class MqttDriver(Driver):
         if self._idle is not None:
             self._idle.cancel()
         if self._link is not None:
-            self._remote.close(self._link)
+            await self._remote.close(self._link)
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
         """Return whether the sample has a topic at the remote broker and is not too large."""
@@ -204,7 +210,9 @@ class MqttDriver(Driver):
     def _encode(self, index: int, record: Record) -> _Packet | None:
         """Return the packet of a record, or None if it has expired or is in a loop. Raises RecordError."""
         settings = self.settings
-        if record.user_properties and is_loop(record.user_properties, settings.broker, self._remote_name):
+        if record.user_properties and is_loop(
+            record.user_properties, settings.broker, self._remote_name
+        ):
             self._counts["loops"] += 1
             return None
         found = self._map.find(record.topic)
@@ -229,14 +237,18 @@ class MqttDriver(Driver):
         link = self._link
         most = None if link is None else link.connack.properties.maximum_packet_size
         if most is not None and len(data) > most:
-            raise RecordError(f"the packet of {len(data)} bytes exceeds the remote broker's limit of {most}")
+            raise RecordError(
+                f"the packet of {len(data)} bytes exceeds the remote broker's limit of {most}"
+            )
         return _Packet(index, record.offset, number, qos, data)
 
     def _properties(self, record: Record, seconds: int | None) -> Properties:
         given: UserProperties = record.user_properties
         if not self.settings.properties:
             given = tuple(one for one in given if one[0] == PATH)
-            return Properties(user_property=with_hop(given, self.settings.broker), message_expiry_interval=seconds)
+            return Properties(
+                user_property=with_hop(given, self.settings.broker), message_expiry_interval=seconds
+            )
         return Properties(
             payload_format_indicator=1 if record.text_payload and not record.changed else None,
             message_expiry_interval=seconds,
@@ -252,10 +264,12 @@ class MqttDriver(Driver):
             sent = self._waiting.get(packet.packet_id)
             if sent is None or (sent.qos == 2) is not isinstance(packet, Pubrec):
                 if isinstance(packet, Pubrec) and packet.code < 0x80 and self._link is not None:
-                    self._link.send(Pubrel(packet.packet_id, 0x92 if self._link.version == 5 else 0))
+                    self._link.send(
+                        Pubrel(packet.packet_id, 0x92 if self._link.version == 5 else 0)
+                    )
                 return
             if packet.code >= 0x80:
-                self._codes[sent.index] = packet.code
+                self._codes[sent.place] = packet.code
             del self._waiting[packet.packet_id]
         elif isinstance(packet, Pubcomp):
             self._releasing.discard(packet.packet_id)
@@ -314,7 +328,9 @@ class MqttDriver(Driver):
         await self._write_exactly(link, packets, batch.position.offset)
         self._done.clear()
 
-    async def _send(self, link: MqttLink, packets: Sequence[_Packet], again: Sequence[int] = ()) -> None:
+    async def _send(
+        self, link: MqttLink, packets: Sequence[_Packet], again: Sequence[int] = ()
+    ) -> None:
         """Send packets within the window, and wait for their acknowledgements."""
         window = min(self.settings.window_for(2 if self._exact else 1), link.receive_maximum)
         waiting = self._waiting
@@ -353,7 +369,10 @@ class MqttDriver(Driver):
         for code in codes.values():
             if code not in REFUSED:
                 raise TargetUnavailable(f"the remote broker refused a message: {code_text(code)}")
-        return {index: f"the remote broker refused it: {code_text(code)}" for index, code in codes.items()}
+        return {
+            index: f"the remote broker refused it: {code_text(code)}"
+            for index, code in codes.items()
+        }
 
     # exactly once ----------------------------------------------------------------------------------------------------
 
@@ -373,14 +392,16 @@ class MqttDriver(Driver):
         ids = {one.id for one in run}
         again = [one for one in state.sent if one in exact]
         # Of an earlier attempt: records that are not wanted any more, and records that come later.
-        gone = [one for one in state.sent if one not in exact and (one <= last or packet_id(one) in ids)]
+        gone = [
+            one for one in state.sent if one not in exact and (one <= last or packet_id(one) in ids)
+        ]
         if gone:
             await self._release(gone)
         later = tuple(one for one in state.sent if one > last)
         if exact and (*exact, *later) != state.sent:
             await self._save(run[0].offset, (*exact, *later))
         await self._send(link, run, again)
-        bad = {one.offset for one in run if one.index in self._codes}
+        bad = {one.offset for one in run if one.place in self._codes}
         state.sent = tuple(one for one in state.sent if one not in bad)
         if refused := self._refusals():
             raise Rejected(refused)

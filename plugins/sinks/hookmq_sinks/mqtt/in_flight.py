@@ -26,7 +26,7 @@ class InFlight:
     """The position of the target, and the records that the remote broker has and may not have released yet.
 
     Records below `offset` have arrived. `sent` has the offsets of the records at QoS 2 for which PUBREL has perhaps not
-    been sent, or not arrived. Those below `offset` have arrived, and only have to be released. The others may have arrived.
+    been sent. Those below `offset` only have to be released. The others may have arrived.
     """
 
     log_id: str

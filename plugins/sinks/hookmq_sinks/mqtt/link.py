@@ -27,6 +27,8 @@ from hookmq_sinks.mqtt.settings import RemoteAddress
 
 _HIGH: Final = 1 << 18
 """Bytes in the write buffer above which `drained` waits."""
+_CONNACK: Final = 0x20
+_NO_CONNACK: Final = "the remote broker did not answer with CONNACK; does it speak MQTT?"
 _DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
 
 
@@ -36,7 +38,9 @@ class MqttLink(asyncio.Protocol):
     `lost` is a future with the LinkError that ended the connection.
     """
 
-    def __init__(self, version: int, max_packet_size: int, on_packet: Callable[[Any], None]) -> None:
+    def __init__(
+        self, version: int, max_packet_size: int, on_packet: Callable[[Any], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.version = version
         self.connack = Connack(0)
@@ -49,6 +53,7 @@ class MqttLink(asyncio.Protocol):
         self._buffer = b""
         self._writable = asyncio.Event()
         self._writable.set()
+        self._ended = asyncio.Event()
         self._heard = self._said = loop.time()
         self._keep_alive = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -63,14 +68,14 @@ class MqttLink(asyncio.Protocol):
         address: RemoteAddress,
         context: ssl.SSLContext | None,
         connect: Connect,
-        timeout: float,
+        seconds: float,
         max_packet_size: int,
         on_packet: Callable[[Any], None],
     ) -> "MqttLink":
-        """Connect to a broker. Raises LinkError."""
+        """Connect to a broker within `seconds`. Raises LinkError."""
         link = cls(connect.version, max_packet_size, on_packet)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await asyncio.get_running_loop().create_connection(
                     lambda: link, address.host, address.port, ssl=context,
                     server_hostname=address.host if context is not None else None,
@@ -78,13 +83,13 @@ class MqttLink(asyncio.Protocol):
                 link.send(connect)
                 connack = await link._greeting
         except (LinkError, OSError, TimeoutError) as error:
-            link.abort()
+            await link.abort()
             raise network_error(error) from error
         except BaseException:
-            link.abort()
+            await link.abort()
             raise
         if connack.code:
-            link.abort()
+            await link.abort()
             raise refused_connack(connack, connect.version)
         link.connack = connack
         given = connack.properties.server_keep_alive
@@ -102,22 +107,23 @@ class MqttLink(asyncio.Protocol):
         """Whether the connection is open."""
         return not self.lost.done()
 
-    def close(self) -> None:
-        """Send DISCONNECT and close. The will is discarded. Does not block."""
+    async def close(self) -> None:
+        """Send DISCONNECT and close. The will is discarded. Takes at most a second."""
         if self._transport is not None and self.open_now:
             self.send(Disconnect())
             self._fail(LinkError("the bridge closed the connection"))
             self._transport.close()
-            # A peer that does not read must not keep the socket open.
-            self._loop.call_later(1.0, self._transport.abort)
-        else:
-            self.abort()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._ended.wait()
+        await self.abort()
 
-    def abort(self) -> None:
+    async def abort(self) -> None:
         """Close without DISCONNECT."""
         self._fail(LinkError("the bridge closed the connection"))
         if self._transport is not None:
             self._transport.abort()
+            await self._ended.wait()
 
     # send ------------------------------------------------------------------------------------------------------------
 
@@ -165,6 +171,7 @@ class MqttLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note why the connection ended."""
+        self._ended.set()
         if error is None:
             self._fail(LinkError("the remote broker closed the connection"))
         else:
@@ -177,10 +184,15 @@ class MqttLink(asyncio.Protocol):
         data = self._buffer + data if self._buffer else data
         at = 0
         try:
+            if not self._greeting.done() and data[0] != _CONNACK:
+                raise LinkError(_NO_CONNACK)
             while self.open_now and (found := frame(data, at)) is not None:
                 start, end = found
                 if end - at > self._limits.max_packet_size:
-                    raise LinkError(f"the remote broker sent a packet of {end - at} bytes, more than max_packet_size", True)
+                    raise LinkError(
+                        f"the remote broker sent a packet of {end - at} bytes, more than max_packet_size",
+                        True,
+                    )
                 if end > len(data):
                     break
                 self._take(data[at], data[start:end])
@@ -195,7 +207,9 @@ class MqttLink(asyncio.Protocol):
         packet = decode(header, body, self.version, self._limits, server=False)
         if not self._greeting.done():
             if not isinstance(packet, Connack):
-                raise LinkError("the remote broker did not answer with CONNACK; does it speak MQTT?")
+                raise LinkError(
+                    "the remote broker did not answer with CONNACK; does it speak MQTT?"
+                )
             self._greeting.set_result(packet)
         elif isinstance(packet, Disconnect):
             raise disconnected(packet.code, packet.properties.reason_string)

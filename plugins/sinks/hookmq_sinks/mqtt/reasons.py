@@ -98,6 +98,12 @@ def network_error(error: BaseException) -> LinkError:
         return LinkError("connection refused")
     if isinstance(error, OSError):
         text = errno.errorcode.get(error.errno or 0, "")
-        known = {"ENETUNREACH": "network unreachable", "EHOSTUNREACH": "host unreachable", "ECONNRESET": "connection reset"}
-        return LinkError(known.get(text, (error.strerror or str(error) or type(error).__name__).lower()))
+        known = {
+            "ENETUNREACH": "network unreachable",
+            "EHOSTUNREACH": "host unreachable",
+            "ECONNRESET": "connection reset",
+        }
+        return LinkError(
+            known.get(text, (error.strerror or str(error) or type(error).__name__).lower())
+        )
     return LinkError(f"{type(error).__name__}: {error}")

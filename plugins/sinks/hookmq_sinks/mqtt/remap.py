@@ -16,7 +16,9 @@ class MqttRule:
     instead. With an empty pattern, the prefixes are the two names of one topic.
     """
 
-    pattern: str = setting("#", "topic filter without the prefixes; empty if the prefixes are topics")
+    pattern: str = setting(
+        "#", "topic filter without the prefixes; empty if the prefixes are topics"
+    )
     qos: Literal[0, 1, 2] = setting(1, "QoS between the brokers")
     local_prefix: str = setting("", "beginning of the topic at this broker")
     remote_prefix: str = setting("", "beginning of the topic at the remote broker")
@@ -29,7 +31,9 @@ class MqttRule:
             try:
                 validate_filter(value + self.pattern)
             except Exception as error:
-                raise ConfigError(f"{key}: {value + self.pattern!r} is not a topic filter: {error}") from None
+                raise ConfigError(
+                    f"{key}: {value + self.pattern!r} is not a topic filter: {error}"
+                ) from None
             if parse_share(value + self.pattern)[0] is not None and key == "local_prefix":
                 raise ConfigError("pattern: a bridge cannot use a shared subscription here")
 

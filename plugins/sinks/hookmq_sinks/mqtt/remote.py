@@ -21,11 +21,18 @@ _NEXT: dict[str, int] = {}
 class RemoteBroker:
     """Connects to the first address that accepts the bridge.
 
-    With `round_robin`, each attempt begins with the address after the last one that failed. Otherwise it begins with the
-    first address, and `better` finds out whether an earlier address than the current one is back.
+    With `round_robin`, it begins with the address after the last one that was used. Otherwise it begins with the first
+    address, and `better` finds out whether an earlier address than the current one is back.
     """
 
-    def __init__(self, settings: RemoteSettings, client_id: str, on_packet: Callable[[Any], None], *, bridge: bool = False) -> None:
+    def __init__(
+        self,
+        settings: RemoteSettings,
+        client_id: str,
+        on_packet: Callable[[Any], None],
+        *,
+        bridge: bool = False,
+    ) -> None:
         self.settings = settings
         self.client_id = client_id
         self.address: RemoteAddress | None = None
@@ -36,13 +43,19 @@ class RemoteBroker:
         self._index = 0
         self._tried = 0.0
 
-    async def connect(self, clean: Callable[[RemoteAddress], bool], expiry: int, receive_maximum: int) -> MqttLink:
+    async def connect(
+        self, clean: Callable[[RemoteAddress], bool], expiry: int, receive_maximum: int
+    ) -> MqttLink:
         """Connect. `clean` says whether the session at an address must begin anew. Raises LinkError for the address
         whose error an operator must mend, or for the last one.
         """
         settings = self.settings
         try:
-            context = None if settings.tls is None else await asyncio.to_thread(client_context, settings.tls)
+            context = (
+                None
+                if settings.tls is None
+                else await asyncio.to_thread(client_context, settings.tls)
+            )
         except OSError as error:
             raise LinkError(f"tls: {error.strerror or error}", True) from error
         count = len(self._remotes)
@@ -58,33 +71,42 @@ class RemoteBroker:
                 errors.append(LinkError(text, error.permanent))
                 _NEXT[self.client_id] = (index + 1) % count
                 continue
+            _NEXT[self.client_id] = (index + 1) % count
             self.address, self._index, self._tried = address, index, time.monotonic()
             self._tell(link)
-            link.lost.add_done_callback(lambda _: _NEXT.__setitem__(self.client_id, (index + 1) % count))
             return link
         permanent = all(one.permanent for one in errors)
         raise LinkError("; ".join(one.reason for one in errors), permanent)
 
-    async def _try(self, address: RemoteAddress, context: Any, clean: bool, expiry: int, receive_maximum: int) -> MqttLink:
+    async def _try(
+        self, address: RemoteAddress, context: Any, clean: bool, expiry: int, receive_maximum: int
+    ) -> MqttLink:
         five = self.settings.level == 5
         if five:
             return await self._open(address, context, clean, expiry, receive_maximum)
         if expiry and clean:
             # MQTT 3.1.1 has no Clean Start: a connection with a clean session ends the old session.
             first = await self._open(address, context, True, 0, receive_maximum)
-            first.close()
+            await first.close()
         return await self._open(address, context, not expiry, expiry, receive_maximum)
 
-    async def _open(self, address: RemoteAddress, context: Any, clean: bool, expiry: int, receive_maximum: int) -> MqttLink:
+    async def _open(
+        self, address: RemoteAddress, context: Any, clean: bool, expiry: int, receive_maximum: int
+    ) -> MqttLink:
         try:
             return await self._handshake(address, context, clean, expiry, receive_maximum)
         except LinkError as error:
-            if not (self._bridge and ("unsupported protocol" in error.reason or "closed" in error.reason)):
+            if not (
+                self._bridge
+                and ("unsupported protocol" in error.reason or "closed" in error.reason)
+            ):
                 raise
         self._bridge = False  # the remote broker does not know the bridge bit
         return await self._handshake(address, context, clean, expiry, receive_maximum)
 
-    async def _handshake(self, address: RemoteAddress, context: Any, clean: bool, expiry: int, receive_maximum: int) -> MqttLink:
+    async def _handshake(
+        self, address: RemoteAddress, context: Any, clean: bool, expiry: int, receive_maximum: int
+    ) -> MqttLink:
         settings = self.settings
         properties = EMPTY
         if settings.level == 5:
@@ -101,7 +123,12 @@ class RemoteBroker:
         )  # fmt: skip
         try:
             return await MqttLink.open(
-                address, context, connect, settings.connect_timeout, settings.max_packet_size, self._on_packet
+                address,
+                context,
+                connect,
+                settings.connect_timeout,
+                settings.max_packet_size,
+                self._on_packet,
             )
         except OSError as error:
             raise network_error(error) from error
@@ -111,12 +138,12 @@ class RemoteBroker:
         if self.state_topic:
             link.send(Publish(self.state_topic, b"1", 1, True, False, STATE_ID))
 
-    def close(self, link: MqttLink) -> None:
+    async def close(self, link: MqttLink) -> None:
         """Publish on the state topic that the bridge has ended, and close."""
         if self.state_topic and link.open_now:
             # At QoS 0, because nobody waits for the acknowledgement.
             link.send(Publish(self.state_topic, b"0", 0, True))
-        link.close()
+        await link.close()
 
     async def better(self) -> bool:
         """Return whether an address before the current one accepts connections. Asks at most every `return_after`."""

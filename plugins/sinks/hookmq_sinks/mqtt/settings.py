@@ -65,22 +65,31 @@ class RemoteSettings:
     username: str | None = setting(None, "user name at the remote broker")
     password: str | None = setting(None, "password at the remote broker")
     tls: TlsConfig | None = setting(None, "TLS; the certificate and the host name are verified")
-    keep_alive: Seconds = setting(60.0, "longest silence on the connection", minimum=5, maximum=65535)
-    connect_timeout: Seconds = setting(10.0, "longest time for connecting to an address", minimum=0.1)
+    keep_alive: Seconds = setting(
+        60.0, "longest silence on the connection", minimum=5, maximum=65535
+    )
+    connect_timeout: Seconds = setting(
+        10.0, "longest time for connecting to an address", minimum=0.1
+    )
     return_after: Seconds = setting(
         30.0, "how often a better address is tried while another one is in use; 0 means never"
     )
     session_expiry: Seconds = setting(
-        604_800.0, "time for which the remote broker keeps the session of a lost bridge", maximum=4294967295
+        604_800.0,
+        "time for which the remote broker keeps the session of a lost bridge",
+        maximum=4294967295,
     )
     window: int = setting(
         0,
         "largest number of messages that are not acknowledged yet; 0 means 1000, or 20 with QoS 2 and MQTT 3.1.1",
         maximum=32_768,
     )
-    max_packet_size: Size = setting(1 << 20, "largest packet that is received", minimum=1024, maximum=268_435_455)
+    max_packet_size: Size = setting(
+        1 << 20, "largest packet that is received", minimum=1024, maximum=268_435_455
+    )
     state_topic: str = setting(
-        "", 'topic at the remote broker with the retained state "1" or "0" of the bridge, also as its will'
+        "",
+        'topic at the remote broker with the retained state "1" or "0" of the bridge, also as its will',
     )
     rules: tuple[MqttRule, ...] = setting((), "which topics are bridged under which names")
 
@@ -98,7 +107,7 @@ class RemoteSettings:
         if len(self.client_id.encode()) > _TEXT:
             raise ConfigError("client_id: longer than 65,535 bytes")
         if self.password is not None and self.username is None and self.protocol != "5":
-            raise ConfigError("password: MQTT 3.1.1 has no password without a user name")
+            raise ConfigError("username: MQTT 3.1.1 has no password without a user name")
         try:
             check_tls(self.tls, ())
         except ConfigError as error:

@@ -52,7 +52,9 @@ class MqttSourceSettings(RemoteSettings):
     """The settings of a bridge from a remote broker."""
 
     retain: bool = setting(True, "whether messages that are retained there are retained here")
-    properties: bool = setting(True, "whether MQTT 5 properties are passed on, also user properties")
+    properties: bool = setting(
+        True, "whether MQTT 5 properties are passed on, also user properties"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +64,9 @@ class MqttSourceSettings(RemoteSettings):
         for index, one in enumerate(filters):
             for other in filters[index + 1 :]:
                 if contains(one, other) or contains(other, one):
-                    raise ConfigError(f"rules: {one} and {other} overlap, so messages would arrive twice")
+                    raise ConfigError(
+                        f"rules: {one} and {other} overlap, so messages would arrive twice"
+                    )
 
 
 @dataclass(slots=True, eq=False)
@@ -111,21 +115,28 @@ class MqttSource(Source):
         settings = self.settings
         marks = self.context.marks
         try:
-            link = await self._remote.connect(self._starts_anew, int(settings.session_expiry), settings.window_for(1))
+            link = await self._remote.connect(
+                self._starts_anew, int(settings.session_expiry), settings.window_for(1)
+            )
         except LinkError as error:
             raise SourceUnavailable(error.reason, error.permanent) from error
         self._link = link
         link.lost.add_done_callback(lambda _: self._more.set())
-        self._tasks = [asyncio.create_task(self._release_all()), asyncio.create_task(self._watch_addresses())]
+        self._tasks = [
+            asyncio.create_task(self._release_all()),
+            asyncio.create_task(self._watch_addresses()),
+        ]
         present = link.connack.session_present
         if not present:
             # Packet ids of an earlier session mean nothing now. The new session has no messages before SUBSCRIBE.
             await self.context.forget(list(marks))
-        wanted = {one.remote_filter: one.qos for one in settings.rules}
+        wanted: dict[str, int] = {one.remote_filter: one.qos for one in settings.rules}
         known = await asyncio.to_thread(self._read_known) if present else {}
         if known == {"address": str(self._remote.address), "filters": wanted}:
             return
-        await self._subscribe(link, wanted, [one for one in known.get("filters", ()) if one not in wanted])
+        await self._subscribe(
+            link, wanted, [one for one in known.get("filters", ()) if one not in wanted]
+        )
         await asyncio.to_thread(self._write_known, wanted)
 
     def _starts_anew(self, address: RemoteAddress) -> bool:
@@ -141,7 +152,9 @@ class MqttSource(Source):
         suback = await self._ask(link, Subscribe(_SUBSCRIBE_ID, requests))
         for request, code in zip(requests, suback.codes, strict=False):
             if code >= 0x80:
-                raise SourceUnavailable(f"the remote broker refused {request.filter}: {code_text(code)}", True)
+                raise SourceUnavailable(
+                    f"the remote broker refused {request.filter}: {code_text(code)}", True
+                )
             if code < request.qos:
                 self.context.log("warning", "sources.qos_lowered", filter=request.filter, qos=code)
 
@@ -149,7 +162,9 @@ class MqttSource(Source):
         self._reply = asyncio.get_running_loop().create_future()
         link.send(packet)
         waiting: set[asyncio.Future[Any]] = {self._reply, link.lost}
-        done, _ = await asyncio.wait(waiting, timeout=self.settings.connect_timeout, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            waiting, timeout=self.settings.connect_timeout, return_when=asyncio.FIRST_COMPLETED
+        )
         if self._reply in done:
             return self._reply.result()
         self._require(link)
@@ -175,7 +190,7 @@ class MqttSource(Source):
         while interval:
             await asyncio.sleep(interval)
             if await self._remote.better() and self._link is not None:
-                self._link.close()
+                await self._link.close()
                 return
 
     async def close(self) -> None:
@@ -183,7 +198,7 @@ class MqttSource(Source):
         for one in self._tasks:
             one.cancel()
         if self._link is not None:
-            self._remote.close(self._link)
+            await self._remote.close(self._link)
 
     def metrics(self) -> Mapping[str, float]:
         """Return how many messages were dropped as loops, sent again by the remote broker, or had no rule."""
@@ -197,7 +212,11 @@ class MqttSource(Source):
         elif isinstance(packet, Pubrel):
             self._released.append(packet.packet_id)
             self._release.set()
-        elif isinstance(packet, Suback | Unsuback) and self._reply is not None and not self._reply.done():
+        elif (
+            isinstance(packet, Suback | Unsuback)
+            and self._reply is not None
+            and not self._reply.done()
+        ):
             self._reply.set_result(packet)
 
     def _take_publish(self, packet: Publish) -> None:
@@ -238,7 +257,9 @@ class MqttSource(Source):
                 given = tuple(one for one in given if one[0] == PATH)
                 properties = EMPTY
             properties = properties.replace(user_property=with_hop(given, settings.remote_name))
-        return Incoming(found[0], packet.payload, packet.qos, packet.retain and settings.retain, properties)
+        return Incoming(
+            found[0], packet.payload, packet.qos, packet.retain and settings.retain, properties
+        )
 
     def _require(self, link: MqttLink) -> None:
         if link.lost.done():
