@@ -1,0 +1,114 @@
+"""Test the engine of sources in broker processes, with a source that reads a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bridging import Client, sink, source, until
+from hookmq.config_api import bind_values
+from hookmq.mqtt_api import EMPTY, Properties
+from hookmq.plugin import ConfigError
+from hookmq_sinks.source import Incoming
+from hookmq_sinks.source_config import SourceConfig
+from hookmq_sinks.source_wire import decode_messages, encode_messages
+from mosquitto import Mosquitto
+from ports import free_port
+from serving import serving
+
+
+def test_messages_survive_the_socket() -> None:
+    full = Properties(content_type="a", user_property=(("a", "b"),), message_expiry_interval=3)
+    messages = [
+        Incoming("t/a", b"one"),
+        Incoming("t/b", b"", 2, True, full, ("7", "x=y")),
+        Incoming("t/ü", b"\x00" * 100_000, 1, False, full),
+    ]
+    data = encode_messages(messages)[5:]
+    one, two, three = decode_messages(data)
+    assert one == ("t/a", b"one", 0, False, EMPTY)
+    assert two[:4] == ("t/b", b"", 2, True)
+    assert two[4].user_property == (("a", "b"), ("hookmq-source-mark", "7=x=y"))
+    assert (two[4].content_type, two[4].message_expiry_interval) == ("a", 3)
+    assert three == ("t/ü", b"\x00" * 100_000, 1, False, full)
+
+
+def test_mistakes_are_reported() -> None:
+    for given, message in [
+        ({"name": "a/b"}, "is not a name"),
+        ({"driver": "mqt"}, "did you mean mqtt?"),
+        ({"origin": {"addresses": ["x"]}}, "broker"),
+        ({"retry_first": 9.0, "retry_longest": 1.0}, "retry_longest: less than retry_first"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            bind_values(SourceConfig, {**source(1), **given})
+        assert message in f"{caught.value} {getattr(caught.value, 'hint', '')}"
+
+
+def write(folder: Path, rules: str = "", **sinks: Any) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "hookmq.yaml"
+    plugins: list[dict[str, Any]] = [
+        {"use": "storage", "config": {"path": str(folder / "data")}},
+        {"use": "sinks", "config": {"path": str(folder / "sinks"), **sinks}},
+    ]
+    if rules:
+        (folder / "acl.yaml").write_text(rules)
+        plugins.append({"use": "acl_file", "config": {"path": str(folder / "acl.yaml")}})
+    text = {
+        "version": 1,
+        "listeners": [{"name": "tcp", "bind": "127.0.0.1:0"}],
+        "auth": {"default": "allow"},
+        "authz": {"default": "allow"},
+        "plugins": plugins,
+    }
+    path.write_text(json.dumps(text))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_what_rules_forbid_is_a_dead_letter_and_the_rest_arrives(tmp_path: Path) -> None:
+    remote = Mosquitto(tmp_path / "remote")
+    rules = """rules:
+  - {deny: publish, who: {user: "source:inward"}, topic: t/secret}
+  - {allow: all, topic: t/#}
+"""
+    far = Client(remote.port, "far")
+    with serving("-c", write(tmp_path / "a", rules, sources=[source(remote.port)])) as served:
+        served.wait_for("sources.available")
+        near = Client(served.ports["tcp"], "near", "t/+", 1)
+        far.publish("t/a", "one")
+        far.publish("t/secret", "two")
+        far.publish("t/secret", "three", 2)
+        far.publish("t/a", "four", 2)
+        until(lambda: near.payloads == ["one", "four"])
+        told = served.wait_for("sources.messages_refused")
+        assert told["topic"] == "t/secret"
+        assert "not authorized" in told["reason"]
+        folder = tmp_path / "a/sinks/inward/dead-letters"
+        until(lambda: b"".join(one.read_bytes() for one in folder.glob("*")).count(b"\n") == 2)
+        near.close()
+    far.close()
+    remote.stop()
+
+
+@pytest.mark.slow
+def test_messages_wait_while_a_sink_is_full(tmp_path: Path) -> None:
+    """The sink of the broker is full: its target is down. The remote broker keeps what comes then."""
+    remote = Mosquitto(tmp_path / "remote", "max_queued_messages 0", "max_inflight_messages 100")
+    down = free_port()
+    out = {**sink(down), "max_bytes": 1 << 16, "topics": ["t/#"]}
+    far, got = Client(remote.port, "far"), None
+    with serving("-c", write(tmp_path / "a", sinks=[out], sources=[source(remote.port)])) as served:
+        served.wait_for("sources.available")
+        for at in range(200):
+            far.publish("t/a", f"{at} ".ljust(1000))
+        target = Mosquitto(tmp_path / "target", port=down)
+        got = Client(down, "got", "t/#", 1)
+        until(lambda: len(set(got.payloads)) == 200, 60)
+        order = [int(one.split()[0]) for one in dict.fromkeys(got.payloads)]
+        assert order == list(range(200))
+    got.close()
+    target.stop()
+    far.close()
+    remote.stop()
