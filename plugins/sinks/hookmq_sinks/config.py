@@ -1,10 +1,9 @@
 """The plugin's settings: the sinks, their targets, batches and limits."""
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from hookmq.config_api import bind_values
 from hookmq.mqtt_api import parse_share, validate_filter
@@ -12,6 +11,7 @@ from hookmq.plugin import ConfigError, Seconds, Size, setting
 
 from hookmq_sinks.decoding import Format, ProtobufConfig
 from hookmq_sinks.driver import Driver
+from hookmq_sinks.names import NAME
 from hookmq_sinks.record import Record
 from hookmq_sinks.record_maker import RecordMaker
 from hookmq_sinks.record_template import templates_of
@@ -21,8 +21,6 @@ from hookmq_sinks.source_config import SourceConfig
 from hookmq_sinks.transform import TransformStep
 
 OnFull = Literal["block", "drop_oldest", "drop_new"]
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-"""Pattern for the names of sinks. A sink's folder has the sink's name."""
 
 
 @dataclass(frozen=True)

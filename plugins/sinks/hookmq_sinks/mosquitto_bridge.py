@@ -46,6 +46,7 @@ _KNOWN: Final = frozenset(
         "bridge_session_expiry_interval", "local_username", "bridge_tls_use_os_certs",
     }
 )  # fmt: skip
+_NUMBERS: Final = ("keepalive_interval", "bridge_max_packet_size", "bridge_session_expiry_interval")
 _END: Final = ("listener", "connection", "per_listener_settings")
 
 
@@ -106,7 +107,7 @@ def _parse(text: str, source: str) -> list[_Bridge]:
         value = value.strip()
         if key == "connection":
             if not value:
-                raise ConfigError("connection without a name", source=source, line=number)
+                raise ConfigError("connection without a name", source=source, line=number, column=1)
             bridge = _Bridge(re.sub(r"[^A-Za-z0-9_.-]", "-", value), number)
             bridges.append(bridge)
         elif key in _END:
@@ -116,14 +117,22 @@ def _parse(text: str, source: str) -> list[_Bridge]:
         elif key == "topic":
             bridge.topics.append(_topic(value, source, number))
         elif (known := _ALIASES.get(key, key)) in _KNOWN:
+            if known in _NUMBERS and not value.isdecimal():
+                raise ConfigError(
+                    f"{value!r} is not a number", source=source, line=number, column=1
+                )
             bridge.values[known] = value
         elif key.startswith(("bridge_", "local_", "notification", "remote_")) or key in _LEFT_OUT:
             bridge.notes.append(f"{key} is left out: {_LEFT_OUT.get(key, 'it has no counterpart')}")
     for one in bridges:
         if not one.values.get("address"):
-            raise ConfigError(f"the bridge {one.name} has no address", source=source, line=one.line)
+            raise ConfigError(
+                f"the bridge {one.name} has no address", source=source, line=one.line, column=1
+            )
         if not one.topics:
-            raise ConfigError(f"the bridge {one.name} has no topic", source=source, line=one.line)
+            raise ConfigError(
+                f"the bridge {one.name} has no topic", source=source, line=one.line, column=1
+            )
     return bridges
 
 
@@ -131,9 +140,10 @@ def _topic(value: str, source: str, number: int) -> _Topic:
     words = ["" if one == '""' else one for one in value.split()]
     if not 1 <= len(words) <= 5:
         raise ConfigError(
-            "expected: topic PATTERN [DIRECTION [QOS [LOCAL_PREFIX [REMOTE_PREFIX]]]]",
+            "expected PATTERN [DIRECTION [QOS [LOCAL_PREFIX [REMOTE_PREFIX]]]]",
             source=source,
             line=number,
+            column=1,
         )
     words += ["", "out", "0", "", ""][len(words) :]
     pattern, direction, qos, local, remote = words
@@ -142,9 +152,12 @@ def _topic(value: str, source: str, number: int) -> _Topic:
             f"{direction!r} is not a direction; expected in, out or both",
             source=source,
             line=number,
+            column=1,
         )
     if qos not in ("0", "1", "2"):
-        raise ConfigError(f"{qos!r} is not a QoS; expected 0, 1 or 2", source=source, line=number)
+        raise ConfigError(
+            f"{qos!r} is not a QoS; expected 0, 1 or 2", source=source, line=number, column=1
+        )
     return _Topic(pattern, direction, int(qos), local, remote)
 
 

@@ -17,7 +17,7 @@ When to acknowledge
 ===================
 The engine hands the messages of one `read` to the broker, in order. The broker publishes them as a client would: rules,
 limits and hooks apply. `acknowledge` is called once the broker has committed them. Acknowledge them to the origin then,
-and not before: after a crash, the origin must send what was not acknowledged. This gives at least once, in order.
+and not before: after a crash, the origin must send the other messages again. This gives at least once, in order.
 
 A message that the broker refuses for the moment, for example because a sink is full, is tried again until it is taken.
 A message that the broker will never take is stored as a dead letter. Its code in `codes` is 0x80 or above.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from hookmq.config_api import bind_values
 from hookmq.plugin import ConfigError, Seconds, Size, setting
 
+from hookmq_sinks.names import NAME
 from hookmq_sinks.source import Source
 
 GROUP: Final = "hookmq.sink_sources"
@@ -56,8 +57,6 @@ class SourceConfig:
     )
 
     def __post_init__(self) -> None:
-        from hookmq_sinks.config import NAME
-
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"name: {self.name!r} is not a name; use letters, digits, _ . -")
         if self.retry_longest < self.retry_first:

@@ -309,7 +309,7 @@ class MqttSource(Source):
                 raise SourceUnavailable(error.reason, error.permanent) from error
 
     def _acknowledge_first(self, codes: Mapping[int, int]) -> None:
-        """Acknowledge what was handed over first, up to a message without a code."""
+        """Acknowledge the messages that `read` returned first, up to one without a code."""
         link = self._link
         assert link is not None
         parts: list[bytes] = []
