@@ -22,9 +22,12 @@ from hookmq.mqtt.errors import HookMQError
 from mqtt_pipelines import run as runner
 from mqtt_pipelines.build import build
 from mqtt_pipelines.conf import Conf, load
+from mqtt_pipelines.dead_letters import DeadLetters
 from mqtt_pipelines.jobs import JOBS
 from mqtt_pipelines.progress import Reporter
+from mqtt_pipelines.query import Query
 from mqtt_pipelines.settings import PipelineError
+from mqtt_pipelines.sinks import Written
 
 MAINTENANCE: Final = "mqtt_pipelines.cli_maintain"
 """The module whose ``register(add)`` adds the maintenance commands, if it is installed."""
@@ -177,7 +180,13 @@ def run(arguments: argparse.Namespace) -> int:
         queries = build(spark, conf, arguments.jobs)
         reporter = Reporter(conf.name, conf.progress)
         spark.streams.addListener(reporter)
-        told = reporter.written
+        letters = DeadLetters(conf.source)
+
+        def told(query: Query, batch_id: int, written: Written) -> None:
+            reporter.written(query, batch_id, written)
+            query_id = spark.sparkContext.getLocalProperty(runner.QUERY_ID) or ""
+            letters.written(query, query_id, batch_id, written)
+
         try:
             runner.run(spark, queries, conf.name, once=arguments.once, observe=told, stop=stop)
         finally:

@@ -11,6 +11,8 @@ from mqtt_pipelines.settings import setting
 
 TASK_ROWS = 10_000
 """Number of messages up to which one task reads several partitions. A task takes about 10 ms and writes a file."""
+GROUP = "consumergroup"
+"""The option with the first part of the consumers' names, in lower case."""
 _OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 
 
@@ -44,6 +46,14 @@ def options(source: Source) -> dict[str, str]:
     return given
 
 
+def consumer(source: Source, query: str) -> str:
+    """Return the name of a query at the broker, or an empty text if it has none."""
+    group = next(
+        (_text(value) for name, value in source.mqtt.items() if name.lower() == GROUP), ""
+    )
+    return f"{group}.{query}" if group else ""
+
+
 def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
     """Return the messages as a stream, for the query with the given name.
 
@@ -57,8 +67,8 @@ def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
         )
     given = options(source)
     for name in given:
-        if name.lower() == "consumergroup":
-            given[name] = f"{given[name]}.{query}"
+        if name.lower() == GROUP:
+            given[name] = consumer(source, query)
     return spark.readStream.format("mqtt").schema(schemas.RAW).options(**given).load()
 
 

@@ -59,6 +59,12 @@ class Client:
         with self._ask(f"consumers/{quote(consumer)}/commit", {}, json.dumps(body)) as response:
             response.read()
 
+    def report(self, consumer: str, query: str, batch: int, dead_letters: int) -> None:
+        """Report the dead letters of a query's batch. The broker ignores a batch that it knows. It is not retried."""
+        body = {"query": query, "batch": batch, "dead_letters": dead_letters}
+        with self._ask(f"consumers/{quote(consumer)}/report", {}, json.dumps(body)) as response:
+            response.read()
+
     def blocks(
         self, wanted: Range, log_id: str, columns: Sequence[str], topics: Sequence[str]
     ) -> Iterator[tuple[Block, int]]:

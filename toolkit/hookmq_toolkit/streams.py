@@ -20,6 +20,8 @@ class StreamConsumer:
     - `lag_seconds`: the approximate age in seconds of the oldest message that it has not committed; 0 without any. None
       if the plugin does not know it.
     - `declared`: whether messages are kept until it has committed them. None if the plugin has no such setting.
+    - `dead_letters`: the messages that it could not process and wrote to a table of their own, as it has reported. None
+      if it has reported nothing.
     """
 
     name: str
@@ -27,6 +29,7 @@ class StreamConsumer:
     committed_at: float | None = None
     lag_seconds: float | None = None
     declared: bool | None = None
+    dead_letters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class Written:
     """Whether the batch had already been written, because the driver was killed before it recorded that."""
     version: str = ""
     """The table's version."""
+    dead_letters: int | None = None
+    """Number of rows added to a table of dead letters; None if the sink has none."""
 
 
 @runtime_checkable

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+DEAD_LETTER = "dead_letter"
+"""The end of the names of branches and queries that write dead letters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A table, and the rows of a batch that it gets."""
@@ -68,4 +72,14 @@ class Fork:
             ]
         finally:
             held.unpersist()
-        return Written(done[0].rows, all(one.repeated for one in done), done[0].version)
+        letters = [
+            said.rows
+            for one, said in zip(self.branches, done, strict=True)
+            if one.name.endswith(DEAD_LETTER)
+        ]
+        return Written(
+            done[0].rows,
+            all(one.repeated for one in done),
+            done[0].version,
+            sum(letters) if letters else None,
+        )

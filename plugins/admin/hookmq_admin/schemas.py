@@ -184,6 +184,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "type": ["number", "null"], "description": "age of the oldest message that it has not committed",
             },
             declared={"type": ["boolean", "null"], "description": "whether messages are kept for it"},
+            dead_letters={
+                "type": ["integer", "null"], "description": "messages that it could not process, as it has reported",
+            },
         )),
         error={"type": "string", "description": "why the consumers are unknown; otherwise empty"},
         max_bytes={"type": ["integer", "null"], "description": "the size at which the stream is full"},

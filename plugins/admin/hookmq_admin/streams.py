@@ -98,6 +98,9 @@ class _Rows:
                     "committed_at": committed_at,
                     "lag_seconds": _seconds(consumer.lag_seconds),
                     "declared": None if consumer.declared is None else bool(consumer.declared),
+                    "dead_letters": (
+                        None if consumer.dead_letters is None else int(consumer.dead_letters)
+                    ),
                 }
             )
         if one.kind not in ("log", "queue"):

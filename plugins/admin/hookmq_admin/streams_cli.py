@@ -35,6 +35,8 @@ def _lag(consumer: dict[str, Any]) -> str:
     shown = f"{consumer['lag']}"
     if (age := consumer.get("lag_seconds")) is not None:  # an older broker does not send it
         shown += f"/{age:.0f}s"
+    if letters := consumer.get("dead_letters"):
+        shown += f"/{letters}dead"
     declared = consumer.get("declared")
     if declared and consumer["committed_at"] is None:
         shown += "(silent)"

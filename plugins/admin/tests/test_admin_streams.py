@@ -23,7 +23,7 @@ class Owner(Plugin):
 
     async def list_streams(self) -> Sequence[StreamStatus]:
         consumers = (
-            StreamConsumer("etl", 3, 1700000000.5, 2.25, declared=False),
+            StreamConsumer("etl", 3, 1700000000.5, 2.25, declared=False, dead_letters=7),
             StreamConsumer("new", 5, declared=True),
         )
         meters = StreamStatus(
@@ -58,8 +58,12 @@ def test_streams_are_listed(
             "consumers": [
                 {
                     "name": "etl", "lag": 3, "committed_at": 1700000000.5, "lag_seconds": 2.25, "declared": False,
+                    "dead_letters": 7,
                 },
-                {"name": "new", "lag": 5, "committed_at": None, "lag_seconds": None, "declared": True},
+                {
+                    "name": "new", "lag": 5, "committed_at": None, "lag_seconds": None, "declared": True,
+                    "dead_letters": None,
+                },
             ],
             "error": "", "max_bytes": 1000, "full": True, "refused": 4, "dropped": 1, "partitions": [3, 2],
         }  # fmt: skip
@@ -73,7 +77,7 @@ def test_streams_are_listed(
             "plugin", "name", "kind", "messages", "bytes", "oldest", "refused", "dropped", "lag",
         ]  # fmt: skip
         assert first.split() == [
-            "owner", "meters", "log", "5", "700", "2.5", "4", "1", "etl=3/2s(undeclared)", "new=5(silent)",
+            "owner", "meters", "log", "5", "700", "2.5", "4", "1", "etl=3/2s/7dead(undeclared)", "new=5(silent)",
         ]  # fmt: skip
         assert second.endswith("the file is damaged")
         assert third.split() == ["owner", "jobs", "queue", "0", "0", "-", "0", "0", "-"]

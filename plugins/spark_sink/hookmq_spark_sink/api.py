@@ -113,6 +113,7 @@ class Api:
         get(stream + "/consumers/{consumer}", self._consumer, allow_head=False)
         made.router.add_delete(stream + "/consumers/{consumer}", self._delete)
         made.router.add_post(stream + "/consumers/{consumer}/commit", self._commit)
+        made.router.add_post(stream + "/consumers/{consumer}/report", self._report)
         return made
 
     @web.middleware
@@ -316,13 +317,19 @@ class Api:
         found = {
             name: {
                 "declared": name in stream.declared,
-                "updated": one.updated,
+                "updated": one.updated or None,
                 "partitions": _lag(view, one.offsets),
+                "dead_letters": None if one.reported is None else one.reported.dead_letters,
             }
             for name, one in known.items()
         }
         for name in stream.declared - set(known):
-            found[name] = {"declared": True, "updated": None, "partitions": _lag(view, {})}
+            found[name] = {
+                "declared": True,
+                "updated": None,
+                "partitions": _lag(view, {}),
+                "dead_letters": None,
+            }
         return web.json_response({"stream": stream.name, "log_id": view.log_id, "consumers": found})
 
     async def _consumer(self, request: web.Request) -> web.Response:
@@ -369,11 +376,28 @@ class Api:
                     raise Refusal(416, "beyond_latest", f"offsets end at {latest}", **facts)
                 if offset < earliest:
                     raise Refusal(410, "trimmed", f"offsets begin at {earliest}", **facts)
-            known = await self._run(stream.reader.consumers)
-            if name not in known and len(known) >= _MAX_CONSUMERS:
-                raise Refusal(400, "bad_request", f"there are already {len(known)} consumers")
+            await self._has_room(stream, name)
             consumer = await self._run(stream.reader.commit, name, offsets)
         return _committed(stream, state, name, consumer.offsets)
+
+    async def _report(self, request: web.Request) -> web.Response:
+        stream = self._stream(request, commit=True)
+        _known(request)
+        name = _consumer_name(request)
+        query, batch, dead_letters = await _report_body(request)
+        async with stream.lock:
+            await self._view(stream)
+            await self._has_room(stream, name)
+            consumer = await self._run(stream.reader.report, name, query, batch, dead_letters)
+        return web.json_response(
+            {"stream": stream.name, "consumer": name, "dead_letters": consumer.reported.dead_letters}
+        )
+
+    async def _has_room(self, stream: Served, name: str) -> None:
+        """Raise Refusal if there are too many consumers for another one."""
+        known = await self._run(stream.reader.consumers)
+        if name not in known and len(known) >= _MAX_CONSUMERS:
+            raise Refusal(400, "bad_request", f"there are already {len(known)} consumers")
 
 
 def _common_name(request: web.Request) -> str:
@@ -504,6 +528,24 @@ async def _commit_body(request: web.Request) -> tuple[str, dict[int, int]]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise refusal from None
     return log_id, found
+
+
+async def _report_body(request: web.Request) -> tuple[str, int, int]:
+    message = 'the body is {"query": "...", "batch": 0, "dead_letters": 0}'
+    refusal = Refusal(400, "bad_request", message, parameter="body")
+    try:
+        body = json.loads(await request.read())
+        query, batch, dead_letters = body["query"], body["batch"], body["dead_letters"]
+        if set(body) != {"query", "batch", "dead_letters"}:
+            raise refusal
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise refusal from None
+    if not isinstance(query, str) or not 0 < len(query) <= 128:
+        raise refusal
+    for number in (batch, dead_letters):
+        if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
+            raise refusal
+    return query, batch, dead_letters
 
 
 def _lag(view: View, offsets: dict[int, int]) -> dict[str, dict[str, int]]:

@@ -26,6 +26,8 @@ class ConsumerState(NamedTuple):
     behind_at: float | None = None
     """Approximate time of the oldest message that it has not committed, in epoch seconds. None if there is none, or if
     it is unknown."""
+    dead_letters: int | None = None
+    """The dead letters that it has reported; None if it has reported none and no table of them."""
 
     @property
     def silent(self) -> bool:
@@ -61,6 +63,7 @@ def states(
                 lag,
                 one.updated if one else 0.0,
                 None if behind_at is None else behind_at / 1e6,
+                one.reported.dead_letters if one and one.reported else None,
             )
         )
     return found
@@ -80,12 +83,12 @@ def notes(stream: str, folder: Path, declared: tuple[str, ...]) -> list[str]:
     found = [
         f"stream {stream}: the consumer {name} has never committed, so all messages are kept for it"
         for name in declared
-        if name not in known
+        if name not in known or not known[name].updated
     ]
     found += [
         f"stream {stream}: {name} commits but is not in consumers, so messages are not kept for it"
-        for name in known
-        if name not in declared
+        for name, one in known.items()
+        if name not in declared and one.updated
     ]
     return found
 

@@ -176,11 +176,22 @@ def read_state(folder: Path) -> State | None:
 # consumers ------------------------------------------------------------------------------------------------------------
 
 
+class Reported(NamedTuple):
+    """What a consumer has reported about its tables: the dead letters so far, and the last batch of the query that
+    counted them."""
+
+    dead_letters: int
+    query: str
+    batch: int
+
+
 class Consumer(NamedTuple):
-    """A consumer's offsets by partition, and the time of their last update (epoch seconds)."""
+    """A consumer's offsets by partition, and the time of their last update (epoch seconds); 0 if it has not committed
+    any. `reported` is None if it has reported nothing."""
 
     offsets: dict[int, int]
     updated: float
+    reported: Reported | None = None
 
 
 def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
@@ -192,12 +203,20 @@ def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
     try:
         return {
             name: Consumer(
-                {int(p): int(v) for p, v in one["offsets"].items()}, float(one["updated"])
+                {int(p): int(v) for p, v in one["offsets"].items()},
+                float(one["updated"]),
+                _reported(one.get("reported")),
             )
             for name, one in found["consumers"].items()
         }
     except (KeyError, TypeError, ValueError, AttributeError):
         raise StoreError(f"{path} is damaged") from None
+
+
+def _reported(found: dict[str, Any] | None) -> Reported | None:
+    if found is None:
+        return None
+    return Reported(int(found["dead_letters"]), str(found["query"]), int(found["batch"]))
 
 
 @contextmanager
@@ -218,7 +237,11 @@ def write_consumers(folder: Path, log_id: str, consumers: dict[str, Consumer]) -
         "format": FORMAT,
         "log_id": log_id,
         "consumers": {
-            name: {"offsets": {str(p): v for p, v in one.offsets.items()}, "updated": one.updated}
+            name: {
+                "offsets": {str(p): v for p, v in one.offsets.items()},
+                "updated": one.updated,
+                **({} if one.reported is None else {"reported": one.reported._asdict()}),
+            }
             for name, one in consumers.items()
         },
     }

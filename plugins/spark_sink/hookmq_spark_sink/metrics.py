@@ -104,6 +104,11 @@ def register(
         lambda: list(consumers(lambda one: one.updated)),
     )
 
+    registry.counter(
+        "spark_sink_consumer_dead_letters_total",
+        "Messages that a consumer has written to its table of dead letters, as it has reported.",
+        lambda: list(consumers(lambda one: one.dead_letters)),
+    )
     registry.gauge(
         "spark_sink_consumer_lag_seconds",
         "Approximate age of the oldest message that a consumer has not committed; 0 if there is none.",
@@ -118,7 +123,7 @@ def register(
     )
 
     def consumers(
-        read: Callable[[ConsumerState], float],
+        read: Callable[[ConsumerState], float | None],
     ) -> Iterator[tuple[dict[str, str], float]]:
         every: list[Stream | ServedQueue] = [*streams(), *queues()]
         for stream in every:
@@ -127,7 +132,8 @@ def register(
             except StoreError:
                 continue
             for one in found:
-                yield {"stream": stream.config.name, "consumer": one.name}, float(read(one))
+                if (value := read(one)) is not None:
+                    yield {"stream": stream.config.name, "consumer": one.name}, float(value)
 
     def of_reader(field: str) -> int:
         found = reader()

@@ -13,7 +13,7 @@ from hookmq.mqtt_api import compile_filter, validate_filter
 from hookmq.plugin import StoreError
 
 from hookmq_spark_sink import block, files, packed
-from hookmq_spark_sink.files import Consumer, State
+from hookmq_spark_sink.files import Consumer, Reported, State
 from hookmq_spark_sink.index import StreamIndex
 
 _REMEMBERED: Final = 1 << 16
@@ -143,8 +143,22 @@ class ConsumerOffsets:
         """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
         with files.consumers_locked(self._locked):
             known = self.consumers()
-            before = known[name].offsets if name in known else {}
-            known[name] = Consumer(before | offsets, time.time())
+            before = known.get(name, Consumer({}, 0.0))
+            known[name] = Consumer(before.offsets | offsets, time.time(), before.reported)
+            files.write_consumers(self.folder, self.log_id, known)
+        return known[name]
+
+    def report(self, name: str, query: str, batch: int, dead_letters: int) -> Consumer:
+        """Add the dead letters of a batch to those of a consumer, durably. A batch that the query has reported already
+        changes nothing. Raises StoreError or OSError if that fails."""
+        with files.consumers_locked(self._locked):
+            known = self.consumers()
+            before = known.get(name, Consumer({}, 0.0))
+            said = before.reported or Reported(0, query, -1)
+            if query == said.query and batch <= said.batch:
+                return before
+            made = Reported(said.dead_letters + dead_letters, query, batch)
+            known[name] = before._replace(reported=made)
             files.write_consumers(self.folder, self.log_id, known)
         return known[name]
 

@@ -151,7 +151,7 @@ def keep_up(plan: Plan) -> Upkeep:
     try:
         free = plan.log.free()
         known = files.read_consumers(plan.folder, plan.log.id)
-        done.consumers = frozenset(known)
+        done.consumers = frozenset(name for name, one in known.items() if one.updated)
         removed, dropped = choose(plan, held(plan, known), plan.log.size, free)
         if removed:
             _remove(plan, removed, done)

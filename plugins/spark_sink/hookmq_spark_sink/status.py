@@ -90,4 +90,6 @@ def _consumer(one: consumers.ConsumerState, now: float) -> StreamConsumer:
     behind = 0.0 if not one.lag else None
     if one.behind_at is not None:
         behind = max(0.0, now - one.behind_at)
-    return StreamConsumer(one.name, one.lag, one.updated or None, behind, one.declared)
+    return StreamConsumer(
+        one.name, one.lag, one.updated or None, behind, one.declared, one.dead_letters
+    )

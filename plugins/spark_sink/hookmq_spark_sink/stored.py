@@ -97,6 +97,7 @@ def _consumer(one: ConsumerState, now: float) -> dict[str, Any]:
         "declared": one.declared,
         "silent": one.silent,
         "updated": one.updated or None,
+        "dead_letters": one.dead_letters,
     }
 
 
@@ -124,7 +125,8 @@ def lines(shown: dict[str, Any]) -> Iterator[str]:
         if one["updated"]:
             at = datetime.fromtimestamp(one["updated"], UTC)
             last = f", last commit {at:%Y-%m-%d %H:%M:%S} UTC"
-        yield f"  consumer {name} lags {one['lag']:,}{behind}{last}{_remark(one)}"
+        letters = f", {one['dead_letters']:,} dead letters" if one["dead_letters"] else ""
+        yield f"  consumer {name} lags {one['lag']:,}{behind}{last}{letters}{_remark(one)}"
 
 
 def _remark(one: dict[str, Any]) -> str:

@@ -461,3 +461,56 @@ async def test_too_many_at_once_are_asked_to_come_again(make: Make) -> None:
     status, body = await client.records()
     assert (status, body["error"]) == (503, "unavailable")
     assert (await client.get("/v1/streams/all/offsets"))[0] == 200
+
+
+async def test_dead_letters_are_added_up(make: Make) -> None:
+    client = await make()
+    client.kept.publish(b"1")
+    path = "/v1/streams/all/consumers/silver/report"
+
+    async def report(batch: int, count: int, query: str = "q") -> int:
+        body = {"query": query, "batch": batch, "dead_letters": count}
+        status, found = await client.send("POST", path, body)
+        assert status == 200, found
+        total: int = found["dead_letters"]
+        return total
+
+    assert await report(0, 3) == 3
+    assert await report(0, 3) == 3  # sent again
+    assert await report(4, 2) == 5
+    assert await report(3, 9) == 5
+    assert await report(0, 1, "after a new checkpoint") == 6
+    _, found = await client.get("/v1/streams/all/consumers")
+    assert found["consumers"]["silver"]["dead_letters"] == 6
+    assert found["consumers"]["silver"]["updated"] is None
+    assert (await client.commit("silver", p0=1))[0] == 200
+    assert await report(1, 1, "after a new checkpoint") == 7
+    [known] = client.kept.stream.consumers()
+    assert (known.name, known.lag, known.dead_letters) == ("silver", 0, 7)
+    assert known.updated
+    client.token = BLIND
+    assert (await client.send("POST", path, {}))[0] == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        [],
+        {},
+        {"query": "q", "batch": 0},
+        {"query": "", "batch": 0, "dead_letters": 0},
+        {"query": "q" * 129, "batch": 0, "dead_letters": 0},
+        {"query": 1, "batch": 0, "dead_letters": 0},
+        {"query": "q", "batch": -1, "dead_letters": 0},
+        {"query": "q", "batch": True, "dead_letters": 0},
+        {"query": "q", "batch": 0, "dead_letters": 1.5},
+        {"query": "q", "batch": 0, "dead_letters": 1 << 63},
+        {"query": "q", "batch": 0, "dead_letters": 0, "more": 1},
+    ],
+)
+async def test_reports_that_make_no_sense(make: Make, body: Any) -> None:
+    client = await make()
+    status, found = await client.send("POST", "/v1/streams/all/consumers/etl/report", body)
+    assert (status, found["error"], found["parameter"]) == (400, "bad_request", "body")
+    assert client.kept.stream.consumers() == []

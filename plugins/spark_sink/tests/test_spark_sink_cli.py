@@ -15,6 +15,7 @@ from hookmq.plugin import StoreError
 from hookmq_spark_sink import cli, files
 from hookmq_spark_sink.export import parquet
 from hookmq_spark_sink.export.places import UsageError
+from hookmq_spark_sink.reading import StreamReader
 
 
 @pytest.fixture
@@ -48,6 +49,9 @@ def test_status(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None
     stream = kept.stream
     place = max(range(2), key=lambda one: stream.latest[one])
     files.write_consumers(stream.folder, stream.log.id, {"etl": files.Consumer({place: 1}, 1.0)})
+    reader = StreamReader(stream.folder, None)
+    reader.refresh()
+    reader.report("bronze", "q", 0, 1200)
     assert run("status", kept.path, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["name"], shown["records"], shown["log_id"]) == ("all", 5, stream.log.id)
@@ -66,12 +70,14 @@ def test_status(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None
     etl = shown["consumers"]["etl"]
     assert (etl["lag"], etl["declared"], etl["silent"], etl["updated"]) == (4, False, False, 1.0)
     assert 0 <= shown["oldest"] - etl["lag_seconds"] < 3600
+    assert etl["dead_letters"] is None
+    assert shown["consumers"]["bronze"]["dead_letters"] == 1200
     kept.open(last=kept.commit - 1, consumers=("etl", "bronze"))
     assert run("status", kept.path, "all") == 0
     shown = capsys.readouterr().out
     assert re.search(r"consumer etl lags 4, \d+ d, last commit 1970-01-01 00:00:01 UTC\n", shown)
     assert re.search(
-        r"consumer bronze lags 5, \d+ d: it has never committed, so all messages are kept", shown
+        r"consumer bronze lags 5, \d+ d, 1,200 dead letters: it has never committed, so all messages are kept", shown
     )
 
 

@@ -52,10 +52,12 @@ def test_a_stream_is_described(tmp_path: Path) -> None:
         plugin = harness.hooks.plugins[0].plugin
         assert isinstance(plugin, SparkSinkPlugin)
         [stream] = plugin.streams
-        known = {"bronze": files.Consumer({0: 1}, 7.5), "etl": files.Consumer({0: 2}, 8.5)}
+        reported = files.Reported(12, "q", 3)
+        known = {"bronze": files.Consumer({0: 1}, 7.5, reported), "etl": files.Consumer({0: 2}, 8.5)}
         files.write_consumers(stream.folder, stream.log.id, known)
         bronze, etl = described(harness).consumers
         assert (bronze.name, bronze.lag, bronze.committed_at) == ("bronze", 1, 7.5)
+        assert bronze.dead_letters == 12
         assert bronze.lag_seconds is not None
         assert 30 <= bronze.lag_seconds < 50  # the second message was published 30 s later
         assert etl == StreamConsumer("etl", 0, 8.5, 0.0, declared=False)

@@ -126,6 +126,8 @@ class FakeLog:
     """
     asked: list[str] = field(default_factory=list)
     commits: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """The names of consumers with what they reported."""
     url: str = ""
 
     @property
@@ -151,6 +153,9 @@ class FakeLog:
         if path[4] == "offsets":
             stamp = query.get("timestamp")
             return 200, json.dumps(self.offsets(None if stamp is None else int(stamp))).encode()
+        if path[4] == "consumers" and path[6] == "report":
+            self.reports.append((path[5], json.loads(body)))
+            return 200, b"{}"
         if path[4] == "consumers":
             self.commits.append(json.loads(body))
             return 200, b"{}"

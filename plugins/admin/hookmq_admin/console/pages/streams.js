@@ -32,6 +32,8 @@ function show(one) {
       { title: "Consumer", value: (consumer) => consumer.name }, { title: "Lag", value: (consumer) => consumer.lag, number: true },
       { title: "Behind", value: (consumer) => consumer.lag_seconds, number: true,
         show: (consumer) => consumer.lag_seconds === null ? "–" : duration(consumer.lag_seconds) },
+      { title: "Dead letters", value: (consumer) => consumer.dead_letters, number: true,
+        show: (consumer) => consumer.dead_letters === null ? "–" : number(consumer.dead_letters) },
       { title: "Last commit", value: (consumer) => consumer.committed_at, show: (consumer) => time(consumer.committed_at) },
       { title: "Remark", value: remark, show: (consumer) => short(remark(consumer)) },
     ], one.consumers) : node("p", { class: "soft" }, "It has no consumers."));

@@ -1,0 +1,55 @@
+"""Report the number of dead letters to the broker, which shows it with the consumer's lag."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from pyspark_mqtt.client import Client
+from pyspark_mqtt.errors import MqttError
+from pyspark_mqtt.options import reading
+
+from mqtt_pipelines.sinks.fork import DEAD_LETTER
+from mqtt_pipelines.sources import consumer, options
+
+if TYPE_CHECKING:
+    from mqtt_pipelines.query import Query
+    from mqtt_pipelines.sinks import Written
+    from mqtt_pipelines.sources import Source
+
+log = logging.getLogger("mqtt_pipelines")
+
+
+class DeadLetters:
+    """Reports the dead letters of each batch that has some, and of each query's first batch.
+
+    Failures are harmless: the dead letters are in their table. If the driver is killed between the table and the report,
+    the count lacks those of one batch.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._reported: set[str] = set()
+        self._lock = threading.Lock()
+        """Each query calls `written` in a thread of its own."""
+
+    def written(self, query: Query, query_id: str, batch_id: int, written: Written) -> None:
+        """Report a batch. Blocks for one request, if there is something to report."""
+        letters = written.dead_letters
+        if letters is None and query.name.endswith(DEAD_LETTER):
+            letters = written.rows
+        name = consumer(self._source, query.name)
+        if letters is None or not name:
+            return
+        with self._lock:
+            if name in self._reported and not letters:
+                return
+            self._reported.add(name)
+        client = Client(reading(options(self._source)))
+        try:
+            client.report(name, query_id, batch_id, letters)
+        except MqttError as error:
+            log.warning("The dead letters of consumer %s were not reported: %s", name, error)
+        finally:
+            client.close()
