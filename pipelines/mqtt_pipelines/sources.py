@@ -48,9 +48,7 @@ def options(source: Source) -> dict[str, str]:
 
 def consumer(source: Source, query: str) -> str:
     """Return the name of a query at the broker, or an empty text if it has none."""
-    group = next(
-        (_text(value) for name, value in source.mqtt.items() if name.lower() == GROUP), ""
-    )
+    group = next((_text(value) for name, value in source.mqtt.items() if name.lower() == GROUP), "")
     return f"{group}.{query}" if group else ""
 
 

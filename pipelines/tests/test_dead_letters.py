@@ -49,9 +49,7 @@ def test_nothing_is_reported_without_a_table_or_a_name(log: FakeLog) -> None:
     assert log.reports == []
 
 
-def test_a_report_that_fails_ends_no_query(
-    log: FakeLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_report_that_fails_ends_no_query(log: FakeLog, caplog: pytest.LogCaptureFixture) -> None:
     letters = DeadLetters(source(log, consumerGroup="plant"))
     log.faults.append(500)
     with caplog.at_level(logging.WARNING, "mqtt_pipelines"):
@@ -82,6 +80,8 @@ def test_a_fork_counts_the_rows_of_its_tables_of_dead_letters() -> None:
         return Fork([Branch(name, Counting(len(name)), lambda rows: rows) for name in names])
 
     batch: Any = Batch()
-    assert fork("silver", "dead_letter").write(batch, 0, "p.silver.c") == Written(6, dead_letters=11)
+    assert fork("silver", "dead_letter").write(batch, 0, "p.silver.c") == Written(
+        6, dead_letters=11
+    )
     assert fork("metrics", "sparkplug_dead_letter").write(batch, 0, "p.m.c").dead_letters == 21
     assert fork("metrics").write(batch, 0, "p.m.c").dead_letters is None

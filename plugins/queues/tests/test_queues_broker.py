@@ -565,6 +565,7 @@ def test_nothing_is_sent_beyond_the_stored_reserve(make: Any) -> None:
     with harness.together():
         for number in range(1500):
             publisher.publish(JOBS, b"%d" % number, 0)
+    harness.advance(0.01)  # so many messages wait a moment for more of them
     consumer = harness.connect("c", auto_ack=False)
     commit = make.store.commit
     held: list[Any] = []

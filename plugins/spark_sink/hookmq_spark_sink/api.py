@@ -390,7 +390,11 @@ class Api:
             await self._has_room(stream, name)
             consumer = await self._run(stream.reader.report, name, query, batch, dead_letters)
         return web.json_response(
-            {"stream": stream.name, "consumer": name, "dead_letters": consumer.reported.dead_letters}
+            {
+                "stream": stream.name,
+                "consumer": name,
+                "dead_letters": consumer.reported.dead_letters,
+            }
         )
 
     async def _has_room(self, stream: Served, name: str) -> None:

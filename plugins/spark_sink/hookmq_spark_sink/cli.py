@@ -99,6 +99,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also export from the log's newest file, which is still being written",
     )
     one.add_argument(
+        "--by-day",
+        action="store_true",
+        help="write the messages of each day (UTC) to a folder date=YYYY-MM-DD, once the day is over",
+    )
+    one.add_argument(
         "--roll-time",
         type=seconds,
         default=60.0,

@@ -3,7 +3,9 @@
 import ipaddress
 import re
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Final, Literal
 
 from hookmq.mqtt_api import parse_share, validate_filter
@@ -19,7 +21,38 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 MAX_PARTITIONS: Final = 256
 OF_QUEUE: Final = frozenset({"name", "topics", "queue", "consumers"})
 """The settings of a stream that serves a queue."""
+TIER: Final = "tier"
+"""The consumer that records which messages are in Parquet."""
 ANY: Final = "*"
+
+
+@dataclass(frozen=True)
+class TierConfig:
+    """Where old messages go before retention removes them: Parquet files, by day."""
+
+    target: str = field(
+        metadata={"help": "a folder, or a URL of an object store: s3://, gs://, abfs://"}
+    )
+    file_size: Size = setting(
+        256 << 20,
+        "bytes of the log for one file; with less, a partition has one file for each day",
+        minimum=1 << 16,
+    )
+    python: str = setting(
+        "",
+        "the Python that writes them, whose environment has hookmq-spark-sink[export]; default: the broker's",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.target:
+            raise ConfigError("tier.target: empty")
+        if self.python and which(self.python) is None:
+            raise ConfigError(f"tier.python: no program {self.python}")
+        if not self.python and find_spec("pyarrow") is None:
+            raise ConfigError(
+                "tier: the broker's Python has no pyarrow",
+                hint="install hookmq-spark-sink with the extra `export`, here or where tier.python is",
+            )
 
 
 @dataclass(frozen=True)
@@ -78,6 +111,10 @@ class StreamConfig:
         "",
         "instead of topics: a queue of the type stream, whose messages readers get with the offsets of the queue",
     )
+    tier: TierConfig | None = setting(
+        None,
+        "write the messages of each day to Parquet before retention removes them",
+    )
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -109,6 +146,13 @@ class StreamConfig:
                 )
         if len(set(self.consumers)) != len(self.consumers):
             raise ConfigError("consumers: a name is listed twice")
+        if self.tier is not None:
+            if TIER in self.consumers:
+                raise ConfigError(
+                    f"consumers: {TIER} is the consumer of tier, and need not be listed"
+                )
+            # Retention waits for it like for any other consumer.
+            object.__setattr__(self, "consumers", (*self.consumers, TIER))
 
     def _check_queue(self) -> None:
         """Check that only settings are given which a stream of a queue has."""
@@ -220,6 +264,10 @@ class SparkSinkConfig:
             for name in one.streams:
                 if name != ANY and name not in {stream.name for stream in self.streams}:
                     raise ConfigError(f"api.access.streams: no stream {name}")
+        tiers: dict[str, TierConfig] = {}
+        for stream in self.streams:
+            if (tier := stream.tier) is not None and tiers.setdefault(tier.target, tier) != tier:
+                raise ConfigError(f"streams: tiers with the target {tier.target} differ")
 
 
 def address(bind: str) -> tuple[str, int]:

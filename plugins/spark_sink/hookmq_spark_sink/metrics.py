@@ -9,6 +9,7 @@ from hookmq_spark_sink.consumers import ConsumerState
 from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.served_queue import ServedQueue
 from hookmq_spark_sink.stream import Stream
+from hookmq_spark_sink.tier import TierProcess
 
 _COUNTERS = {
     "spark_sink_records_total": ("records", "Messages written."),
@@ -37,6 +38,7 @@ def register(
     queues: Callable[[], list[ServedQueue]],
     reader: Callable[[], ReaderProcess | None],
     time: Callable[[], float],
+    tiers: Callable[[], list[TierProcess]],
 ) -> None:
     """Add the metrics to a `MetricRegistry`. `time` returns the time in epoch seconds."""
 
@@ -146,6 +148,11 @@ def register(
         found = reader()
         return 0 if found is None else int(getattr(found, name))
 
+    registry.gauge(
+        "spark_sink_tier_up",
+        "1 while old messages are written to Parquet.",
+        lambda: [({"target": one.target}, float(one.up)) for one in tiers()],
+    )
     registry.gauge("spark_sink_reader_up", "1 while readers are served.", lambda: attribute("up"))
     registry.counter(
         "spark_sink_reader_restarts_total", "Restarts of the reader process.",

@@ -1,5 +1,6 @@
 """The `spark_sink` plugin."""
 
+import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from hookmq_spark_sink.process import ReaderProcess
 from hookmq_spark_sink.served_queue import ServedQueue
 from hookmq_spark_sink.status import SparkStreams
 from hookmq_spark_sink.stream import Stream
+from hookmq_spark_sink.tier import TierProcess, processes
 
 STOP: Final = 5.0
 
@@ -44,6 +46,7 @@ class SparkSinkPlugin(Plugin):
         self.queues: list[ServedQueue] = []
         """The streams that serve a queue."""
         self.reader: ReaderProcess | None = None
+        self.tiers: list[TierProcess] = []
         self._boot = os.urandom(16)
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
@@ -125,6 +128,9 @@ class SparkSinkPlugin(Plugin):
             except (OSError, StoreError) as error:
                 raise PluginError(self.id, f"api.bind: {error}") from error
             self.log("info", "spark_sink.serving", port=self.reader.port)
+        self.tiers = processes(self.config.path, self.config.streams, self.log)
+        for one in self.tiers:
+            one.start()
         self._timer = broker.runtime.call_later(self.config.check_every, self._look)
 
     @hookimpl
@@ -153,6 +159,9 @@ class SparkSinkPlugin(Plugin):
             await reader.stop(min(deadline, STOP))
         for queue in self.queues:
             queue.close()
+        tiers, self.tiers = self.tiers, []
+        if tiers:
+            await asyncio.gather(*(one.stop(min(deadline, STOP) / 2) for one in tiers))
         for one in self.streams:
             quiet = broker.runtime.promise()
             one.upkeep.quiet(partial(quiet.set_result, None))
@@ -167,7 +176,12 @@ class SparkSinkPlugin(Plugin):
         from hookmq_spark_sink.metrics import register
 
         register(
-            registry, lambda: self.streams, lambda: self.queues, lambda: self.reader, self._time
+            registry,
+            lambda: self.streams,
+            lambda: self.queues,
+            lambda: self.reader,
+            self._time,
+            lambda: self.tiers,
         )
 
     def _time(self) -> float:

@@ -77,7 +77,8 @@ def test_status(run: Run, kept: Any, capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert re.search(r"consumer etl lags 4, \d+ d, last commit 1970-01-01 00:00:01 UTC\n", shown)
     assert re.search(
-        r"consumer bronze lags 5, \d+ d, 1,200 dead letters: it has never committed, so all messages are kept", shown
+        r"consumer bronze lags 5, \d+ d, 1,200 dead letters: it has never committed, so all messages are kept",
+        shown,
     )
 
 

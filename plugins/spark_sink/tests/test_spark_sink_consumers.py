@@ -83,7 +83,9 @@ def test_metrics(keep: Any) -> None:
     kept.publish(b"1", b"2")
     commit(kept, etl=1)
     registry = MetricRegistry()
-    register(registry, lambda: [kept.stream], list, lambda: None, lambda: kept.runtime.time() + 60)
+    register(
+        registry, lambda: [kept.stream], list, lambda: None, lambda: kept.runtime.time() + 60, list
+    )
     found = {name: value for name, value in registry.values().items() if "consumer=" in name}
     prefix, labels = "spark_sink_consumer_", '{consumer="%s",stream="all"}'
     behind = {name: found.pop(name) for name in list(found) if "lag_seconds" in name}

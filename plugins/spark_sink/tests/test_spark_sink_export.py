@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -802,3 +803,158 @@ def main(before: Path, after: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     main(*map(Path, sys.argv[1:]))
+
+
+# by day ---------------------------------------------------------------------------------------------------------------
+
+DAY = 86_400
+BY_DAY = Rules(tail=True, once=True, by_day=True)
+
+
+class Days(Exports):
+    """Exports by day, and the names of the folders of days with the payloads of their files."""
+
+    today = 0
+
+    def make(self, rules: Rules = BY_DAY) -> Exporter:
+        return Exporter(
+            self.kept.stream.folder,
+            self.place,
+            Lines(),
+            rules,
+            self.said.append,
+            lambda: self.today,
+        )
+
+    def found(self) -> dict[str, list[str]]:
+        log = f"all/{self.kept.stream.log.id}"
+        folders = [name for name in self.place.names(log) if name.startswith("date=")]
+        return {
+            folder: [
+                json.loads(line)["payload"]
+                for name in sorted(self.place.names(f"{log}/{folder}"))
+                for line in self.place.read(f"{log}/{folder}/{name}").splitlines()[1:]
+            ]
+            for folder in sorted(folders)
+        }
+
+    def publish(self, day: float, *payloads: str) -> None:
+        """Publish in one commit, at a time in days from the epoch."""
+        self.kept.runtime.wall = day * DAY
+        self.kept.publish(*(one.encode() for one in payloads))
+
+
+@pytest.fixture
+def days(keep: Keep, place: Place) -> Days:
+    made = Days(keep(segment_size=1 << 20), place)
+    runtime = made.kept.runtime
+    runtime.wall = 0.0
+    runtime.time = lambda: runtime.wall
+    return made
+
+
+def test_each_day_has_its_folder(days: Days) -> None:
+    days.publish(20_000.1, "a", "b")
+    days.publish(20_000.99, "c")
+    days.publish(20_001.0, "d")
+    days.publish(20_005.5, "e", "f")
+    days.all(BY_DAY)
+    assert days.found() == {
+        "date=2024-10-04": ["a", "b", "c"],
+        "date=2024-10-05": ["d"],
+        "date=2024-10-09": ["e", "f"],
+    }
+    assert [file.name[:16] for file in days.manifest().files] == [
+        "date=2024-10-04/", "date=2024-10-05/", "date=2024-10-09/",
+    ]  # fmt: skip
+    days.publish(20_005.9, "g")
+    days.all(BY_DAY)
+    assert days.found()["date=2024-10-09"] == ["e", "f", "g"]
+
+
+def test_a_day_is_cut_within_a_merged_block(days: Days) -> None:
+    for number in range(40):
+        days.publish(20_000 + number / 20, f"{number:02}")
+    days.kept.stream.log.roll = True
+    days.publish(20_002.5, "last")
+    days.kept.look()
+    days.all(BY_DAY)
+    assert days.found() == {
+        "date=2024-10-04": [f"{number:02}" for number in range(20)],
+        "date=2024-10-05": [f"{number:02}" for number in range(20, 40)],
+        "date=2024-10-06": ["last"],
+    }
+
+
+def test_a_clock_that_is_set_back_keeps_the_order(days: Days) -> None:
+    days.publish(20_001.0, "a")
+    days.publish(20_000.9, "b")
+    days.publish(20_001.1, "c")
+    days.all(BY_DAY)
+    assert days.found() == {"date=2024-10-05": ["a", "b", "c"]}
+
+
+def test_a_day_waits_until_it_is_over(days: Days) -> None:
+    rules = Rules(by_day=True, consumer="tier")
+    days.publish(20_000.1, "a")
+    days.publish(20_001.2, "b")
+    days.kept.stream.log.roll = True
+    days.publish(20_001.3, "c")
+    days.today = 20_001
+    exporter = days.make(rules)
+    assert exporter.round(0.0) == 1
+    assert days.found() == {"date=2024-10-04": ["a"]}
+    assert exporter.round(1e6) == 0  # however long it takes
+    assert [one.offsets for one in stored(days.kept).values()] == [{0: 1}]
+    days.today = 20_002
+    assert exporter.round(1e6) == 1
+    assert days.found() == {"date=2024-10-04": ["a"], "date=2024-10-05": ["b"]}
+    assert [one.offsets for one in stored(days.kept).values()] == [{0: 2}]
+
+
+def test_a_full_file_does_not_wait_for_the_end_of_its_day(days: Days) -> None:
+    texts = [random.Random(number).randbytes(500).hex() for number in range(8)]
+    for text in texts:
+        days.publish(20_000.1, text)
+    days.kept.stream.log.roll = True
+    days.publish(20_000.2, "last")
+    days.today = 20_000
+    assert days.make(Rules(by_day=True, size=20_000)).round(0.0) == 0
+    assert days.make(Rules(by_day=True, size=3000)).round(0.0) == 1
+    assert days.found() == {"date=2024-10-04": texts}
+
+
+def test_files_with_and_without_days_do_not_mix(days: Days) -> None:
+    days.publish(20_000.1, "a")
+    days.all(ONCE)
+    with pytest.raises(StoreError, match=r"was exported without --by-day: use another target"):
+        days.all(BY_DAY)
+
+
+def test_files_of_days_are_not_exported_without_days(days: Days) -> None:
+    days.publish(20_000.1, "a")
+    days.all(BY_DAY)
+    with pytest.raises(StoreError, match=r"was exported with --by-day: use another target"):
+        days.all(ONCE)
+
+
+def test_a_file_of_a_day_is_adopted_after_a_kill(days: Days) -> None:
+    days.publish(20_000.1, "a")
+    exporter = days.make(BY_DAY)
+    write = days.place.write
+
+    def dies(name: str, fill: Any) -> Any:
+        if "_manifest" in name and days.found():
+            raise KeyboardInterrupt
+        return write(name, fill)
+
+    days.place.write = dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        exporter.round(0.0)
+    days.place.write = write  # type: ignore[method-assign]
+    assert days.make(BY_DAY).round(0.0) == 0
+    assert [file.rows for file in days.manifest().files] == [1]
+
+
+def stored(kept: Any) -> dict[str, files.Consumer]:
+    return files.read_consumers(kept.stream.folder, kept.stream.log.id)

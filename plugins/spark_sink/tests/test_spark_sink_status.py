@@ -53,7 +53,10 @@ def test_a_stream_is_described(tmp_path: Path) -> None:
         assert isinstance(plugin, SparkSinkPlugin)
         [stream] = plugin.streams
         reported = files.Reported(12, "q", 3)
-        known = {"bronze": files.Consumer({0: 1}, 7.5, reported), "etl": files.Consumer({0: 2}, 8.5)}
+        known = {
+            "bronze": files.Consumer({0: 1}, 7.5, reported),
+            "etl": files.Consumer({0: 2}, 8.5),
+        }
         files.write_consumers(stream.folder, stream.log.id, known)
         bronze, etl = described(harness).consumers
         assert (bronze.name, bronze.lag, bronze.committed_at) == ("bronze", 1, 7.5)

@@ -42,11 +42,14 @@ class Broker:
         folder: Path,
         stream: dict[str, Any] | None = None,
         plugins: Iterable[dict[str, Any]] = (),
+        **sink: Any,
     ) -> None:
         self.folder = folder
         self.mqtt_port, self.api_port = free_port(), free_port()
         self.stream = {"name": "all", "topics": ["#"], "partitions": 3, **(stream or {})}
         self.plugins = list(plugins)
+        self.sink = sink
+        """More settings of the plugin spark_sink."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -83,6 +86,7 @@ class Broker:
                             "bind": f"127.0.0.1:{self.api_port}",
                             "access": [{"token": TOKEN}],
                         },
+                        **self.sink,
                     },
                 },
                 *self.plugins,

@@ -1,14 +1,17 @@
 """Export one stream: find out what has already been exported, and write files for the rest.
 
-A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. Files appear complete or not at all.
+A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. With `by_day`, the files of a day are in a
+folder of their own, such as STREAM/LOG_ID/date=2026-11-20. Files appear complete or not at all.
 The manifest is written after the files, and the consumer's offsets after the manifest. If the process ends in between,
 the next start finds files that continue the manifest, and adds them to it.
 """
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
@@ -18,9 +21,14 @@ from hookmq_spark_sink import block, files, packed
 from hookmq_spark_sink.export.manifest import File, Manifest, read_last
 from hookmq_spark_sink.export.parquet import Part
 from hookmq_spark_sink.export.places import Place
+from hookmq_spark_sink.index import parse
 from hookmq_spark_sink.reading import Removed, StreamReader, Unavailable, Wanted
 
-_NAME: Final = re.compile(r"(\d{5})-(\d{20})-(\d{20})")
+_NAME: Final = re.compile(r"(?:date=\d{4}-\d\d-\d\d/)?(\d{5})-(\d{20})-(\d{20})")
+_DAY: Final = re.compile(r"date=\d{4}-\d\d-\d\d")
+_DAY_LENGTH: Final = 86_400_000_000
+"""Microseconds."""
+_TIMES: Final = frozenset({block.TIMESTAMP})
 MOST: Final = 32
 """Number of files after which the manifest is written."""
 
@@ -48,6 +56,9 @@ class Rules:
     size: int = 64 << 20
     consumer: str = ""
     once: bool = False
+    by_day: bool = False
+    """Whether each file contains messages of one day (UTC). Without `tail` or `once`, a file that is not full yet waits
+    until its day is over."""
 
 
 class Piece(NamedTuple):
@@ -56,6 +67,17 @@ class Piece(NamedTuple):
     partition: int
     first: int
     end: int
+    day: int | None = None
+    """The number of days from the epoch, or None if files are not divided by day."""
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the file, with a / at its end, or an empty text."""
+        return "" if self.day is None else f"date={_date(self.day)}/"
+
+
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")
 
 
 class Exporter:
@@ -68,6 +90,7 @@ class Exporter:
         format: Format,
         rules: Rules,
         report: Callable[[str], None],
+        today: Callable[[], int] = lambda: int(time.time()) // 86_400,
     ) -> None:
         self.folder = folder
         self.name = folder.name
@@ -80,6 +103,7 @@ class Exporter:
         self._format = format
         self._rules = rules
         self._report = report
+        self._today = today
         self._reader = StreamReader(folder, None)
         self._since: dict[int, float] = {}
         self._limit: dict[int, int] = {}
@@ -148,7 +172,7 @@ class Exporter:
     def _open(self, described: files.Description, state: files.State) -> Manifest:
         at = f"{self.name}/{described.log_id}"
         there: dict[int, list[tuple[int, int, str]]] = {}
-        for name in self._place.names(at):
+        for name in self._names(at):
             match = _NAME.fullmatch(name.removesuffix(self._format.suffix))
             if match and name.endswith(self._format.suffix):
                 place, first, last = map(int, match.groups())
@@ -179,6 +203,22 @@ class Exporter:
         if manifest.totals.files > before:
             manifest.write(self._place, at)
         return manifest
+
+    def _names(self, at: str) -> Iterator[str]:
+        """Yield the names of the files, with the folders of days. Raises StoreError if the export so far had the other
+        value of `by_day`: Spark could not read files in both places."""
+        days = self._rules.by_day
+        for name in self._place.names(at):
+            if _DAY.fullmatch(name):
+                inner = [f"{name}/{one}" for one in self._place.names(f"{at}/{name}")]
+            else:
+                inner = [name] if name.endswith(self._format.suffix) else []
+            if inner and bool(_DAY.fullmatch(name)) != days:
+                given = "without" if days else "with"
+                raise StoreError(
+                    f"{self._place.url}/{at} was exported {given} --by-day: use another target"
+                )
+            yield from inner
 
     def _adopt(self, at: str, name: str, piece: Piece, described: files.Description) -> File:
         data = self._place.read(f"{at}/{name}")
@@ -239,26 +279,51 @@ class Exporter:
             old = rules.once or now - self._since.setdefault(place, now) >= rules.roll
             end = latest if rules.tail else whole
             for piece in self._cut(place, first, end):
-                small = piece.end == end and piece.end > whole
-                if small and not old and self._bytes(piece) < rules.size:
+                last = piece.end == end
+                waits = last and piece.end > whole and not old
+                if piece.day is not None and not (rules.tail or rules.once):
+                    waits = last and piece.day >= self._today()
+                if waits and self._bytes(piece) < rules.size:
                     break
                 due.append(piece)
         return due[:MOST]
 
     def _cut(self, place: int, first: int, end: int) -> Iterator[Piece]:
-        """Yield pieces of about the requested size, cut between blocks."""
-        size, at = 0, first
-        if first >= end:
+        """Yield pieces of about the requested size, cut between blocks and, with `by_day`, between days."""
+        for begin, stop, day in self._days(place, first, end):
+            size, at = 0, begin
+            for _, where in self._reader.index.blocks(place, begin, stop):
+                if size and size + where.length > self._rules.size:
+                    yield Piece(place, at, where.base, day)
+                    size, at = 0, where.base
+                size += where.length
+            yield Piece(place, at, stop, day)
+
+    def _days(self, place: int, first: int, end: int) -> Iterator[tuple[int, int, int | None]]:
+        """Yield the ranges of offsets that belong to one day, with the day.
+
+        A range begins a new day at the first message of that day. If the broker's clock is set back over midnight, the
+        messages after that stay in the range.
+        """
+        if not self._rules.by_day:
+            if first < end:
+                yield first, end, None
             return
-        for _, where in self._reader.index.blocks(place, first, end):
-            if size and size + where.length > self._rules.size:
-                yield Piece(place, at, where.base)
-                size, at = 0, where.base
-            size += where.length
-        yield Piece(place, at, end)
+        index = self._reader.index
+        while first < end:
+            day = self._time(place, first) // _DAY_LENGTH
+            border = index.at(place, (day + 1) * _DAY_LENGTH, first, end)
+            yield first, end if border is None else border, day
+            first = end if border is None else border
+
+    def _time(self, place: int, offset: int) -> int:
+        """Return the time of a message in microseconds."""
+        segment, where = next(iter(self._reader.index.blocks(place, offset, offset + 1)))
+        times = block.fixed(parse(segment, where, _TIMES), block.TIMESTAMP)
+        return times[offset - where.base]
 
     def _bytes(self, piece: Piece) -> int:
-        found = self._reader.index.blocks(*piece)
+        found = self._reader.index.blocks(piece.partition, piece.first, piece.end)
         return sum(where.length for _, where in found)
 
     # files ------------------------------------------------------------------------------------------------------------
@@ -270,6 +335,7 @@ class Exporter:
         if manifest.next[piece.partition] != piece.first:
             return  # the preceding records were removed
         name = f"{piece.partition:05d}-{piece.first:020d}-{piece.end - 1:020d}{self._format.suffix}"
+        name = piece.folder + name
         facts = {
             "hookmq.stream": manifest.stream,
             "hookmq.log_id": manifest.log_id,
@@ -298,7 +364,8 @@ class Exporter:
 
     def _parts(self, piece: Piece) -> Iterator[Part]:
         try:
-            for data in self._reader.blocks(Wanted(*piece, newest=packed.VERSION), 1 << 62):
+            wanted = Wanted(piece.partition, piece.first, piece.end, newest=packed.VERSION)
+            for data in self._reader.blocks(wanted, 1 << 62):
                 yield Part(packed.parse(data), piece.first, piece.end)
         except OSError as error:  # an error of the log; errors of the target have another type
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error

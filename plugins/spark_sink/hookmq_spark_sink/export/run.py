@@ -48,6 +48,7 @@ class Job:
             size=arguments.file_size,
             consumer=arguments.consumer,
             once=not arguments.follow,
+            by_day=arguments.by_day,
         )
         self._succeeded = 0.0
         self._waits = ""
@@ -181,7 +182,8 @@ def say(text: str) -> None:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Run the export. Return the exit code. Raises UsageError or StoreError if it cannot run."""
+    """Run the export until it is done, or until SIGINT or SIGTERM. Return the exit code. Raises UsageError or StoreError if
+    it cannot run."""
     if arguments.consumer and not NAME.fullmatch(arguments.consumer):
         raise UsageError(f"--consumer {arguments.consumer!r}: letters, digits, _ . -")
     if not arguments.folder.is_dir() and (arguments.folder.exists() or not arguments.follow):
