@@ -7,6 +7,7 @@ Both results are stored in the virtual environment. Its file `warm` sets the she
 starts in half the time. A Java version that does not support such archives starts as usual, without a message.
 """
 
+import compileall
 import os
 import shlex
 import subprocess
@@ -46,6 +47,13 @@ def home(folder: Path) -> None:
         if one.name not in ("python", "work") and not link.exists():
             link.unlink(missing_ok=True)
             link.symlink_to(one)
+
+
+def compile_modules() -> None:
+    """Compile pyspark's modules. Each Python process that Spark starts imports some of them."""
+    import pyspark
+
+    compileall.compile_dir(str(Path(pyspark.__file__).parent), quiet=2, workers=0)
 
 
 def train(archive: Path, folder: str) -> None:
@@ -111,6 +119,7 @@ def main(environment: Path) -> None:
     """
     spark_home, archive = environment / "spark", environment / "classes.jsa"
     home(spark_home)
+    compile_modules()
     os.environ["SPARK_HOME"] = str(spark_home)
     archive.unlink(missing_ok=True)
     new = archive.with_suffix(f".{os.getpid()}")  # Another process may be doing the same.

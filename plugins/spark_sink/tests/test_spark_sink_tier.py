@@ -5,6 +5,7 @@ The processes here are short programs. `spark/tests/test_tier.py` runs the real 
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,7 +102,7 @@ async def test_a_program_that_vanishes_ends_no_broker(
 ) -> None:
     log = Log()
     tier = TierConfig("/lake", python=program(STAYS))
-    Path(tier.python).unlink()
+    os.unlink(tier.python)
     process = TierProcess(tmp_path, tier, ["a"], log, wait=0.001)
     process.start()
     await log.until(lambda: bool(log.said))

@@ -182,8 +182,10 @@ def say(text: str) -> None:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Run the export until it is done, or until SIGINT or SIGTERM. Return the exit code. Raises UsageError or StoreError if
-    it cannot run."""
+    """Run the export until it is done, or until SIGINT or SIGTERM. Return the exit code.
+
+    Raises UsageError or StoreError if it cannot run.
+    """
     if arguments.consumer and not NAME.fullmatch(arguments.consumer):
         raise UsageError(f"--consumer {arguments.consumer!r}: letters, digits, _ . -")
     if not arguments.folder.is_dir() and (arguments.folder.exists() or not arguments.follow):
