@@ -8,7 +8,6 @@ ends when its standard input closes, which happens when the broker ends.
 import json
 import os
 import signal
-import sys
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -27,7 +26,13 @@ def _end_with_broker() -> None:
 
 def main() -> int:
     """Export until standard input ends. Return the exit code."""
-    given = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]  # unbuffered: `os.read` follows
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 65536)
+        if not part:
+            return 0
+        line += part
+    given = json.loads(line)
     run.lower_priority()
     arguments = Namespace(
         folder=Path(given["folder"]), target=given["target"], stream=given["streams"], file_size=given["file_size"],
