@@ -1,5 +1,6 @@
 """Executors on a cluster do not need HookMQ. ``spark-submit`` runs a job with only the archive."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from broker import TOKEN, WAIT, running
+from broker import HOOKMQ, TOKEN, WAIT, running
 from mqtt_pipelines.cli import main
 from pyspark.sql import SparkSession
 from pyspark_mqtt.publisher import Message
@@ -62,13 +63,14 @@ def test_a_job_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
     )  # fmt: skip
     settings = [f"--conf={name}={value}" for name in names if (value := spark.conf.get(name, None))]
     with running(tmp_path, stream={"name": "telemetry"}) as broker:
-        broker.publish([Message("plant/d1/state", b'{"celsius": %d}' % n) for n in range(50)])
+        good = [Message("plant/d1/state", b'{"celsius": %d}' % n) for n in range(50)]
+        broker.publish([*good, *[Message("plant/d1/state", b"no JSON")] * 3])
         done = subprocess.run(
             [
                 SUBMIT, "--master", "local[1]", *settings, "--py-files", tmp_path / "mqtt_pipelines.zip",
                 tmp_path / "pipelines.py", "run", "silver", "--once", "-c", CONF / "silver.yaml",
                 "-o", f"source.mqtt.url=http://127.0.0.1:{broker.api_port}",
-                "-o", "spark.master=local[7]", "-o", "silver.event_time.field=",
+                "-o", "source.mqtt.consumerGroup=plant", "-o", "spark.master=local[7]", "-o", "silver.event_time.field=",
                 "-o", "silver.schema=celsius int",
             ],
             cwd=tmp_path,
@@ -79,6 +81,11 @@ def test_a_job_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None:
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        said = subprocess.run(
+            [HOOKMQ, "spark", "status", tmp_path / "streams", "--json"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert json.loads(said.stdout)["consumers"]["plant.silver"]["dead_letters"] == 3
     rows = spark.read.parquet(str(tmp_path / "data" / "silver")).collect()
     assert sorted(row.celsius for row in rows) == list(range(50))
     # What spark-submit is told counts: one partition of shuffles, not the configuration's four.
