@@ -129,8 +129,8 @@ class SparkSinkPlugin(Plugin):
                 raise PluginError(self.id, f"api.bind: {error}") from error
             self.log("info", "spark_sink.serving", port=self.reader.port)
         self.tiers = processes(self.config.path, self.config.streams, self.log)
-        for one in self.tiers:
-            one.start()
+        for tier in self.tiers:
+            tier.start()
         self._timer = broker.runtime.call_later(self.config.check_every, self._look)
 
     @hookimpl

@@ -119,6 +119,9 @@ class Reader(Protocol):
     def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
         """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
 
+    def report(self, name: str, query: str, batch: int, dead_letters: int) -> Consumer:
+        """Add the dead letters of a batch to those of a consumer, as in `ConsumerOffsets`."""
+
     def forget(self, name: str) -> bool:
         """Remove a consumer. Return whether it existed. Raises StoreError or OSError if that fails."""
 

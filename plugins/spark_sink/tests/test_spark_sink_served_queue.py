@@ -229,7 +229,7 @@ def described(harness: Harness) -> list[StreamStatus]:
 def metrics(pair: Pair) -> dict[str, float]:
     """Return some of the metrics."""
     registry = MetricRegistry()
-    register(registry, list, lambda: [pair.served], lambda: None, lambda: 0.0)
+    register(registry, list, lambda: [pair.served], lambda: None, lambda: 0.0, list)
     names = ("consumer_lag{", "queue_missing{", "readable_records{")
     return {name: value for name, value in registry.values().items() if name[11:].startswith(names)}
 
