@@ -19,8 +19,8 @@ SUFFIX: Final = EXTENSION_SUFFIXES[0]
 TAG: Final = SUFFIX.split(".")[1]
 """The interpreter's tag for extension modules, such as ``cpython-311-x86_64-linux-gnu``."""
 SUMS: Final = "SHA256SUMS"
-"""The manifest's file name. Each line has ``sha256sum`` format and lists a source file (``*.py``) or extension module by
-its relative path. The last line is a digest of the lines before it."""
+"""The manifest's file name. Each line is in ``sha256sum`` format and lists a source file (``*.py``) or extension module
+by relative path. The last line is a digest of the lines before it."""
 LIBRARY: Final = "hookmq__mypyc"
 """The extension module that contains the code of all others."""
 VARIABLE: Final = "HOOKMQ_BUILD"
@@ -39,7 +39,7 @@ class Build(NamedTuple):
 
 
 class _Finder:
-    """Finds compiled modules by name before Python searches for their source files."""
+    """Finds compiled modules by name before Python looks for their source files."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = files

@@ -160,8 +160,8 @@ class Plugin:
     `__init__`."""
 
     offered_services: Mapping[str, object] = MappingProxyType({})
-    """Objects that other plugins may use, by a name that says what they do: ``{"accounts": self.manager}``. Others find
-    them with `BrokerHandle.services`, so that plugins need not import each other. Set this in `__init__`."""
+    """Objects that other plugins may use, keyed by purpose: ``{"accounts": self.manager}``. Others find them with
+    `BrokerHandle.services`, so that plugins need not import each other. Set this in `__init__`."""
 
     authorize_actions: ClassVar[frozenset[Action]] = frozenset(
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
@@ -171,7 +171,7 @@ class Plugin:
 
     authorize_cached: ClassVar[bool] = True
     """False if `authorize` may return different results, including None, for messages on the same topic. The broker
-    then does not cache decisions that this plugin takes part in."""
+    then does not cache decisions that involve this plugin."""
 
     def __init__(self, config: Any, context: Context) -> None:
         self.config = config
@@ -179,8 +179,8 @@ class Plugin:
 
     @property
     def admission(self) -> Admission | None:
-        """The clients that this plugin accepts, as configured, or None if unknown. The method must not block. It is
-        used only if the plugin implements `on_connect` or `on_auth`.
+        """The clients that this plugin accepts with its configuration, or None if unknown. The method must not block.
+        It is used only if the plugin implements `on_connect` or `on_auth`.
         """
         return None
 
@@ -191,7 +191,7 @@ class Plugin:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Warnings about this object's configuration, one sentence each, without secrets. ``hookmq check`` and the
+        """Warnings about this object's configuration, in one sentence each, without secrets. ``hookmq check`` and the
         log show them. They do not prevent the broker from starting."""
         return ()
 

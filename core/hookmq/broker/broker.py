@@ -40,7 +40,7 @@ class Broker:
     """An MQTT broker. Call its methods only from the event loop's thread. No method blocks; a long operation takes a
     callback.
 
-    If `store` or `journals` is None, plugins provide them. Without such a plugin no state survives the process. Raises
+    If `store` or `journals` is None, plugins provide them. If no plugin does, no state survives the process. Raises
     PluginError if a plugin fails to provide one.
 
     Set `on_failure` to be notified once if the store or a journal fails. From then on nothing is acknowledged. The
@@ -179,8 +179,8 @@ class Broker:
         return connection
 
     def _open_client(self, plugin: PluginInstance, peer: Peer, scope: Scope) -> PluginConnection:
-        """Return a new connection for a client of `plugin`. The connection ends with the plugin, as if its network had
-        failed."""
+        """Return a new connection for a client of `plugin`. When the plugin ends, the connection ends as if its network
+        had failed."""
         kept = plugin.kept
         if not kept.ends_clients:
             kept.ends_clients = True
@@ -211,8 +211,8 @@ class Broker:
                 state.on_accept(connection)
 
     def _report_full(self, peer: Peer, scope: Scope) -> None:
-        """Log and report a refused connection, at most once a second, because an attacker could
-        cause any number of them. The client has not sent CONNECT, so only its address is known.
+        """Log and report a refused connection, at most once a second, because an attacker could cause them in any
+        number. The client has not sent CONNECT, so only its address is known.
         """
         state = self.state
         now = state.runtime.now()
@@ -273,8 +273,8 @@ class Broker:
         recover(self.state, recovered)
 
     def start(self, done: Callable[[BaseException | None], None]) -> None:
-        """Load the state unless `load` has done so. Then expire sessions, publish wills and run
-        timers that came due while the broker was down.
+        """Load the state unless `load` has already done so. Then expire sessions, publish wills and run timers that
+        came due while the broker was down.
 
         `done` is called as in `load`. Call this method once the plugins have started.
         """
@@ -329,7 +329,7 @@ class Broker:
         revoke(state, None, None)
 
     def network_clients(self) -> list[ClientConnection]:
-        """Return all connections of listeners, the oldest first, without those of plugin clients."""
+        """Return all connections of listeners, oldest first, excluding plugin clients."""
         return [one for one in self.connections if not isinstance(one, PluginConnection)]
 
     def disconnect_clients(

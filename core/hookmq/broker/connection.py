@@ -94,7 +94,7 @@ class ClientConnection(ConnectionState):
         self.send(encode(packet, self.version))
 
     def opened(self, present: bool) -> None:
-        """Do the work after CONNACK that depends on the kind of connection. `present` is the Session Present flag."""
+        """Do what this kind of connection requires after CONNACK. `present` is the Session Present flag."""
 
     def put_reply(self, packet: Suback | Unsuback, reason: str, answer: Acknowledgement) -> None:
         """Make `answer` send `packet`, with `reason` as its Reason String if the client wants one and it fits."""
@@ -103,7 +103,7 @@ class ClientConnection(ConnectionState):
         )
 
     def flush(self) -> None:
-        """Write this turn's bytes now, because nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
+        """Write this turn's bytes now, since nothing may follow a DISCONNECT [MQTT-3.14.4-1]."""
         session = self.session
         if session is not None and session.out and session.connection is self:
             self.state.writes.write(session)
@@ -325,7 +325,7 @@ class ClientConnection(ConnectionState):
             self.stop_reading()
 
     def _may_hold(self) -> int:
-        """Return how many bytes may be held now; fewer before the client is accepted."""
+        """Return how many bytes may be held now. The limit is lower until the client is accepted."""
         most = self.state.settings.broker.max_held_inbound_bytes
         return most if self.phase is Phase.OPEN else min(most, self.scope.connect_bytes)
 
@@ -514,9 +514,9 @@ _PUBLISH: Final = 3
 _HELD_WORK: Final = 256
 """Maximum number of steps (`BrokerState.work`) that held packets may cause in one turn."""
 _HELD: Final = 64
-"""Bytes to count for a held packet in addition to its body, because its Python objects take memory too."""
+"""Overhead in bytes to count for each held packet, because its Python objects take memory too."""
 _ANSWERS: Final = 1024
-"""Acknowledgements that may wait in addition to Receive Maximum, such as those of subscriptions."""
+"""How many acknowledgements may be pending beyond Receive Maximum, such as those of subscriptions."""
 
 
 _TYPES: Final = (PacketType.CONNECT, *PacketType)

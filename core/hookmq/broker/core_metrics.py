@@ -1,7 +1,7 @@
 """The core's metrics: counters, sizes and hook calls. The exporter shows them, and plugins read
 them.
 
-Most values are read from the broker's state only when they are needed.
+Most values are read from the broker's state only on demand.
 """
 
 from collections.abc import Callable
@@ -46,9 +46,7 @@ _SPACES: Final[dict[str, tuple[str, Callable[[PluginSpace], int]]]] = {
 
 
 def register_core(registry: MetricRegistry, broker: "Broker") -> None:
-    """Register the core's metrics, except ``hookmq_build_info``. The values are read from `broker` when they are
-    needed.
-    """
+    """Register the core's metrics, except ``hookmq_build_info``. Their values are read from `broker` on demand."""
     # fmt: off
     for name, help in HELP.items():
         if name != "dropped":

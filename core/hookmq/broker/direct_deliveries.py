@@ -1,8 +1,9 @@
-"""A plugin's deliveries to single clients, without a route and without a record.
+"""A plugin's deliveries to single clients, which use no route and no record.
 
     send -> `transmit` -> in flight -> PUBACK, or the end of the connection -> `_ended` -> the plugin, in the next turn
 
-A delivery in flight releases its publisher when it ends for any reason. Its waiter therefore reports the end.
+However a delivery in flight ends, it releases its publisher. The waiter in the publisher's place therefore reports the
+end.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ Run = Sequence[tuple[Message, bytes, Any]]
 
 
 class DirectWaiter(Acknowledgement):
-    """Reports the end of one delivery, when the broker would release the delivery's publisher."""
+    """Reports the end of one delivery, at the point where the broker would release its publisher."""
 
     __slots__ = ("delivery", "sender", "session", "token")
 
@@ -126,7 +127,7 @@ class DirectSender:
         return sent
 
     def _is_plain(self, session: Session, subscription: Subscription) -> bool:
-        """Return whether `_write` sends to a client what `transmit` would."""
+        """Return whether `_write` would send the client the same bytes as `transmit`."""
         state = self._state
         connection = session.connection
         return (
@@ -151,7 +152,7 @@ class DirectSender:
         five: bool,
         token: Any,
     ) -> None:
-        """Send a message that no plugin, alias, mount point or expiry changes."""
+        """Send a message that needs no change for a plugin, alias, mount point or expiry."""
         state = self._state
         section: bytes | None = None
         if five:
@@ -210,7 +211,7 @@ def _nothing() -> None:
 
 
 def _section(message: Message, added: bytes) -> bytes:
-    """Return the encoded properties of a message followed by `added`."""
+    """Return a message's encoded properties, followed by `added`."""
     if message.properties is not _EMPTY:
         own = encode_properties(message.properties)
         start = 1
@@ -221,7 +222,7 @@ def _section(message: Message, added: bytes) -> bytes:
 
 
 def _with_properties(message: Message, added: bytes) -> Message:
-    """Return a message with further user properties, as plugins see it."""
+    """Return a copy of a message with additional user properties, for plugins."""
     section = encode_varint(len(added)) + added
     more = read_properties(Reader(section), In.PUBLISH, len(added)).user_property or ()
     properties = message.properties

@@ -44,7 +44,7 @@ _TOPIC_ALIAS: Final = 0x23
 _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _NO_MATCH: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
 _JOINED: Final = 1024
-"""Once joined acknowledgements reach this number of bytes, the next one is sent separately."""
+"""Once joined acknowledgements reach this many bytes, the next one is sent separately."""
 REFUSED: Final = 0
 FORWARDED: Final = 1
 CONTINUED: Final = 2
@@ -251,8 +251,8 @@ def _forward_durable(
     message: Message | None,
 ) -> bool:
     """Forward a QoS 1 message to one plain receiver with a durable session. The message is part of the commit that its
-    sender waits for, unless the receiver acknowledges it first. Return False if the receiver is offline, slow, of the
-    other version, without room, or subscribed at QoS 0."""
+    sender is waiting for, unless the receiver acknowledges it first. Return False if the receiver is offline, slow, of
+    the other version, without room, or subscribed at QoS 0."""
     state = connection.state
     route = cached.route
     recipient = route.recipients[0]

@@ -28,7 +28,7 @@ def passed(
     number: int,
 ) -> Message | None:
     """Make the message and call `on_publish`. Return the message if every plugin abstained and changed nothing that the
-    fast path relies on. If not, the message has been passed to the pipeline.
+    fast path relies on. Otherwise, pass the message to the pipeline.
     """
     state = connection.state
     route = cached.route

@@ -36,7 +36,7 @@ _READ_BYTES: Final = 65536
 _READ_WORK: Final = 256
 _READ_DELIVERED: Final = 32768
 """The maximum amount of work that one connection's bytes may cause per turn, counted in bytes read, steps of
-`BrokerState.work` and packets forwarded as received. The rest waits for the next turn, so that no client delays the
+`BrokerState.work` and packets forwarded as received. The rest waits for the next turn, so that no client holds up the
 others.
 """
 _RUN_DELIVERED: Final = 104_000

@@ -1,9 +1,8 @@
 """Publishes waiting for room in a journal.
 
-A full journal cannot store a message that an acknowledgement would confirm. MQTT 5.0 clients then receive a reason
-code. MQTT 3.x has no such code, and most 3.x clients resend a PUBLISH only after they reconnect. Their acknowledgements
-therefore wait here until there is room. Each journal receives its publishes in order: none is journaled before an older
-one.
+If a journal is full, a message for it cannot be stored and must not be acknowledged. MQTT 5.0 clients then receive a
+reason code. MQTT 3.x has no such code, and most 3.x clients resend a PUBLISH only after they reconnect. Their
+acknowledgements therefore wait here until there is room. Each journal receives its publishes in order.
 """
 
 from collections import OrderedDict
@@ -22,7 +21,7 @@ SLICE: Final = 64
 
 
 class Parked:
-    """A waiting PUBLISH. `go` is called when all of `journals` have room, and `gone` if its `owner` leaves first."""
+    """A waiting PUBLISH. `go` is called once all `journals` have room, or `gone` if the `owner` leaves first."""
 
     __slots__ = ("go", "gone", "journals", "owner", "size")
 
@@ -135,7 +134,7 @@ class Parking:
             self._schedule()
 
     def _first(self, journal: BoundedJournal) -> Parked | None:
-        """Return the oldest publish for `journal` if it is also the oldest for its other journals and all of them have
+        """Return the oldest publish for `journal` if it is also the oldest for all its other journals and they all have
         room."""
         queue = self._queues.get(journal)
         if queue is None:

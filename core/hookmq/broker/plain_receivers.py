@@ -1,6 +1,6 @@
 """Forward a QoS 0 PUBLISH on the fast path to plain receivers. They share the received bytes, or one encoding.
 
-Receivers for which a plugin implements `on_deliver` share the bytes too, if the plugin abstains.
+If a plugin implements `on_deliver` and abstains, its receivers share the bytes too.
 """
 
 from typing import Final
@@ -345,7 +345,7 @@ def _forward_asked(
     outgoing: Outgoing | None,
 ) -> None:
     """Call `on_deliver` for each receiver. Forward `packet` to the receivers for which the hook changes nothing.
-    `outgoing` is the message for other receivers, if it was made already."""
+    `outgoing` is the message for the others, if it already exists."""
     state = connection.state
     same = 5 if connection.version == 5 else 3
     other = b""

@@ -6,13 +6,11 @@ from hookmq.model.errors import PluginError
 from hookmq.model.runtime import Promise, Runtime
 
 _FEW: Final = 64
-"""Maximum number of listed promises before those that have a result are removed from the list."""
+"""How many promises may be listed before those with a result are removed."""
 
 
 class PluginPromises:
-    """Makes promises for plugins, and lists those without a result. Once `fail` has been called, every promise has an
-    error.
-    """
+    """Makes promises for plugins, and lists those without a result. After `fail`, every promise has an error."""
 
     __slots__ = ("_look_at", "_made", "_reason", "_runtime")
 

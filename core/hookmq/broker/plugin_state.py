@@ -10,7 +10,7 @@ from hookmq.model.settings import BrokerSettings
 from hookmq.storage.records import DropState, PutState, Record, state_space, timer_space
 
 _FEW: Final = 64
-"""Number of replaced and cancelled timers that may always remain in a heap."""
+"""How many replaced and cancelled timers a heap may always contain."""
 
 
 class PluginTimer:
@@ -100,7 +100,7 @@ class PluginSpace:
         return True
 
     def page(self, prefix: str, after: str | None, limit: int) -> tuple[list[str], bool]:
-        """Return up to `limit` keys after `after` that have the prefix, in order, and whether there are more."""
+        """Return, in order, up to `limit` keys after `after` that have the prefix, and whether there are more."""
         ordered = self._sorted
         if ordered is None:
             ordered = self._sorted = sorted(self.values)

@@ -1,7 +1,7 @@
 """`on_published` events that wait until the packets of their turn have been written.
 
-A publisher's acknowledgement does not wait until the `Message` for observers is made. If no hook
-has seen the message yet, it is made only when observers are notified.
+Publishers' acknowledgements do not wait for the `Message` objects that observers need. If no hook has seen a message
+yet, its object is made only when observers are notified.
 """
 
 from collections.abc import Iterable
@@ -46,8 +46,8 @@ def client_message(
 def arguments(
     runtime: Runtime, events: Iterable[PublishedEvent]
 ) -> list[tuple[ClientInfo | None, Message, int]]:
-    """Return the arguments of `on_published` for each event. A message that has not been made yet
-    gets the current time as its time of arrival.
+    """Return the arguments of `on_published` for each event. If the message does not exist yet, the current time
+    becomes its time of arrival.
     """
     now = runtime.time()
     found: list[tuple[ClientInfo | None, Message, int]] = []

@@ -6,9 +6,9 @@ from hookmq.model.client import ClientInfo, ClientRecord, Peer, Scope
 
 
 class Publisher:
-    """A client as `authorize` sees it for its retained messages. `uses` is the number of those messages, and `id`
-    the publisher's number in the store. `recorded` says whether it has a record there. `rights` counts the occasions
-    on which its permissions may have changed."""
+    """A client as `authorize` sees it for its retained messages. `uses` is the number of those messages, and `id` the
+    publisher's number in the store. `recorded` says whether it has a record there. `rights` counts how often its
+    permissions may have changed."""
 
     __slots__ = ("client", "id", "key", "recorded", "rights", "size", "uses")
 
@@ -23,8 +23,7 @@ class Publisher:
 
 
 class Publishers:
-    """The publishers of retained messages. `rights` counts the occasions on which all clients' permissions may have
-    changed."""
+    """The publishers of retained messages. `rights` counts how often the permissions of all clients may have changed."""
 
     __slots__ = ("_by_client", "_by_id", "_next", "_scopes", "rights")
 

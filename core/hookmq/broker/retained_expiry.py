@@ -20,11 +20,11 @@ from hookmq.session.session import Session
 SLICE: Final = 64
 """Messages to expire in one turn."""
 LOOK: Final = 3600.0
-"""The longest time in seconds between checks of the clock, which may be set at any time."""
+"""The longest time between checks of the clock, in seconds, because the clock may be set at any time."""
 _EARLY: Final = 0.001
 """Seconds by which a message may expire early: timers use a different clock and round differently."""
 _SPARE: Final = 16
-"""Up to this number of cancelled entries, the heap is never rebuilt."""
+"""The heap is never rebuilt for this many cancelled entries or fewer."""
 
 FORMS: Final = 16
 """Encodings of one message to keep."""
@@ -76,7 +76,7 @@ class Kept(Outgoing):
         return FORMS if self.size <= SMALL else 1
 
     def without_id(self) -> Outgoing:
-        """Implement `Outgoing.without_id`. A large message's encodings are not shared, so that `most` limits them."""
+        """Implement `Outgoing.without_id`. A large message's encodings are not shared, so `most` can limit them."""
         return super().without_id() if self.size <= SMALL else Outgoing(self.message)
 
 

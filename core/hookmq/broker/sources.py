@@ -1,4 +1,4 @@
-"""Check whether a retained message may still be sent although its publisher's permissions may have changed.
+"""Check whether a retained message may still be sent after its publisher's permissions may have changed.
 
 A message must not outlive the permission it was retained with. The verdict is cached with the message until
 permissions may have changed. `authorize` is therefore called once per message, not once per subscriber.
@@ -18,7 +18,7 @@ from hookmq.model.events import Action, Direction, DropReason
 from hookmq.session.session import Session
 
 _HOLDS: Final = 1.0
-"""Seconds that a verdict holds for the sessions that waited for it, even if it is not cacheable."""
+"""How long a verdict holds for the sessions that waited for it, in seconds, even if it cannot be cached."""
 
 
 def may_be_sent(state: BrokerState, kept: Kept, session: Session) -> bool | None:

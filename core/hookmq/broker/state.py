@@ -58,7 +58,7 @@ from hookmq.storage.protocols import Journal, Store
 from hookmq.storage.records import Enqueue, PutMessage, PutState, Record
 
 _DENIALS: Final = 1000
-"""Number of clients whose denials are counted between two log lines."""
+"""How many clients' denials are counted between two log lines."""
 
 
 def _observed(hooks: Hooks) -> frozenset[str]:
@@ -279,7 +279,7 @@ class BrokerState:
         again: Callable[[], None],
     ) -> None:
         """Call `call` with the events of the observer hooks `names`, before their observers are called. None stops
-        this. After a reload, `again` is called, which must call this method again.
+        this. `again` is called after a reload and must call this method again.
         """
         notify = self.hooks.observers.notify
         self.observed = _observed(self.hooks)
@@ -301,8 +301,8 @@ class BrokerState:
     # --- the store -------------------------------------------------------------------------------------------------
 
     def keep(self, outgoing: Outgoing) -> int:
-        """Return the message's id in the store. The first call adds the message to the batch; the caller adds the queue
-        entry that refers to it."""
+        """Return the message's id in the store. The first call adds the message to the batch; the caller must add the
+        queue entry that refers to it."""
         if outgoing.id == 0:
             outgoing.id = self.next_message_id
             self.next_message_id += 1
@@ -434,7 +434,7 @@ class BrokerState:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     def set_journals(self, journals: tuple[Journal, ...]) -> None:
-        """Route messages to `journals` from now on. The committer has journals of its own."""
+        """Route messages to `journals` from now on. The committer keeps its own list."""
         self.journals = self.routes.journals = journals
         self.router.clear_cache()
 

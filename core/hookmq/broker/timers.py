@@ -53,7 +53,7 @@ class TimerQueue:
         self._armed = 0.0
 
     def __len__(self) -> int:
-        """Return how many deadlines are pending."""
+        """Return the number of pending deadlines."""
         return len(self._heap) - self._cancelled
 
     def after(self, delay: float, call: Callable[[], None]) -> Deadline:

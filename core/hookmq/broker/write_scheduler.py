@@ -14,7 +14,7 @@ from hookmq.session.session import IDLE, PENDING, Session
 from hookmq.storage.group_commit import GroupCommit
 
 SAMPLED: Final = 16
-"""One turn in this many is timed, once something has read the metric."""
+"""Once something has read the metric, one turn in this many is timed."""
 
 
 class WriteScheduler:
@@ -116,9 +116,7 @@ class WriteScheduler:
             self.write(session)
 
     def share(self, size: int) -> None:
-        """Count `size` bytes that were added for every receiver, and write them now if too many are
-        waiting. See `put`.
-        """
+        """Count `size` bytes that were added for every receiver, and write now if too many are waiting. See `put`."""
         self.shared += size
         if self.shared > self.room:
             self.flush()

@@ -3,7 +3,7 @@
 Each command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of the command that
 runs is imported, so that ``hookmq version`` is fast.
 
-Exit codes: 0 success, 1 failure, 2 wrong configuration or arguments, 3 plugin, 4 address of a listener.
+Exit codes: 0 success, 1 failure, 2 invalid configuration or arguments, 3 plugin error, 4 listener address error.
 """
 
 import argparse
@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "completion": "print a script for completion in a shell",
     "version": "print versions",
 }
-"""The commands, each with its line in the help. Each name is a module of this package."""
+"""The commands and their lines in the help. Each name is a module of this package."""
 
 RESERVED: Final = frozenset({*COMMANDS, "help"})
 """Names that plugins cannot use for their commands."""
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Formats help with its own line breaks, so that it is the same on every terminal and Python version."""
+    """Breaks lines itself, so that the help is the same on every terminal and Python version."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=100)
@@ -84,7 +84,8 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def top_parser(added: Mapping[str, str] = MappingProxyType({})) -> Parser:
-    """Return the parser for ``hookmq`` itself. Its help lists the built-in commands and those that plugins `added`."""
+    """Return the parser for ``hookmq`` itself. Its help lists the built-in commands and the plugins' commands in
+    `added`."""
     width = max(len(name) for name in [*COMMANDS, *added]) + 2
 
     def listed(commands: Mapping[str, str]) -> str:

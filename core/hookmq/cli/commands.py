@@ -32,9 +32,9 @@ def parser_of(name: str) -> Parser | None:
 
 
 def summaries() -> dict[str, str]:
-    """Return the line for the help of each command that plugins add, by name.
+    """Return the help line of each command that plugins add, by name.
 
-    Imports all of their entry points. Prints a warning for each command that is broken, and leaves it out.
+    Imports all of their entry points. Leaves out broken commands, with a warning for each.
     """
     offered: dict[str, list[InstalledEntry]] = {}
     for one in entries(GROUP):
@@ -62,8 +62,8 @@ def run(parser: Parser, words: list[str]) -> int:
 
 
 def _parser(named: list[InstalledEntry]) -> Parser:
-    """Return the parser of the command that has these entry points. Raises PluginError if there is not exactly one,
-    or if it is broken."""
+    """Return the parser of the command with these entry points. Raises PluginError if there is not exactly one, or if
+    it is broken."""
     found = named[0]
     if len(named) > 1:
         raise PluginError(
@@ -86,7 +86,7 @@ def _parser(named: list[InstalledEntry]) -> Parser:
 
 
 def _refusal(found: InstalledEntry) -> str:
-    """Return why plugins cannot add a command with this name, or an empty text."""
+    """Return why plugins cannot add a command with this name, or an empty string if they can."""
     if not _NAME.fullmatch(found.name):
         return f"invalid command name {found.name!r}"
     return f"the command {found.name!r} exists already" if found.name in RESERVED else ""
@@ -97,8 +97,8 @@ def _owners(named: list[InstalledEntry]) -> str:
 
 
 def _line(parser: Parser, command: InstalledEntry) -> str:
-    """Return a command's line in the help: "inspect and change a broker" for the description "Inspect and change a
-    broker.". Raises PluginError if argparse cannot format the command's help.
+    """Return a command's help line: "inspect and change a broker" for the description "Inspect and change a broker.".
+    Raises PluginError if argparse cannot format the command's help.
     """
     try:
         parser.format_help()

@@ -1,7 +1,7 @@
 """Print a script that completes the commands and options of hookmq in your shell.
 
-The script asks hookmq itself for the candidates, so it also completes the commands of the plugins that are installed. If
-there are no candidates, the shell completes the names of files.
+The script asks hookmq itself for the candidates, so it also completes the commands of installed plugins. If there are
+no candidates, the shell completes file names.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def _parser(name: str) -> argparse.ArgumentParser | None:
 
 
 def _following(parser: argparse.ArgumentParser, before: list[str], begun: str) -> Iterator[str]:
-    """Yield what may follow the words `before`: values of an option, options or subcommands."""
+    """Yield what may follow the words `before`: an option's values, options or subcommands."""
     option: argparse.Action | None = None
     for word in before:
         option = None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind")
 
 DOCUMENT: Final = "document"
-"""What messages call a configuration that is not in a file."""
+"""The name that messages use for a configuration that is not in a file."""
 STORAGE: Final = "storage"
 """The name of the plugin that stores state in a folder."""
 
@@ -30,7 +30,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def config_of(arguments: argparse.Namespace, text: str | None = None) -> "Config":
-    """Read the configuration that the options choose, or `text` in its place. Raises ConfigError."""
+    """Read the configuration that the options choose; if `text` is given, read that instead. Raises ConfigError."""
     from hookmq.config.model import default_config, load, loads
 
     def read(options: list[str]) -> "Config":
@@ -53,9 +53,7 @@ def config_of(arguments: argparse.Namespace, text: str | None = None) -> "Config
 
 
 class ChosenPlugin(NamedTuple, Generic[Kind]):
-    """A plugin of a chosen configuration: its id, its object, and the names of its listeners. The names are None if
-    the plugin applies to all listeners.
-    """
+    """A plugin in a chosen configuration: its id, its object, and the names of its listeners (None for all)."""
 
     id: str
     plugin: Kind
@@ -63,8 +61,8 @@ class ChosenPlugin(NamedTuple, Generic[Kind]):
 
 
 class ChosenConfig(NamedTuple, Generic[Kind]):
-    """The part of a configuration that a plugin's command uses. It contains the name to show in messages, the names of
-    the MQTT listeners, and the plugins of one class.
+    """The part of a configuration that a plugin's command uses: the name to show in messages, the names of the MQTT
+    listeners, and the plugins of one class.
     """
 
     source: str
@@ -94,8 +92,8 @@ def chosen(arguments: argparse.Namespace, kind: type[Kind]) -> ChosenConfig[Kind
 def plugin_of(arguments: argparse.Namespace, kind: type[Kind], use: str) -> Kind:
     """Return the plugin with class `kind` and entry point `use` from the configuration that the options choose.
 
-    If the configuration has several, ``arguments.plugin`` is the id of the one to return. In other respects, it works
-    like `chosen`.
+    If the configuration has several, ``arguments.plugin`` is the id of the one to return. Otherwise, it works like
+    `chosen`.
     """
     found = list(chosen(arguments, kind).plugins)
     if arguments.plugin is not None:

@@ -53,9 +53,7 @@ def new_properties(packet: str) -> Properties:
 
 
 def properties_for(packet: str, properties: Sequence[Property]) -> Properties | None:
-    """Return the properties that the options set for one packet, in paho's form, or None if they
-    set none.
-    """
+    """Return the paho properties that the options set for one packet, or None if they set none."""
     chosen = [(name, value) for where, name, value in properties if where == packet]
     if not chosen:
         return None

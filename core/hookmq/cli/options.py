@@ -21,7 +21,7 @@ SCHEMES: Final = {
     "ws": (False, True, 8083),
     "wss": (True, True, 8084),
 }
-"""For each URL scheme: whether it uses TLS, whether it uses WebSocket, and the default port."""
+"""For each URL scheme: whether it uses TLS and WebSocket, and its default port."""
 
 INTEGER, TEXT, DATA, PAIR = "whole number", "text", "data", "name and value"
 _KINDS: Final = {
@@ -68,7 +68,7 @@ class Will(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectTarget:
-    """The address of a broker, the way to connect to it, and the credentials."""
+    """A broker's address, how to connect to it, and the credentials."""
 
     host: str
     port: int

@@ -29,7 +29,7 @@ KINDS: Final = ("decide", "transform", "observe", "provide", "gateway")
 _NEW: Final = ("kind", "directory", "author", "licence")
 """Options of `new`."""
 GROUP: Final = "hookmq.new_plugin"
-"""The group of the entry point that writes a project. hookmq-testing has it, to keep the core small."""
+"""The group of the entry point that writes a project. It is in hookmq-testing, which keeps the core small."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

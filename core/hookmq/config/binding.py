@@ -1,4 +1,4 @@
-"""Bind parsed YAML to types, strictly: without guessing or ignoring keys, and recording the location of every mistake.
+"""Bind parsed YAML to types, strictly: it never guesses or ignores a key, and records the location of every mistake.
 
 Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
 `frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` or ``"size"``
@@ -48,7 +48,7 @@ _WORDS_FOR_BOOL: Final = {
 }  # fmt: skip
 _HIDDEN: Final = "the reason is not shown, because it may contain a value of $env or $file"
 _SEEN: Final = 16
-"""An error that contains this many characters of a secret's beginning is not shown."""
+"""An error that contains the first characters of a secret, this many or more, is not shown."""
 _UNITS: Final = {
     "duration": "a duration such as 5s or 250ms",
     "size": "a size such as 64KiB or a number of bytes",
@@ -68,7 +68,7 @@ def is_secret_key(key: object) -> bool:
 
 def is_secret_path(path: KeyPath) -> bool:
     """Return whether the value at `path` must never be shown: its key names a secret, or it is a request header,
-    because services take API keys in headers of any name.
+    because an API key may be in a header of any name.
     """
     if not path:
         return False

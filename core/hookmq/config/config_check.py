@@ -23,7 +23,7 @@ MOST: Final = 200
 class ConfigChecker:
     """Checks one document at a time. `read` binds a document to a configuration, and `running` returns the one in force.
 
-    Call it in a thread: it may block, because `read` reads the files of ``$file``, and plugins check their settings.
+    Call it in a thread: it may block, because `read` opens ``$file`` files and plugins check their settings.
     """
 
     def __init__(self, read: Callable[[str], Config], running: Callable[[], Config]) -> None:
@@ -45,8 +45,7 @@ class ConfigChecker:
 def check_document(text: str, read: Callable[[str], Config], running: Config) -> ConfigCheck:
     """Return the mistakes in `text`, or its differences from `running`. Blocks.
 
-    Checks all settings, including those of plugins, but constructs no plugin and opens no
-    certificate.
+    Checks all settings, including plugins' settings, but constructs no plugins and opens no certificates.
     """
     try:
         new = read(text)
@@ -74,7 +73,7 @@ def check_document(text: str, read: Callable[[str], Config], running: Config) ->
 
 
 def _kinds(config: Config, offered: tuple[InstalledEntry, ...]) -> dict[str, type[Plugin]]:
-    """Return the classes of the plugins by their ids. Plugins that cannot be imported are left out."""
+    """Return the plugins' classes by id, leaving out those that cannot be imported."""
     found: dict[str, type[Plugin]] = {}
     for _, entry in config.active:
         try:
@@ -85,7 +84,7 @@ def _kinds(config: Config, offered: tuple[InstalledEntry, ...]) -> dict[str, typ
 
 
 def _fixed(kinds: Mapping[str, type[Plugin]]) -> set[str]:
-    """Return the ids of the plugins that cannot be added, removed or changed while the broker is running."""
+    """Return the ids of the plugins that cannot be added, removed or changed at run time."""
     return {
         name
         for name, kind in kinds.items()
@@ -102,7 +101,7 @@ def _after_restart(report: ReloadReport, fixed: Iterable[str]) -> ReloadReport:
 
 
 def _replaces(change: SettingChange, places: tuple[str, ...]) -> bool:
-    """Return whether `change` requires a new object for a plugin whose path is in `places`."""
+    """Return whether `change` requires a new object for a plugin listed in `places`."""
     return any(
         change.path in (place, f"{place}.use", f"{place}.enabled", f"{place}.config")
         or change.path.startswith((f"{place}.config.", f"{place}.config["))

@@ -81,9 +81,7 @@ _ABSENT: Final = object()
 
 
 def _by_name(value: Any) -> dict[str, Any] | None:
-    """Return listeners by name or plugins by id, since positions in the list may change. Return
-    None for other values.
-    """
+    """Return listeners by name or plugins by id, since list positions may change. Return None for other values."""
     if not isinstance(value, tuple) or not all(dataclasses.is_dataclass(item) for item in value):
         return None
     return {getattr(item, "id", None) or item.name: item for item in value}

@@ -41,8 +41,8 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigOrigin:
-    """The origin of a configuration. It contains the document with all overrides, the node of each set value by path,
-    and the data for resolving indirections.
+    """Where a configuration came from: the document with all overrides, the node of each set value by path, and what is
+    needed to resolve indirections.
     """
 
     source: str
@@ -133,7 +133,7 @@ def loads(
     environ: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
 ) -> Config:
-    """Read the configuration from `text`, otherwise like `load`. ``$file`` is relative to `folder`."""
+    """Read the configuration from `text`. Otherwise, works like `load`. ``$file`` is relative to `folder`."""
     variables = os.environ if environ is None else environ
     problems = ConfigProblems()
     root = document.parse(text, source, problems)

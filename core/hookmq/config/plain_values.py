@@ -1,4 +1,4 @@
-"""Bind values that do not come from the configuration, such as those of a request, to dataclasses of settings."""
+"""Bind values from outside the configuration, such as a request's, to settings dataclasses."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -16,10 +16,10 @@ _MAX_DEPTH: Final = 16
 def bind_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return an object of the dataclass `kind`, which may be part of a plugin's `Config`.
 
-    The values are those of JSON or YAML, and are checked as in a configuration file: ``"64KiB"`` becomes a number, and
-    a nested mapping a dataclass. ``$env`` and ``$file`` are refused, so the values may come from a client.
+    The values are parsed JSON or YAML, and are checked as in a configuration file: ``"64KiB"`` becomes a number, and a
+    nested mapping becomes a dataclass. ``$env`` and ``$file`` are refused, so the values may come from a client.
 
-    Raises ConfigError, with every mistake and its key.
+    Raises one ConfigError that lists every mistake with its key.
     """
     problems = ConfigProblems()
     bound = ConfigBinder(problems, environ={}).bind(_node(values, _MAX_DEPTH), kind)

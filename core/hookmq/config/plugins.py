@@ -1,4 +1,5 @@
-"""Make plugin objects from the entries of ``plugins:``: find and import each class, bind its configuration, construct it.
+"""Make plugin objects from the entries of ``plugins:``: find and import each class, bind its configuration, and
+construct the object.
 
 Nothing is opened or started here. ``hookmq check`` performs exactly these steps.
 """
@@ -35,8 +36,8 @@ FIRST_PARTY: Final = {
     "security_log": "security_log", "sinks": "sinks", "spark_sink": "spark_sink", "storage": "storage",
     "webhook": "webhook", "webhook_filter": "webhook",
 }  # fmt: skip
-"""This project's plugins and their folders below ``plugins/``. Messages suggest installing only these. Any other package
-might be registered by a stranger under a mistyped name, and its code would run in the broker."""
+"""This project's plugins and their folders below ``plugins/``. Messages suggest installing only these. Anyone could
+register a package under a mistyped name, and its code would run in the broker."""
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
@@ -64,8 +65,8 @@ def build(
     Raises PluginError if a plugin is missing, cannot be imported, requires another `HOOK_API`, or cannot be
     constructed. Raises one ConfigError with all mistakes in the plugins' configurations. A missing or failing plugin
     with ``required: false`` is logged and left out, and so is a missing plugin with ``required: if_installed``. A
-    mistake in a configuration always raises an error, and so does the failure of a plugin that guards the running
-    broker (see `guards`).
+    configuration mistake always raises an error. So does the failure of a plugin that guards the running broker (see
+    `guards`).
     """
     offered = tuple(installed() if among is None else among)
     problems = ConfigProblems()
@@ -116,7 +117,7 @@ def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
 
 
 def not_loaded(config: Config, index: int, error: PluginError) -> ConfigError:
-    """Return `error` of `loaded` for the plugin entry at `index` with its location, and without a secret name."""
+    """Return `error`, raised by `loaded` for the plugin entry at `index`, with its location and without a secret name."""
     path: KeyPath = ("plugins", index)
     node = config.origin.nodes.get((*path, "use")) if config.origin else None
     secret = node is not None and node.secret
@@ -231,7 +232,7 @@ def bound(
 
 
 def _config_node(config: Config, index: int) -> YamlNode:
-    """Return the node of an entry's ``config:``. If a program passed in the values, make the node from them."""
+    """Return the node of an entry's ``config:``. If a program passed the values in, make a node from them."""
     if config.origin is None:
         return as_node(config.plugins[index].config)
     entry = config.origin.document.at(("plugins", index))

@@ -10,7 +10,7 @@ from hookmq.config.yaml_document import YamlNode, scalar
 from hookmq.server.files import open_regular, shown_path
 
 MAX_FILE: Final = 1 << 16
-"""Maximum size of a file in bytes. A document may name thousands of files, and the text of each stays in memory."""
+"""Maximum size of a file in bytes. A document may name thousands of files, whose text all stays in memory."""
 KINDS: Final = ("$env", "$file")
 
 

@@ -11,13 +11,13 @@ from hookmq.model.runtime import Cancel, Done, Runtime, Timer
 
 
 class Failed:
-    """The type of `FAILED`."""
+    """Type of `FAILED`."""
 
     __slots__ = ()
 
 
 FAILED: Final = Failed()
-"""Stands for the result of a failed implementation. The failure has already been counted and logged."""
+"""Marks the result of a failed implementation. The failure has already been counted and logged."""
 
 
 class HeldAwaitable:
@@ -159,8 +159,8 @@ class Waiting:
 def run_alone(
     runtime: Runtime, call: HookImplementation, args: tuple[Any, ...], done: Callable[[bool], None]
 ) -> None:
-    """Run one implementation whose result is ignored. `done` is called with whether it succeeded,
-    possibly before this function returns.
+    """Run one implementation whose result is ignored. `done` receives True if it succeeded, and may be called before
+    this function returns.
     """
 
     def ended(answer: Any) -> None:
@@ -191,7 +191,7 @@ def words(error: BaseException) -> str:
 
 
 def refuse(call: HookImplementation, answer: Any) -> str:
-    """Return an error message for a result that the hook does not accept. Closes it if it is awaitable."""
+    """Return the error message for a result that the hook does not accept. If the result is awaitable, close it."""
     kind = type(answer)
     if not hasattr(kind, "__await__"):
         return f"answered with {kind.__name__}, which {call.hook} does not accept"

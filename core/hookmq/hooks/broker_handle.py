@@ -67,8 +67,8 @@ class BrokerHandle(Protocol):
         """Publish a message with the origin ``plugin:ID``. Returns at once.
 
         The message passes through every hook except `authorize` and this plugin's own `on_publish`. A refusal is
-        counted, logged and reported to `on_dropped`. Raises PluginError for an invalid argument, and for a message
-        that would exceed ``broker.max_packet_size`` as a PUBLISH.
+        counted, logged and reported to `on_dropped`. Raises PluginError for an invalid argument, or for a message whose
+        PUBLISH would exceed ``broker.max_packet_size``.
 
         With `as_client`, the message is published in the name of that client, which may be offline. `authorize` is then
         called, all hooks see this client, and `Message.sender` is its client id. `topic` includes the client's mount
@@ -96,20 +96,18 @@ class BrokerHandle(Protocol):
         """Publish a message, wait for the commit, and return the number of matching subscriptions and journals.
 
         The arguments are those of `publish`. Awaiting raises PublishRefused if the message is refused, and PluginError
-        if an internal error occurs, the store fails, or the broker ends first. The same applies to everything else that
-        a plugin awaits.
-        Raises PluginError if called in a thread.
+        if an internal error occurs, the store fails, or the broker ends first. The same is true of every other
+        awaitable here. Raises PluginError if called in a thread.
         """
 
     def transform(
         self, client: ClientInfo | None, message: Message, action: Action = Action.PUBLISH
     ) -> Awaitable[Message | Deny | Drop | Handled]:
-        """Ask the other plugins what would become of `message` if `client` publishes it. Nothing is published.
+        """Ask the other plugins what would happen to `message` if `client` published it. Nothing is published.
 
-        This call is for plugins that accept a message now and publish it later. The result is the message as
-        `on_publish` changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Any other
-        result is the reason why the message would not be published. The plugin can still send this reason to the
-        client.
+        Use this if your plugin accepts a message now and publishes it later. The result is the message as `on_publish`
+        changed it: publish it with ``transformed=True``, so that no plugin sees it twice. Any other result is the
+        reason why the message would not be published. The plugin can pass this reason on to the client.
 
         `authorize` is called for the topic of the message, and again if a plugin changes the topic. For the action
         WILL, `on_will` is called as well. Without a client, there is no authorization. Plugins may count or store what
@@ -120,8 +118,8 @@ class BrokerHandle(Protocol):
     def connect(self, request: ClientRequest) -> Awaitable[ClientHandle]:
         """Connect a plugin client: a client of the broker without a socket, for a device that does not speak MQTT.
 
-        All plugins, including this one, decide on it as on any other client, with `on_connect`, `authorize` and the
-        other hooks. Awaiting raises ConnectRefused with the reason code if the client is not accepted. Raises
+        All plugins, including this one, treat it like any other client: `on_connect`, `authorize` and the other hooks
+        decide on it. Awaiting raises ConnectRefused with the reason code if the client is not accepted. Raises
         PluginError for an invalid request, if the plugin has been disabled or shut down, or if called in a thread.
         """
 
@@ -136,9 +134,9 @@ class BrokerHandle(Protocol):
         Plugins see `message` with its topic set to `topic`. If you pass None, they see an empty QoS 0 message. The
         client may be offline.
 
-        The result is a Deny if the QoS exceeds `Allow.max_qos`, or for topics below ``$SYS/``. If a plugin fails, it is
-        a Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError for
-        other actions, for an invalid topic, or if called in a thread.
+        The result is a Deny if the QoS exceeds `Allow.max_qos` or the topic is below ``$SYS/``. If a plugin fails, it
+        is a Deny with ``decided=False``. The result is neither cached nor reported to `on_denied`. Raises PluginError
+        for other actions, for an invalid topic, or if called in a thread.
         """
 
     def explain(
@@ -183,21 +181,21 @@ class BrokerHandle(Protocol):
     def invalidate_authz(self, client_id: str | None = None, filter: str | None = None) -> None:
         """Discard cached authorization decisions for one client or all, and authorize existing subscriptions again.
 
-        If `filter` is given, only subscriptions that overlap it are checked. This also rereads every plugin's
+        If `filter` is given, only overlapping subscriptions are checked. Also rereads every plugin's
         `Plugin.authorize_actions`.
         """
 
     def invalidate_routes(self) -> None:
-        """Ask every journal again which topics it wants. See `hookmq.storage.protocols.Journal.wants`."""
+        """Ask every journal again which topics it wants, and drop cached routes. See
+        `hookmq.storage.protocols.Journal.wants`."""
 
     def observe(self, hook: str, wanted: bool) -> None:
         """Switch this plugin's implementation of an observer hook on or off. While the hook is off, it is not called
         and costs nothing.
 
-        If a plugin observes events only occasionally, it should switch its hook off in `on_startup`. Events that are
-        already waiting are still passed to the plugin. Raises PluginError in a thread or for a hook that the plugin
-        does not implement. Also raises it for `on_published` and `on_delivered`, because the fast path remembers
-        whether a plugin observes these.
+        A plugin that observes only occasionally should switch its hook off in `on_startup`. Events already waiting
+        still reach the plugin. Raises PluginError in a thread or for a hook that the plugin does not implement. Also
+        raises it for `on_published` and `on_delivered`, because the fast path remembers whether they are observed.
         """
 
     def disconnect(
@@ -209,14 +207,14 @@ class BrokerHandle(Protocol):
     ) -> bool:
         """Disconnect a client. Return False if it is offline. Raises PluginError in a thread.
 
-        Like every other call that changes the broker, this is logged and reported to `on_event` with this plugin's id,
-        here as ``broker.disconnected``.
+        The call is logged and reported to `on_event` as ``broker.disconnected`` with this plugin's id. So is every
+        other call that changes the broker, under its own name.
         """
 
     def end_session(self, client_id: str, reason: str = "") -> bool:
         """End a client's session at once, regardless of its expiry. Return False if the client has no session.
 
-        The session ends in a later turn, so that nothing changes during the hook that calls this. An online client is
+        The session ends in a later turn, so nothing changes while the calling hook runs. An online client is
         disconnected with the code ADMINISTRATIVE_ACTION and `reason`. The will is published, and the session's
         subscriptions and messages are dropped. The call is reported as ``broker.session_ended``. Raises PluginError in
         a thread.
@@ -236,15 +234,15 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[ReasonCode]:
         """Subscribe a client, online or offline. The result is the granted QoS, or a code of 0x80 or above.
 
-        `filter` is written as the client would send it. The broker adds the mount point of the client's listener, and
-        the client can unsubscribe with `filter`. The subscription passes through the same checks, limits and hooks as a
+        Write `filter` as the client would send it. The broker adds the mount point of the client's listener, and the
+        client can unsubscribe with `filter`. The subscription passes through the same checks, limits and hooks as a
         SUBSCRIBE, except the client's rate limit and this plugin's own `on_subscribe`. `authorize` is called only if
         you pass ``authorize=True``. Retained messages are sent as after a SUBSCRIBE. An offline client gets them when
-        it returns, unless the broker restarts before that.
+        it reconnects, unless the broker restarts first.
 
-        The result arrives after the commit; the subscription is made even if nothing awaits it. The call is reported
-        as ``broker.subscribed`` or ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a
-        thread. Awaiting raises PluginError if the client has no session.
+        The result arrives after the commit. You need not await it. The call is reported as ``broker.subscribed`` or
+        ``broker.subscribe_refused``. Raises PluginError for an invalid argument or in a thread. Awaiting raises
+        PluginError if the client has no session.
         """
 
     def unsubscribe(self, client_id: str, filter: str) -> Awaitable[bool]:
@@ -259,24 +257,24 @@ class BrokerHandle(Protocol):
     ) -> DirectDeliveries:
         """Return an object that sends messages to single online clients, without routing them.
 
-        Use this if the plugin itself chooses the recipient of each message, as a queue does. `ended` is called on the
-        event loop with a list of (token, end), in the turn after these deliveries ended. Raises PluginError in a thread.
+        Use this if the plugin itself chooses each message's recipient, as a queue does. `ended` is called on the event
+        loop with a list of (token, end), in the turn after these deliveries ended. Raises PluginError in a thread.
         """
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
         """Drop every message waiting for a client, in memory and in the store. The result is the number of dropped
         messages.
 
-        Messages in flight are not affected. Messages that arrive during the purge are kept. The work is sliced; until
-        it ends, nothing is sent from this queue. Each message is dropped with the reason ``plugin`` and this plugin's
-        id. The result arrives after the commit. The call is reported as ``broker.queue_purged``. Raises PluginError in
-        a thread.
+        Messages in flight are not affected. Messages that arrive during the purge are kept. The work is done in slices,
+        and nothing is sent from this queue until it ends. Each message is dropped with the reason ``plugin`` and this
+        plugin's id. The result arrives after the commit. The call is reported as ``broker.queue_purged``. Raises
+        PluginError in a thread.
         """
 
     def clear_retained(self, filter: str) -> Awaitable[int]:
         """Clear every retained message that `filter` matches. The result is the number of cleared messages.
 
-        Subscribers are not sent anything; `on_retained` is called for each topic. The work is sliced. As for
+        Subscribers are not sent anything; `on_retained` is called for each topic. The work is done in slices. As in
         subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. The call
         is reported as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
         """
@@ -301,15 +299,15 @@ class BrokerHandle(Protocol):
 
         To get the next page, pass ``page.cursor`` with the same other arguments. The cursor is empty after the last
         page. A session that exists from the first page to the last is returned exactly once. A session that begins or
-        ends in between may be missing.
+        ends in the meantime may be missing.
 
         `client_id` and `username` are prefixes, `listener` is a name, and `connected` selects online or offline
         sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more
         sessions follow.
 
-        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed or belongs to another call
-        or other arguments. Raises StaleCursor, a PluginError, for a cursor from before the broker's start. The same
-        applies to all calls below that return a page. They also raise PluginError in a thread.
+        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed or belongs to another
+        call or other arguments. Raises StaleCursor, a PluginError, for a cursor that is older than this broker process.
+        The same is true of every paged call below. They also raise PluginError in a thread.
         """
 
     def subscriptions(
@@ -319,9 +317,9 @@ class BrokerHandle(Protocol):
         last is returned exactly once.
 
         `client_id` selects one session. `filter` selects the subscriptions that overlap it. If `filter` is a topic,
-        these are the subscriptions that match the topic. ``$share/NAME/FILTER`` selects among the subscriptions with
-        this share name. One call examines at most 1000 sessions and subscriptions; it may exceed this limit by the
-        filters of one session. Raises PluginError for an invalid `filter`, and StaleCursor for a cursor of a session
+        these are the subscriptions that match the topic. With ``$share/NAME/FILTER``, only subscriptions with this
+        share name are considered. One call examines at most 1000 sessions and subscriptions; it may exceed this limit
+        by one session's filters. Raises PluginError for an invalid `filter`, and StaleCursor for a cursor of a session
         that has ended.
         """
 
@@ -330,7 +328,7 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[Page[QueuedMessage]]:
         """Return a page of a session's queue, beginning with the next message to send. The queue does not change.
 
-        Messages that are not in memory are read from the store, once everything before this call is committed. A page
+        Messages that are not in memory are read from the store after the commit of everything before this call. A page
         of such messages contains at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client
         are not included. A message may have expired. The page is empty if there is no session. Awaiting raises
         PluginError if the store fails. The call raises StaleCursor for a cursor of a session that has ended.
@@ -345,11 +343,11 @@ class BrokerHandle(Protocol):
     def retained(self, filter: str = "#", cursor: str = "", limit: int = 100) -> Page[Message]:
         """Return a page of the retained messages that match `filter`, in no particular order.
 
-        A topic that has a message from the first page to the last is returned exactly once, with its current message.
-        ``#`` excludes topics that start with ``$``.
+        A topic that has a message throughout the listing is returned exactly once, with its current message. ``#``
+        excludes topics that start with ``$``.
 
-        Each cursor can be used once. A plugin can have 32 open searches: a further search ends the least recently used
-        one, whose cursor is then stale. Raises StaleCursor for a stale cursor, and PluginError for an invalid `filter`.
+        Each cursor can be used once. A plugin can have 32 open searches. One more ends the least recently used search,
+        whose cursor becomes stale. Raises StaleCursor for a stale cursor, and PluginError for an invalid `filter`.
         """
 
     def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
@@ -358,8 +356,8 @@ class BrokerHandle(Protocol):
         """
 
     def listeners(self) -> tuple[ListenerSnapshot, ...]:
-        """Return all listeners, in the order of the configuration. An in-memory broker has none. Raises PluginError in
-        a thread.
+        """Return all listeners, in the order of the configuration. An in-memory broker has no listeners. Raises
+        PluginError in a thread.
         """
 
     def plugins(self) -> tuple[PluginSnapshot, ...]:
@@ -409,13 +407,13 @@ class BrokerHandle(Protocol):
         """
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Wait for the commit of what the broker records in this turn, for example for the message of `on_publish`.
+        """Wait until this turn's records are committed, such as that of the message in `on_publish`.
 
-        Call it in `on_publish`, which returns before the message is recorded. The result is True if anything was recorded
-        between this call and the end of the turn, and had to be written. It is False if nothing was recorded, or if
-        everything was acknowledged before the commit. Messages of one turn share a commit, so under load, the records
-        may be those of other messages. If another plugin decides asynchronously, the message belongs to a later turn,
-        and the result does not cover it. This call delays no message.
+        Call it in `on_publish`, which returns before the message is recorded. The result is True if a record was added
+        after this call in the same turn and had to be written. It is False if nothing was recorded, or if everything
+        was acknowledged before the commit. All messages in a turn share a commit, so under load the records may belong
+        to other messages. If another plugin decides asynchronously, the message belongs to a later turn and the result
+        does not cover it. This call does not delay any message.
 
         If the result is True, `trace_id` becomes an exemplar of ``hookmq_commit_duration_seconds``. Raises PluginError
         unless it is empty or 32 lower-case hex digits, or in a thread.
@@ -424,34 +422,34 @@ class BrokerHandle(Protocol):
     def append(self, journal: Journal, message: Message) -> None:
         """Add a message to one of this plugin's journals, without publishing it.
 
-        It belongs to the commit of this turn, with every change of `state` in the same turn. A plugin can so move a
-        message from one journal to another. No hook is called, and the journal is not asked what it wants or whether
-        it is full. Raises PluginError if the broker does not have the journal, or in a thread.
+        It becomes part of this turn's commit, together with any change to `state` in the same turn. A plugin can thus
+        move a message from one journal to another. No hook is called, and the journal is not asked what it wants or
+        whether it is full. Raises PluginError if the broker does not have the journal, or in a thread.
         """
 
     def add_journal(self, journal: Journal) -> Awaitable[None]:
         """Add a journal while the broker runs, for example for a queue that an operator creates.
 
-        The journal must be empty. Journals with messages from an earlier process belong in `provide_journal`, which
-        drops messages that were never committed. Its `recover` is called in a thread, with the last commit. When the
-        awaitable completes, the journal receives the messages that it wants. They must not be lost, so if a crash can
-        follow, record first that the journal exists.
+        The journal must be empty. Return journals with messages from an earlier process from `provide_journal`, which
+        drops uncommitted messages. Its `recover` is called in a thread, with the last commit. When the awaitable
+        completes, the journal receives the messages that it wants. To lose none of them in a crash, first record that
+        the journal exists.
 
-        Awaiting raises PluginError with the reason if `recover` fails. The call raises PluginError if the broker has
-        the journal, or in a thread.
+        Awaiting raises PluginError with the reason if `recover` fails. The call raises PluginError if the broker
+        already has the journal, or in a thread.
         """
 
     def remove_journal(self, journal: Journal) -> Awaitable[None]:
         """Remove a journal while the broker runs. From this call on, it gets no messages, and publishes that waited for
         room in it no longer wait for it. The awaitable completes once everything that it received before is committed.
-        The broker does not call it from then on, and the plugin may close and delete it.
+        After that, the broker no longer calls it, and the plugin may close and delete it.
 
-        Set `full` to False first, if the journal has it: publishers that wait for room are then acknowledged. Raises
+        If the journal has `full`, set it to False first, so that publishers waiting for room are acknowledged. Raises
         PluginError if the broker does not have the journal, or in a thread.
         """
 
     def reload(self) -> Awaitable[ReloadReport]:
-        """Reread the configuration file and apply it, like SIGHUP. The result lists the changes, and the changes that
+        """Reread the configuration file and apply it, like SIGHUP. The result lists the applied changes and those that
         need a restart.
 
         If the new configuration cannot be used, nothing changes, and awaiting raises PluginError with the reason.
@@ -464,10 +462,10 @@ class BrokerHandle(Protocol):
     def check_configuration(self, text: str) -> Awaitable[ConfigCheck]:
         """Check a configuration document, with the options and the environment of this process. Nothing changes.
 
-        The result has all mistakes with their locations, or the changes that a reload of this document would make.
-        All settings are checked, including those of plugins, but no plugin is constructed and no certificate opened:
-        a reload may still refuse the document. The work is done in a thread. Awaiting raises PluginError if the
-        broker has no configuration file, as in tests. Raises PluginError in a thread.
+        The result lists all mistakes with their locations, or the changes that reloading this document would make. All
+        settings are checked, including those of plugins, but no plugin is constructed and no certificate is opened, so
+        a reload may still refuse the document. The work is done in a thread. Awaiting raises PluginError if the broker
+        has no configuration file, as in tests. Raises PluginError in a thread.
         """
 
     def trace(self, request: TraceRequest) -> Trace:
@@ -493,7 +491,7 @@ class BrokerHandle(Protocol):
         from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if the broker were
         stopping. Then the broker runs without clients until it is stopped, or until `cancel_drain`. Meanwhile, `reload`
         is refused. The call is reported as ``broker.drain_started``. Raises PluginError unless the broker is ready, if
-        the request needs a reference and there is none, or in a thread.
+        the request needs a reference but has none, or in a thread.
         """
 
     def cancel_drain(self) -> bool:
@@ -510,17 +508,18 @@ class BrokerHandle(Protocol):
         """
 
     def set_log_level(self, level: LogLevel) -> None:
-        """Log events of at least `level` from now on: ``debug``, ``info``, ``warning`` or ``error``.
+        """Log events at `level` and above from now on: ``debug``, ``info``, ``warning`` or ``error``.
 
         A reload or a restart returns to ``log.level`` from the configuration. The call is reported
         as ``broker.log_level_set``. Raises PluginError for another level, and as `log_levels` does.
         """
 
     def follow_log(self, recent: int = 0) -> LogFollower:
-        """Follow the log, beginning with the newest `recent` events, at most 500.
+        """Follow the log, starting with the latest `recent` events, at most 500.
 
-        Only events that are logged can be followed: see `set_log_level`. An event that this plugin logs is followed too,
-        so do not log one for each event. Following ends when the plugin stops. Raises PluginError as `log_levels` does.
+        Only events that are logged can be followed: see `set_log_level`. This plugin's own events are included, so do
+        not log an event for each one you receive. Following ends when the plugin stops. Raises PluginError as
+        `log_levels` does.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

@@ -5,9 +5,9 @@ If all implementations return at once, the whole chain runs within the call, whi
 awaited or an implementation runs in a thread, the call returns a `Cancel` and the chain continues later. After a
 cancel, `done` is never called and the plugin's coroutine is closed.
 
-Every return value is checked. It must be None, a verdict that the hook allows, or an awaitable with such a result. Any
-other value, an exception or a timeout is a plugin failure. A failure denies with ``decided=False``, unless a transform
-hook's `on_error` is set otherwise.
+Every return value is checked. It must be None, a verdict that the hook allows, or an awaitable of either. Any other
+value, an exception or a timeout is a plugin failure. A failure denies with ``decided=False``, unless a transform hook's
+`on_error` is set otherwise.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,8 +41,8 @@ _UNASKED: Final = object()
 class _Rule:
     """How a deciding hook combines its plugins' verdicts.
 
-    `consent` is the type of a consenting verdict; `merge` combines two of these. Verdicts of the types in `final` end
-    the chain. `failed` is the result if a plugin failed.
+    `consent` is the type of verdict that consents; `merge` combines two of them. Verdicts whose type is in `final` end
+    the chain. `failed` is the result if a plugin fails.
     """
 
     __slots__ = ("consent", "failed", "final", "merge")
@@ -88,7 +88,7 @@ def merge_accepts(first: Accept, later: Accept) -> Accept:
 
 
 def own_notes(accept: Accept, plugin_id: str) -> Accept:
-    """Return `accept` without claims reserved for other plugins, so that tokens and services cannot forge them."""
+    """Return `accept` without claims reserved for other plugins, so tokens and services cannot forge them."""
     claims = accept.claims
     mine = NOTES + plugin_id
     if not claims or all(name == mine or not str(name).startswith(NOTES) for name in claims):
@@ -269,7 +269,7 @@ def run_transform(
     published the message and is not called. A failure is Deny 0x83, or is ignored if `on_error` is ``pass``. `done`
     receives the id of the plugin that ended the chain, or of the last plugin that replaced the value.
 
-    Plugins cannot raise the QoS. A message's sender, origin and time of arrival are restored. A subscription's
+    Plugins cannot raise the QoS. Changes to a message's sender, origin or time of arrival are undone. A subscription's
     `filter` must not change.
     """
     return _transform(runtime, calls, client, value, done, skip, 0, "", None, _UNASKED)
@@ -285,8 +285,8 @@ def transform_from(
     answer: Any,
     began: float,
 ) -> Cancel | None:
-    """Continue `run_transform` at `index`, whose call has already returned `answer`. The call began at `began`, or -1
-    if it is not timed. The calls before it abstained."""
+    """Continue `run_transform` at `index`, whose call has already returned `answer`. `began` is the call's start time,
+    or -1 if it is not timed. All earlier calls abstained."""
     call = calls[index]
     kind = type(answer)
     if kind not in _SETTLED and hasattr(kind, "__await__"):

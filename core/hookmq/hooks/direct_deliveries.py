@@ -16,17 +16,17 @@ class DirectDeliveries(Protocol):
         be sent if the client's Receive Maximum is used up, or if earlier messages are waiting for the client.
         Otherwise, the function passed to `deliveries` is called once with `token`, when the delivery has ended.
 
-        `filter` is written as the client sent it. Nothing is stored: after the connection has ended, the broker does not
-        send the message again. `on_deliver` and `authorize` with DELIVER decide on it as on any other message. Raises
-        PluginError in a thread, and for an invalid topic.
+        Write `filter` as the client sent it. Nothing is stored: once the connection ends, the broker does not resend
+        the message. `on_deliver` and `authorize` with DELIVER apply as for any other message. Raises PluginError in a
+        thread, and for an invalid topic.
         """
 
     def send_run(
         self, client_id: str, filter: str, run: Sequence[tuple[Message, bytes, object]]
     ) -> int:
-        """Send messages in order, as `send` does. Return how many were sent: the first that cannot be sent now and those
-        after it are not.
+        """Send messages in order, as `send` does. Return how many were sent. Sending stops at the first message that
+        cannot be sent now.
 
-        An item is (message, properties, token). `properties` are user properties that MQTT 5 clients get after those
-        of the message, encoded without the length of the section; it may be empty. They are not checked.
+        An item is (message, properties, token). `properties` are extra user properties for MQTT 5 clients, which follow
+        the message's own. They are encoded without the section length, may be empty, and are not checked.
         """

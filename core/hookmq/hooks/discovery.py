@@ -26,8 +26,7 @@ def find(
 ) -> InstalledEntry:
     """Return the installed plugin named `use`.
 
-    Raises PluginNotFound, suggesting the closest name, if there is none. Raises PluginError if two distributions
-    provide it.
+    If there is none, raises PluginNotFound with the closest name. Raises PluginError if two distributions provide it.
     """
     plugin_id = plugin_id or use
     all_ = installed() if among is None else tuple(among)

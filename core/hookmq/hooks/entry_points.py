@@ -1,4 +1,5 @@
-"""Find and import what installed distributions offer as entry points: plugins and commands. Listing imports nothing."""
+"""Find and import the plugins and commands that installed distributions offer as entry points. Listing them imports
+nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,8 @@ def entries(group: str) -> tuple[InstalledEntry, ...]:
 
 
 def _points(distribution: Any, group: str) -> tuple[importlib_metadata.EntryPoint, ...]:
-    """Return the entry points of a group. Parsing those of each distribution would cost far more than reading them."""
+    """Return the entry points of a group. This reads the files directly, because parsing every distribution's entry
+    points is far slower."""
     if group not in (distribution.read_text("entry_points.txt") or ""):
         return ()
     return tuple(distribution.entry_points.select(group=group))

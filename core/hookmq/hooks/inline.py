@@ -19,8 +19,8 @@ from hookmq.mqtt.properties import Properties
 
 
 class Answered:
-    """A message, and the call that did not abstain; the call is None if all abstained. `answer` is its result, and
-    `began` its start time, or -1 if it is not timed."""
+    """A message, and the call that did not abstain, or None if all abstained. `answer` is that call's result. `began`
+    is its start time, or -1 if it is not timed."""
 
     __slots__ = ("answer", "began", "call", "message")
 
@@ -53,11 +53,11 @@ def ask(
     now: float,
     expires_at: float | None,
 ) -> Message | Answered:
-    """Make the message for a PUBLISH that arrived from `client` at `now`. Pass it to each of `calls`, which all apply to
-    its topic, until one of them does not abstain. Return the message if all abstained, otherwise that call. Later calls
-    are not made.
+    """Make the message for a PUBLISH that `client` sent, received at `now`. Pass it to `calls`, which must all apply to
+    its topic, until one does not abstain. Return the message if all abstained, otherwise that call.
 
-    One function does both, because each call of an interpreted function by compiled code costs as much as the message.
+    One function does both, because calling an interpreted function from compiled code costs as much as making a
+    message.
     """
     message = make_message(
         topic, payload, qos, False, properties, client.client_id, "client", now, expires_at

@@ -134,9 +134,9 @@ class PluginInstance:
 
 
 class KeptState:
-    """State that is kept as long as the plugin object exists: its counters, its observer queue and the hooks it
-    implements. It also records whether the plugin was started, is ready or has left. `ready_ended` says whether
-    `on_ready` has returned, so that timers may be called.
+    """State that lives as long as the plugin object: its counters, its observer queue and the hooks it implements. It
+    also records whether the plugin was started, is ready or has left. `ready_ended` says whether `on_ready` has
+    returned, so that timers may be called.
     """
 
     __slots__ = (
@@ -164,7 +164,7 @@ class KeptState:
         self.ready_ended = False
 
     def leave(self) -> None:
-        """Call the `farewells`: the plugin object will not be used again."""
+        """Call the `farewells`, because the plugin object will not be used again."""
         self.left = True
         farewells, self.farewells = self.farewells, []
         for call in farewells:

@@ -60,8 +60,8 @@ class ChainStep:
 class Hooks:
     """The hooks of a set of plugins, called in the order of the configuration.
 
-    The object needs no runtime until `bind`, so a configuration can be checked without one. Raises PluginError or
-    ConfigError if a plugin or its options are invalid.
+    No runtime is needed until `bind`, so a configuration can be checked without one. Raises PluginError or ConfigError
+    if a plugin or its options are invalid.
     """
 
     def __init__(self, plugins: Iterable[PluginInstance] = ()) -> None:
@@ -126,8 +126,8 @@ class Hooks:
         return chains
 
     def wrap(self, wrapping: Callable[[Chains], Chains] | None) -> None:
-        """Pass all chains through `wrapping` from now on. If `wrapping` is None, chains are unchanged. `chains` then
-        returns new objects.
+        """Pass all chains through `wrapping` from now on. None stops this. In both cases, `chains` returns new objects
+        afterwards.
         """
         self.wrapping = wrapping
         self._chains = {}
@@ -197,7 +197,7 @@ class Hooks:
         lifecycle.startup(self, done)
 
     def ready(self, done: Callable[[], None]) -> None:
-        """Run `on_ready` for every plugin that has not run it yet. Failures are counted and logged."""
+        """Run `on_ready` for every plugin for which it has not run yet. Failures are counted and logged."""
         lifecycle.ready(self, done)
 
     def reloaded(
@@ -241,8 +241,7 @@ class Hooks:
         return tuple(journals)
 
     def register(self, hook: str, target: Callable[[str], Any]) -> None:
-        """Call every plugin's implementation of a ``register_`` hook. Its argument is the result of
-        `target(plugin_id)`.
+        """Call every plugin's implementation of a ``register_`` hook with the result of `target(plugin_id)`.
 
         Raises PluginError if an implementation fails.
         """

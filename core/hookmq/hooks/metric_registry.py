@@ -26,7 +26,7 @@ ReadTimings = Callable[[], Iterable[Timing]]
 ReadHistograms = Callable[[], Iterable[tuple[Mapping[str, str], Histogram]]]
 """Returns (labels, histogram) for each set of labels."""
 Unreadable = Callable[[str, str, Exception], None]
-"""Called with (family, plugin, error) the first time a reader fails."""
+"""Called with (family, plugin, error) when a reader fails for the first time."""
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -51,8 +51,8 @@ class MetricFamily:
 class MetricRegistry:
     """A broker's metric families.
 
-    If a reader fails, the export omits its values and ``hookmq_metric_errors_total`` counts the failure. The first
-    failure is reported to `unreadable`.
+    If a reader fails, the export omits its values and ``hookmq_metric_errors_total`` counts the failure. `unreadable`
+    is called for the first failure.
     """
 
     __slots__ = ("_errors", "_families", "_plugin", "_prefix", "_unreadable")
@@ -216,7 +216,8 @@ def _buckets(read: Iterable[tuple[Mapping[str, str], Histogram]]) -> list[_Row]:
 
 
 def _exemplar(found: Exemplar) -> str:
-    """Return what OpenMetrics adds to the line of a bucket. Raises ValueError or TypeError for an invalid exemplar."""
+    """Return the text that OpenMetrics appends to a bucket's line. Raises ValueError or TypeError for an invalid
+    exemplar."""
     check_exemplar(found)  # a plugin may have set it without `exemplify`
     return f' # {{trace_id="{found.trace_id}"}} {_number(found.value)} {found.time:.3f}'
 

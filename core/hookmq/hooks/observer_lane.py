@@ -20,10 +20,10 @@ LONGEST_TEXT: Final = 256
 
 
 class EventRun:
-    """Consecutive events of a queue that belong to one lane. `at` is the index of the next one.
+    """Consecutive events in a queue that belong to one lane. `at` is the index of the next one.
 
-    `number` orders the runs of a queue. `depth` is the depth of recursion at which the events are
-    handled. Several lanes may share the list `events`. Only `put` of the queue adds to it.
+    `number` orders the runs of a queue. `depth` is the depth of recursion at which the events are handled. Several
+    lanes may share the list `events`. Only the queue's `put` adds to it.
     """
 
     __slots__ = ("at", "depth", "events", "lane", "number")

@@ -210,8 +210,8 @@ class ObserverQueue:
     async def _consume(self, turn: int) -> None:
         """Await asynchronous implementations, one event at a time, until an event needs a thread.
 
-        After a cancel, the batch belongs to another call. The coroutine must then not touch it, even if the plugin
-        catches the cancellation.
+        After a cancellation, the batch belongs to another call. The coroutine must not touch it then, even if the
+        plugin swallows the cancellation.
         """
         batch = self._batch
         while batch and self.open_until is None:
@@ -251,7 +251,7 @@ class ObserverQueue:
         self._again()
 
     def _late(self) -> None:
-        """Handle the batch's timeout. The current event may have started after the timer."""
+        """Handle the batch's timeout. The current event may have started later than the timer."""
         runtime, cancel = self._runtime, self._cancel
         self._timer = None
         if runtime is None or cancel is None or not self._batch:

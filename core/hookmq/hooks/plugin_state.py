@@ -1,4 +1,4 @@
-"""The protocol for the state of a plugin. The core implements it, and plugins use it as ``broker.state``."""
+"""The protocol for a plugin's state. The core implements it, and plugins use it as ``broker.state``."""
 
 import builtins
 from collections.abc import Awaitable
@@ -10,12 +10,12 @@ from hookmq.model.snapshots import Page
 class PluginState(Protocol):
     """The keys and values of one plugin id, in memory and in the broker's store.
 
-    All changes in a turn are committed together. A hook that puts a key and accepts a message therefore has both or
-    neither after a crash. Without a durable store, the state ends with the process.
+    All changes in a turn are committed together. If a hook sets a key and accepts a message, then after a crash either
+    both survive or neither does. Without a durable store, the state is lost when the process ends.
 
-    A key is a text of at most 1,024 bytes, and a value is bytes. `broker.plugin_state_keys` and
-    `broker.plugin_state_bytes` limit the state. A call raises PluginError and changes nothing if it is invalid, exceeds
-    a limit, runs in a thread, or is made before `on_startup`.
+    A key is a string of at most 1,024 bytes; a value is bytes. `broker.plugin_state_keys` and
+    `broker.plugin_state_bytes` limit the state. An invalid call raises PluginError and changes nothing. So does a call
+    that exceeds a limit, is made in a thread, or is made before `on_startup`.
     """
 
     @property
@@ -38,7 +38,7 @@ class PluginState(Protocol):
     ) -> Page[tuple[str, builtins.bytes]]:
         """Return the keys that start with `prefix`, and their values, sorted by key.
 
-        `limit` is from 1 to 1000. Pass `Page.cursor` to continue. A key that is put or deleted meanwhile may be
+        `limit` is from 1 to 1000. Pass `Page.cursor` to continue. A key that is set or deleted in the meantime may be
         missing.
         """
 

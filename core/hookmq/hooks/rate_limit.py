@@ -83,7 +83,7 @@ class RateLimiter:
     """The limit on messages to the client; None for no limit."""
 
     def publish_limit(self, topic: str) -> PublishLimit | None:
-        """Return the limit on publishes to `topic`, or None. The result is cached as long as the permission to
+        """Return the limit on publishes to `topic`, or None. The result is cached for as long as the permission to
         publish."""
         return None
 

@@ -23,8 +23,8 @@ Registry = Mapping[str, tuple["Implementation", ...]]
 class _Manager(pluggy.PluginManager):
     """A pluggy manager that looks for hooks only among the attributes that the plugin's author wrote.
 
-    pluggy itself searches every attribute, and most of them are inherited. That search took most of the startup time of
-    a broker without clients.
+    pluggy itself searches every attribute, most of them inherited. For a broker without clients, that search took most
+    of the startup time.
     """
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:

@@ -38,7 +38,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class HookKind(StrEnum):
-    """The ways in which the broker uses a hook's return values."""
+    """How the broker uses a hook's return values."""
 
     DECIDE = "decide"
     TRANSFORM = "transform"
@@ -63,7 +63,7 @@ class HookSpec:
     - `on_error`: the values that the configuration may set, the default first; empty if there is no choice.
     - `topic`: whether configured `filters` narrow the hook by its topic, by its filter, or not at all.
     - `hot`: whether only one call in 64 is timed. For other hooks, every call is timed.
-    - `outcomes`: the names of the counters for the hook's results.
+    - `outcomes`: names of the counters for the hook's results.
     - `queue`: the default size of an observer's queue, in events.
     """
 

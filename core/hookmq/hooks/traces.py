@@ -12,7 +12,7 @@ MAX_RATE: Final = 10_000
 
 
 class TraceKind(StrEnum):
-    """What an event of a trace reports. `TraceEvent` lists the fields of each kind."""
+    """What a trace event reports. `TraceEvent` lists the fields of each kind."""
 
     RECEIVED = "received"
     SENT = "sent"
@@ -25,8 +25,8 @@ class TraceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """Which clients and messages to trace, and for how long. An empty text selects everything, but at least one of the
-    texts must not be empty.
+    """Which clients and messages to trace, and for how long. An empty string selects everything, but at least one of
+    the strings must not be empty.
 
     - `client_id`, `username`: the client id or user name of the clients to trace.
     - `address`: a prefix of the addresses of the clients to trace.
@@ -64,12 +64,12 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One event of a trace.
+    """One event in a trace.
 
     - `time`: epoch seconds.
     - `client_id`: the client that the event is about, or None.
-    - `topic`: the topic or filter that the event is about, including the mount point, or None. Those longer than 1,024
-      characters are cut.
+    - `topic`: the topic or filter that the event is about, including the mount point, or None. It is cut off after
+      1,024 characters.
     - `name` and `fields`: depend on `kind`. Values are JSON values, except ``payload``, which is bytes.
 
     =========== ============================== ===================================================================
@@ -99,8 +99,8 @@ class Trace(Protocol):
     """A running trace. Iterate over its events with ``async for``; the iteration ends when the trace does. While one
     reader waits for an event, another one gets a RuntimeError.
 
-    Connections that are open when the trace starts are added within the next turns, 200 in each. At most 10,000 events
-    can wait to be read. Further events are skipped.
+    Connections that are already open when the trace starts are added over the next turns, 200 per turn. At most 10,000
+    events can wait to be read. Further events are skipped.
     """
 
     @property

@@ -110,8 +110,8 @@ _ACCEPTED: Final[tuple[tuple[str, Any, str], ...]] = (
 class Allow:
     """Allow an action (`authorize`).
 
-    The verdict is cached for `cache_for` seconds. None caches it until it is invalidated; 0 does not cache it. Use 0
-    if the verdict depends on the message. `max_qos` limits the QoS of a subscription or message. If several plugins
+    The verdict is cached for `cache_for` seconds. None caches it until it is invalidated; 0 does not cache it. Use 0 if
+    the verdict depends on the message itself. `max_qos` limits the QoS of a subscription or message. If several plugins
     allow the action, the lowest value of each counts. Invalid values raise ValueError. `rule` is the plugin's rule that
     decided, such as ``acl.yaml:12``: `BrokerHandle.explain` returns it, and nothing else uses it.
     """
@@ -138,7 +138,7 @@ class Deny:
     - `reason`: a Reason String for MQTT 5 clients.
     - `disconnect`: whether to close the connection too.
     - `decided`: False if the decision could not be made. The core sets this if a plugin failed. The request is
-      refused, but existing subscriptions and queues are kept and due wills wait. The verdict is never cached.
+      refused, but existing subscriptions and queues are kept, and due wills wait. The verdict is never cached.
     - `cache_for`: seconds to cache a Deny from `authorize`, as in `Allow`.
     - `rule`: the plugin's rule that decided, such as ``acl.yaml:12``. It is passed to `on_denied` and the log, never
       to the client.
@@ -165,7 +165,7 @@ class Deny:
 @dataclass(frozen=True, slots=True)
 class PluginDecision:
     """What one plugin decided: see `BrokerHandle.explain`. `verdict` is None if the plugin abstained. `plugin` is '' if
-    all plugins abstained, so that a setting decided."""
+    all plugins abstained and a setting decided."""
 
     plugin: str
     verdict: Accept | Allow | Deny | None
@@ -189,7 +189,7 @@ class Drop:
 class Handled:
     """Take over the message (`on_publish`, `on_will`): the plugin is responsible for it from now on.
 
-    The broker acknowledges it with `code`, once everything that this turn recorded is committed. It neither routes nor
+    The broker acknowledges it with `code`, once everything recorded in this turn is committed. It neither routes nor
     retains the message, calls no later plugin, and does not count it as dropped. A code of 0x80 or above raises
     ValueError; use Deny instead.
     """

@@ -71,14 +71,16 @@ class Scope:
     name: str = "default"
     mount_point: str = ""
     """Prefix added to every topic and filter from the listener's clients, and removed from topics sent to them. Empty
-    for none. It should end with a slash: without it, the prefix ``a`` also gives access to topics below ``ab/``."""
+    means no prefix. It should end with a slash: without it, the prefix ``a`` also gives access to topics below ``ab/``.
+    """
     versions: frozenset[int] = frozenset({3, 4, 5})
     connect_timeout: float = 10.0
     """Seconds that a client has to send its complete CONNECT."""
     connect_bytes: int = 65536
     """Bytes that a client may send before it is accepted."""
     identity: str = ""
-    """The certificate field used as the user name: ``common_name``, ``san`` or ``fingerprint``. Empty for none."""
+    """The certificate field used as the user name: ``common_name``, ``san`` or ``fingerprint``. Empty means none is
+    used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,11 +103,11 @@ class ClientInfo:
     """The name under which the client was authenticated; None if no plugin or certificate provided one."""
     claims: Mapping[str, Any] = field(default_factory=lambda: NO_CLAIMS)
     expires_at: float | None = None
-    """Epoch seconds at which the client is disconnected with `expiry_code`; None for never."""
+    """When the client is disconnected with `expiry_code`, in epoch seconds; None means never."""
     expiry_code: ReasonCode = ReasonCode.MAXIMUM_CONNECT_TIME
     vouched_by: str | None = ""
-    """What authenticated the client: ``plugin:ID``, ``listener:NAME`` if its certificate did, '' if nothing did. None
-    if the session was stored by a version that did not record it."""
+    """What authenticated the client: ``plugin:ID``, ``listener:NAME`` if its certificate did, or '' if nothing did.
+    None if an older version stored the session without recording this."""
     _state: dict[str, Any] | None = None
     _publisher: Any = None
     """The broker's entry for this client as a publisher of retained messages."""

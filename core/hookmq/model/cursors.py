@@ -1,5 +1,4 @@
-"""Cursors: the positions at which listings continue. A plugin gets them as opaque strings and returns them
-unchanged."""
+"""Cursors mark the position where a listing continues. Plugins treat them as opaque strings."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from hookmq.model.errors import PluginError, StaleCursor, shown
 MAX_LIMIT: Final = 1000
 """Maximum number of items that a plugin may request at once."""
 _MAX_CURSOR: Final = 1 << 18
-"""Longer strings are refused without being parsed. A cursor for the longest topic is a third of this length."""
+"""Longer strings are rejected without parsing. A cursor for the longest topic is a third of this length."""
 _MAX_DIGITS: Final = 18
 
 Query = tuple[object, ...]
@@ -29,9 +28,9 @@ def check_limit(plugin: str, call: str, limit: int) -> None:
 class Cursors:
     """Makes and reads the cursors of one broker process.
 
-    A cursor names the call it belongs to, this process, the other arguments of the call, and a position. `token` returns
-    a text that is unique for the process, because a position has no meaning after a restart. It is called once, when
-    the first cursor is made.
+    A cursor names the call it belongs to, this process, the other arguments of the call, and a position. `token`
+    returns a string that is unique to the process, because positions mean nothing after a restart. It is called once,
+    for the first cursor.
     """
 
     __slots__ = ("_token", "_unique")
@@ -49,8 +48,8 @@ class Cursors:
         return f"{call}.{self._token}.{digest:08x}.{body}"
 
     def read(self, plugin: str, call: str, query: Query, cursor: str) -> str:
-        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed or belongs to another
-        call or other arguments. Raises StaleCursor for a cursor of another process.
+        """Return the position in `cursor`. Raises PluginError for a cursor that is malformed or belongs to another call
+        or other arguments. Raises StaleCursor for a cursor from another process.
         """
         bad = PluginError(plugin, f"{call}(): {shown(cursor)} is not a cursor")
         if not isinstance(cursor, str) or len(cursor) > _MAX_CURSOR or cursor.count(".") != 3:

@@ -1,4 +1,4 @@
-"""Drain a broker without stopping it, so that its clients connect to another one. See `BrokerHandle.drain`."""
+"""Drain a broker without stopping it, so that its clients reconnect elsewhere. See `BrokerHandle.drain`."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -64,8 +64,8 @@ class Drainer(Protocol):
     """Drains a server. Call its methods on the event loop."""
 
     def begin(self, request: DrainRequest) -> None:
-        """Begin to drain. Raises RuntimeError if the server is not ready or is already draining, and ValueError if
-        `request` needs a reference and there is none.
+        """Start draining. Raises RuntimeError if the server is not ready or is already draining, and ValueError if
+        `request` needs a reference but has none.
         """
 
     def cancel(self) -> bool:

@@ -24,8 +24,8 @@ _SHOWN: Final = 40
 
 
 def shown(value: object) -> str:
-    """Return the text for an invalid `value` in an error message. Long values are shortened, and a huge number is
-    shown without its digits.
+    """Format an invalid `value` for an error message. Long values are shortened; the digits of huge numbers are left
+    out.
     """
     if isinstance(value, int) and value.bit_length() > 3 * _SHOWN:
         return f"an int of {value.bit_length()} bits"
@@ -36,7 +36,7 @@ def shown(value: object) -> str:
 
 
 class ConfigError(HookMQError):
-    """The configuration is invalid. `line` and `column` start at 1; 0 means unknown.
+    """The configuration is invalid. `line` and `column` count from 1; 0 means unknown.
 
     Plugins may set `path` instead: the sequence of keys below the plugin's `config:`, such as
     ``("keys", 0, "secret")``. The loader then adds the file, line and column.
@@ -102,7 +102,7 @@ class PublishRefused(PluginError):
 
 
 class StaleCursor(PluginError):
-    """A cursor is no longer valid: the broker restarted, the session or search ended, or the cursor was already used.
+    """A cursor is no longer valid: the broker restarted, its session or search ended, or the cursor was already used.
     Begin the listing again.
     """
 

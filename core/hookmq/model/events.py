@@ -50,7 +50,7 @@ class DropReason(StrEnum):
 
 
 class Direction(StrEnum):
-    """The direction of a dropped message: on its way into the broker or out of it."""
+    """Whether a dropped message was on its way into the broker or out of it."""
 
     IN = "in"
     OUT = "out"

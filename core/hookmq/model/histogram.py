@@ -1,4 +1,4 @@
-"""Histograms: how many values fall into each of a fixed number of ranges."""
+"""Histograms count how many values fall into each of a fixed set of ranges."""
 
 import math
 import re
@@ -8,17 +8,18 @@ from typing import Final, NamedTuple
 SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""Bounds for durations of work that includes a disk, a network or a wait."""
+"""Bucket bounds for work that waits or uses a disk or a network, in seconds."""
 CALL_SECONDS: Final = (0.00001, 0.0001, 0.0005, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0)
-"""Bounds for durations of calls in the process, which are often shorter. Few, because each plugin and hook has them."""
+"""Bucket bounds for in-process calls, which are often shorter. There are few, because every plugin and hook has its own
+histogram."""
 
 
 TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
-"""A trace id as W3C Trace Context writes it."""
+"""A trace id in W3C Trace Context format."""
 
 
 class Exemplar(NamedTuple):
-    """A value of a histogram, the trace that it belongs to, and when it was added, in epoch seconds."""
+    """A value of a histogram, its trace, and when it was added (epoch seconds)."""
 
     value: float
     trace_id: str
@@ -36,7 +37,7 @@ def check_exemplar(exemplar: Exemplar) -> None:
 
 
 class Histogram:
-    """The values added so far, counted by range. Adding a value does not block, and allocates no more than a number.
+    """The values added so far, counted by range. Adding a value never blocks and allocates at most one number.
 
     `counts` has one count for each bound: the number of values up to this bound and above the previous one. Its last
     item counts larger values. `sum` is the sum of all values. `exemplars` holds the newest exemplar of each range, or
@@ -57,10 +58,10 @@ class Histogram:
         self.sum += value * count
 
     def exemplify(self, exemplar: Exemplar) -> None:
-        """Keep `exemplar`, whose value was also added, in place of the previous one of its range.
+        """Replace the exemplar for its range with `exemplar`. Its value must also be added with `add`.
 
         Raises ValueError if the trace id is not 32 lower-case hex digits, or if a number is not finite. Raises
-        TypeError for a wrong type.
+        TypeError for the wrong type.
         """
         check_exemplar(exemplar)
         if self.exemplars is None:

@@ -1,4 +1,4 @@
-"""Events of the broker's log, as plugins follow them. See `BrokerHandle.follow_log`."""
+"""Log events, in the form that plugins receive. See `BrokerHandle.follow_log`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LOG_LEVELS: Final[tuple[LogLevel, ...]] = get_args(LogLevel)
 """The levels of log events, from the least to the most severe."""
 RECENT: Final = 500
-"""How many events the broker remembers for plugins that start following its log."""
+"""The number of events that the broker keeps for plugins that start following its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
     """One event of the log. `time` is in epoch seconds, and `fields` holds JSON values without secrets.
 
-    Texts longer than 1,000 characters are cut, and values beyond 65,536 characters are left out. The field
-    ``traceback`` is only the last line of a traceback.
+    Strings are cut after 1,000 characters. An event holds at most 65,536 characters of values; the rest are left out.
+    The field ``traceback`` is only the last line of a traceback.
     """
 
     time: float
@@ -42,7 +42,7 @@ class LogFollower(Protocol):
 
     @property
     def ended(self) -> str:
-        """Why following has ended; empty until then."""
+        """Why following ended; empty while it continues."""
 
     @property
     def skipped(self) -> int:
@@ -63,7 +63,7 @@ class EventLog(Protocol):
         """Return the level in force and the configured level."""
 
     def set_level(self, level: LogLevel) -> None:
-        """Log events of at least `level`, until the log is configured again."""
+        """Log events at `level` and above until the log is next configured."""
 
     def follow(self, recent: int, ending: Callable[[], None]) -> LogFollower:
-        """Follow the log, beginning with the newest `recent` events. `ending` is called once, after `stop`."""
+        """Follow the log, starting with the latest `recent` events. `ending` is called once, after `stop`."""

@@ -59,7 +59,7 @@ make_message = fast_constructor(Message)
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """A will, and the seconds between the end of the connection and its publication [MQTT-3.1.2-8]."""
+    """A will, and its delay in seconds after the connection ends [MQTT-3.1.2-8]."""
 
     message: Message
     delay: int = 0

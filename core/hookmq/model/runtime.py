@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Protocol
 
 Done = Callable[[Any, BaseException | None], None]
-"""Called when asynchronous work ends, with (result, None) or (None, error). Called once, on the event loop, and never
-after the work was cancelled."""
+"""Called when asynchronous work ends, with (result, None) or (None, error). It is called once, on the event loop, and
+not at all after a cancel."""
 Cancel = Callable[[], None]
 """Cancels work. Does nothing if the work has already ended."""
 
@@ -81,8 +81,8 @@ class Runtime(Protocol):
     def log(self, level: str, event: str, /, **fields: object) -> None:
         """Log `event`, a stable dotted name such as ``client.connected``.
 
-        `level` is ``debug``, ``info``, ``warning`` or ``error``. `fields` never hold payloads or secrets. The field
-        ``traceback`` takes an exception and logs its traceback.
+        `level` is ``debug``, ``info``, ``warning`` or ``error``. Never put payloads or secrets in `fields`. If the
+        field ``traceback`` is an exception, its traceback is logged.
         """
 
     def logs(self, level: str) -> bool:

@@ -1,6 +1,6 @@
-"""Pages and snapshots of the broker's state, as plugins receive them.
+"""Pages and snapshots of the broker's state, for plugins.
 
-A snapshot is immutable. It shows the state at one moment, and does not keep a session alive. Times are epoch seconds,
+A snapshot is immutable. It shows the state at one moment and does not keep its session alive. Times are epoch seconds,
 sizes are bytes, intervals are seconds.
 """
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A part of a listing.
+    """One page of a listing.
 
-    - `items`: the items of this page. There may be fewer than the limit, or none, although more follow: one call
-      examines a bounded number of items.
+    - `items`: the items of this page. A page may be short or even empty although more follow, because one call examines
+      a limited number of items.
     - `cursor`: pass it to the next call to continue; empty after the last page. It is opaque and valid until the broker
       restarts.
     """
@@ -68,7 +68,7 @@ class SessionSnapshot:
 
 
 make_session_snapshot = fast_constructor(SessionSnapshot)
-"""Construct a `SessionSnapshot` quickly: a page may have a thousand."""
+"""Construct a `SessionSnapshot` quickly, because a page may have a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class QueuedMessage:
 
 @dataclass(frozen=True, slots=True)
 class InflightMessage:
-    """A message that was sent to a client at QoS 1 or 2 and is not fully acknowledged.
+    """A message sent to a client at QoS 1 or 2 and not yet fully acknowledged.
 
-    - `released`: whether PUBREC has arrived, so that only PUBCOMP is missing.
+    - `released`: whether PUBREC has arrived and only PUBCOMP is outstanding.
     - `message`: None if the session is clean and the broker no longer needs the message. The fields after it are then
       False and empty.
     - `retain`, `identifiers`: the values that the client received.
@@ -157,10 +157,10 @@ class HookSnapshot:
     """A plugin's implementation of one hook, and its counters since the broker started.
 
     - `outcomes`: the number of calls by result, such as ``allow`` or ``error``.
-    - `timed`, `seconds`: the number of timed calls and their total duration. One call in 64 is timed for the hooks that
-      are called for every message.
+    - `timed`, `seconds`: the number of timed calls and their total duration. Only one call in 64 is timed for hooks
+      that are called for every message.
     - `queue`, `dropped`: for an observer, the events waiting and the events lost.
-    - `last_error`: the last failure, or empty.
+    - `last_error`: the latest failure; empty if there was none.
     """
 
     name: str
@@ -178,8 +178,8 @@ class PluginSnapshot:
 
     - `use`, `version`: its entry point, and the version of its distribution.
     - `listeners`, `filters`: the listeners and topic filters of its entry; None for all.
-    - `disabled`: why the plugin is not called, or empty.
-    - `circuit_open`: whether its observers are not called for now, after repeated failures.
+    - `disabled`: why the plugin is not called; empty if it is.
+    - `circuit_open`: whether calls to its observers are suspended after repeated failures.
     """
 
     id: str

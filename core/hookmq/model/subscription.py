@@ -9,8 +9,8 @@ class Subscription:
     `filter` is the filter as the client sent it, including ``$share/NAME/``. UNSUBSCRIBE uses it too. Topics are matched
     against `topic_filter`. `share` is the share name; None for ordinary subscriptions.
 
-    `user_property` contains the user properties of the SUBSCRIBE, in their order. Only `authorize`, `on_subscribe` and
-    `on_subscribed` see them: the session does not keep them, and nothing stores them.
+    `user_property` contains the SUBSCRIBE's user properties, in order. Only `authorize`, `on_subscribe` and
+    `on_subscribed` see them; neither the session nor the store keeps them.
     """
 
     filter: str

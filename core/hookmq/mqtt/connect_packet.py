@@ -61,8 +61,8 @@ def decode_connect(body: bytes, limits: PacketLimits, header_flags: int = 0) -> 
 
 
 def _check_header(flags: int, version: int) -> None:
-    """Raise ConnectError for invalid flags in the fixed header. MQTT 3.1 does not use them, and some clients set QoS
-    there."""
+    """Raise ConnectError for invalid flags in the fixed header. MQTT 3.1 ignores them, and some clients set the QoS
+    bits."""
     if flags and version != 3:
         # [MQTT-2.1.3-1] [MQTT311-2.2.2-1, 2.2.2-2]
         raise ConnectError(ReasonCode.MALFORMED_PACKET, f"CONNECT with flags {flags:04b}")

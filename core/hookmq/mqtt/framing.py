@@ -99,7 +99,7 @@ _LEGAL: Final = {key: bytes(v is None for v in row) for key, row in _REFUSED.ite
 
 
 def legal_headers(version: int, server: bool) -> bytes:
-    """Return 256 bytes, one for each first byte: 1 if a server (or a client) may receive it in `version`, else 0."""
+    """Return a 256-byte table indexed by first byte: 1 if a server (or a client) may receive it in `version`, else 0."""
     return _LEGAL[version, server]
 
 

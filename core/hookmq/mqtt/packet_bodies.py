@@ -24,7 +24,7 @@ BodyReader = Callable[[bytes, int, PacketLimits, bool], packets.Packet]
 """(body, version, limits, whether a server receives it) -> packet. Raises ProtocolError."""
 
 _BAD_METHOD: Final = frozenset((ReasonCode.BAD_AUTHENTICATION_METHOD,))
-"""Table 2-6 lists 0x8C for DISCONNECT, table 3-10 does not. It is accepted, and never sent."""
+"""Table 2-6 lists 0x8C for DISCONNECT but table 3-10 does not. HookMQ accepts it and never sends it."""
 
 _DISCONNECT_CODES: Final[dict[bool, frozenset[ReasonCode]]] = {
     True: CLIENT_DISCONNECT | _BAD_METHOD,
@@ -34,7 +34,7 @@ _AUTH_CODES: Final[dict[bool, frozenset[ReasonCode]]] = {
     True: LEGAL[PacketType.AUTH] - {ReasonCode.SUCCESS},
     False: LEGAL[PacketType.AUTH] - {ReasonCode.RE_AUTHENTICATE},
 }
-"""Legal codes, by whether a server receives them [MQTT-3.14.2-1, 3.15.2-1]."""
+"""Legal codes in AUTH, keyed by whether a server is the receiver [MQTT-3.14.2-1, 3.15.2-1]."""
 _V3_SUBACK_CODES: Final = frozenset((0, 1, 2, 0x80))
 _V3_CONNACK_MAX: Final = 5
 

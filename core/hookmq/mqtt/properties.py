@@ -1,4 +1,4 @@
-"""The 27 MQTT 5.0 properties, with their ids, types and packets (section 2.2.2.2), and a class for a packet's
+"""The 27 MQTT 5.0 properties, with their ids, types and packets (section 2.2.2.2), and the class that holds a packet's
 properties.
 
 A missing property is None, never an empty value, and is not forwarded [MQTT-3.3.2-4, 3.3.2-15 to 20].
@@ -27,7 +27,7 @@ class PropertyKind(IntEnum):
 
 
 class In(IntFlag):
-    """The packets in which a property may occur. They may include the will in a CONNECT."""
+    """The packets that may carry a property. The will in a CONNECT counts as one."""
 
     CONNECT = 1 << PacketType.CONNECT
     CONNACK = 1 << PacketType.CONNACK

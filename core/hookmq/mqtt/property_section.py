@@ -52,9 +52,9 @@ _EMPTY_SECTION: Final = b"\0"
 def read_properties(reader: Reader, where: In, max_user_properties: int) -> Properties:
     """Read the property section, including its length, of the packet (or will) `where`.
 
-    Raises ProtocolError: 0x81 if it cannot be parsed or has properties of other packets, 0x82 for a repeated property
-    or a value out of range, 0x97 for more than `max_user_properties`. A topic alias of 0 is accepted here, since it
-    has its own reason code (0x94); the connection checks aliases.
+    Raises ProtocolError: 0x81 if it cannot be parsed or has properties that belong in other packets, 0x82 for a
+    repeated property or a value out of range, 0x97 for more than `max_user_properties`. A topic alias of 0 is accepted
+    here, since it has its own reason code (0x94); the connection checks aliases.
     """
     size = reader.varint("property length")
     if not size:

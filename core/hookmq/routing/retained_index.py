@@ -3,8 +3,8 @@
 The messages are in a tree. It has a node wherever a topic ends or paths split, and the levels in between belong to the
 next node. There are therefore at most two nodes per topic, however deep it is.
 
-A search may pause for any time while messages are added and removed. It stores one position for each node on its path,
-not copies of the remaining nodes, and does not keep removed nodes alive. This works for two reasons:
+A search may pause for any length of time while messages are added and removed. It stores one position per node on its
+path, never copies of the remaining nodes, and does not keep removed nodes alive. This works for two reasons:
 
 - The children of a node are numbered in the order in which they were added, and a position is such a number.
 - A node always represents the path that ends at it. If a path is split, the upper part becomes a new node. If a node
@@ -23,10 +23,10 @@ PACE: Final = 64
 """Default number of nodes that a search visits between two possible pauses."""
 
 _DICT_FROM: Final = 5
-"""Number of children from which a node has a dict by name. Most nodes have fewer, which are searched one by one."""
+"""Nodes with at least this many children look them up in a dict. Most have fewer, and search them one by one."""
 
 _CLOSE_UP_FROM: Final = 32
-"""Removed children are deleted from a list once there are this many and they make up half of it."""
+"""Removed children are deleted from a list once there are this many, and at least half of the list."""
 
 _LONG: Final = 7
 """Every 2 ** 7 characters of a name count as one more visited node, since levels are compared one by one."""
@@ -37,8 +37,8 @@ class _Node(Generic[V]):
 
     `name` is the path below the parent, with one or more levels, and `first` is its first level. `born` numbers the
     children of one parent in the order in which they were added. `topic` is None if no message is retained here;
-    otherwise, there has always been a message since `since`. A removed node has no message, and `alive` is False. The
-    `parent` of a pointer is the node to which it points, which has the same depth.
+    otherwise, the topic has had a message without a break since `since`. A removed node has no message, and `alive` is
+    False. A pointer's `parent` is the node it points to, which has the same depth.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class _Children(Generic[V]):
             self.by_name = {child.first: child for child in self.order if child.alive}
 
     def replace(self, node: _Node[V], other: _Node[V]) -> None:
-        """Replace `node` with `other`, which has the same `born` and `first`."""
+        """Replace `node` with `other`, whose `born` and `first` are the same."""
         self.order[bisect_left(self.order, node.born, key=_born)] = other
         if self.by_name is not None:
             self.by_name[node.first] = other
@@ -174,7 +174,7 @@ def _target(node: _Node[V]) -> _Node[V]:
 def _levels(node: _Node[V], depth: int) -> list[str]:
     """Return the levels of the node's path below the first `depth`.
 
-    The parent may be above or below that depth, because the tree may have changed since the search began.
+    The parent may be above or below that depth if the tree has changed since the search began.
     """
     names = node.name.split("/")
     above = node.depth - len(names)
@@ -245,8 +245,8 @@ class RetainedIndex(Generic[V]):
         return None
 
     def _grow(self, topic: str) -> _Node[V]:
-        """Return the node for `topic`. Creates missing nodes. With a million topics, the broker spends most of its
-        startup time here."""
+        """Return the node for `topic`. Creates missing nodes. With a million topics, most of the broker's startup time
+        is spent here."""
         levels = topic.split("/")
         depth = len(levels)
         node = self._root
@@ -372,7 +372,8 @@ class RetainedIndex(Generic[V]):
 
 
 def _part(children: _Children[V], child: _Node[V], names: list[str], common: int) -> _Node[V]:
-    """Split the path to `child`, whose levels are `names`, after the first `common`. Return the new node in between."""
+    """Split the path to `child`, whose levels are `names`, after the first `common` levels. Return the node inserted
+    there."""
     parent = child.parent
     assert parent is not None
     name = child.first if common == 1 else "/".join(names[:common])
@@ -388,7 +389,7 @@ def _part(children: _Children[V], child: _Node[V], names: list[str], common: int
 
 
 def _join(node: _Node[V], children: _Children[V], only: _Node[V]) -> None:
-    """Replace a node where paths no longer split by its `only` child."""
+    """Replace a node where paths no longer split with its `only` child."""
     parent = node.parent
     assert parent is not None
     assert parent.children is not None

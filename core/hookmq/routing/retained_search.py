@@ -1,4 +1,4 @@
-"""Searches for retained messages that continue in later calls.
+"""Searches for retained messages that continue across calls.
 
 A search keeps its position in the index, although the index may change; see `RetainedIndex.scan`. It only moves
 forward. The number of open searches is limited, because a caller may never finish one.
@@ -14,7 +14,7 @@ MAX_SEARCHES: Final = 32
 
 
 class RetainedSearch(Generic[V]):
-    """A search. `number` identifies it, and `page` is the number of pages read."""
+    """A search, identified by `number`. `page` is the number of pages read so far."""
 
     __slots__ = ("number", "page", "steps")
 
@@ -50,9 +50,7 @@ class RetainedSearches(Generic[V]):
             del self._open[next(iter(self._open))]
 
     def take(self, number: int, page: int) -> RetainedSearch[V] | None:
-        """Remove and return an open search that has read exactly `page` pages, or None if there is
-        none.
-        """
+        """Remove and return the open search if it has read exactly `page` pages, otherwise return None."""
         search = self._open.get(number)
         if search is None or search.page != page:
             return None

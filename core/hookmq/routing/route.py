@@ -18,7 +18,7 @@ from hookmq.storage.protocols import Bounded, BoundedJournal, Diverting, Journal
 Subscriber = Session | SharedSubscription
 
 GROUP_STEPS: Final = 8
-"""A shared subscription counts as this many sessions when work is counted."""
+"""How many sessions a shared subscription counts as when work is counted."""
 
 
 class Recipient:
@@ -94,10 +94,9 @@ class Route:
     """The recipients of `topic`.
 
     `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `plugin_clients` are
-    the plain sessions that get no bytes. `asked` contains the
-    recipients that would be plain without `on_deliver`. `recipients` contains all sessions on the route. `simple` is
-    True if all of these are plain or in `asked`, if one slice can serve them all, and if there are no groups or
-    journals.
+    the plain sessions that get no bytes. `asked` contains the recipients that only `on_deliver` keeps from being plain.
+    `recipients` contains all sessions on the route. `simple` is True if all of these are plain or in `asked`, if one
+    slice can serve them all, and if there are no groups or journals.
     """
 
     __slots__ = (
@@ -186,7 +185,7 @@ class RouteCompiler:
     """Creates a broker's routes.
 
     `decides` returns the calls to `on_deliver` for a topic and a session, or None if `authorize` decides on each
-    delivery too. It is None itself if no plugin decides on deliveries.
+    delivery too. `decides` itself is None if no plugin decides on deliveries.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class RouteCompiler:
         self.decides = decides
 
     def compile(self, topic: str, entries: list[tuple[Subscriber, str, Subscription]]) -> Route:
-        """Return the route from `topic` to the subscribers in `entries` and the journals that want the topic."""
+        """Return the route for `topic`: the subscribers in `entries` and the journals that want the topic."""
         journals = [one for one in self.journals if one.wants(topic)] if self.journals else []
         if journals and any(isinstance(one, Diverting) and one.diverts(topic) for one in journals):
             entries = []
@@ -241,8 +240,7 @@ class RouteCompiler:
 class CachedPublish:
     """The cached route for all PUBLISHes on one connection that have the same topic and first byte.
 
-    `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has
-    the same properties.
+    `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has the same ones.
     """
 
     __slots__ = (

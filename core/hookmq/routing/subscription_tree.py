@@ -1,12 +1,12 @@
 """Subscriptions by filter, and a cache of the routes compiled from them.
 
 Filters without wildcards are in one dict by topic. The others are in a trie, so a match visits only nodes that can
-match. The trie has a node wherever a filter ends or paths split: at most two per filter, however deep it is. The owner
-of the tree compiles a route from the matches of a topic. Routes are cached until a subscription that could affect the
-topic changes.
+match. The trie has a node wherever a filter ends or paths split: at most two per filter, however deep it is. The tree's
+owner compiles a route from a topic's matches. Routes are cached until a subscription that could affect the topic
+changes.
 
-Connections also keep the routes of topics that they publish to. They must check `valid` before each use, which the tree
-sets to False when it drops the route.
+Connections also keep the routes of topics that they publish to. They must check `valid` before each use: the tree sets
+it to False when it drops the route.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from hookmq.mqtt.topics import MAX_LEVELS, has_wildcard, matches
 
 
 class Route(Protocol):
-    """A cached route. `valid` starts as True; the tree sets it to False once."""
+    """A cached route. `valid` starts as True; the tree sets it to False at most once."""
 
     valid: bool
 
@@ -32,8 +32,8 @@ LONG_TOPIC: Final = 1024
 """Topics with more characters are not cached: caches are limited by entries, and a topic may have 65,535 bytes."""
 
 FEW: Final = 256
-"""Up to this many cached routes are compared one by one with a changed filter. If there are more, all are dropped
-without a comparison.
+"""A changed filter is compared one by one with up to this many cached routes. If there are more, all are dropped
+without comparison.
 
 Each route is dropped once, so the amortized cost of a wildcard subscription is constant.
 """
@@ -458,7 +458,7 @@ def _along(tail: str, levels: list[str], at: int) -> int:
 def _matching(filter: str, topics: set[str]) -> list[str]:
     """Return the `topics` that a wildcard `filter` matches.
 
-    Most topics differ in their prefix. Compiling the filter would take longer than comparing so few topics.
+    Most topics differ in their prefix, and compiling the filter would take longer than comparing this few topics.
     """
     plus = filter.find("+")
     prefix = filter[:plus] if plus >= 0 else filter[: max(0, len(filter) - 2)]

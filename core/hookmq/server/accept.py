@@ -1,8 +1,8 @@
 """Accept connections: read the PROXY header, do the TLS handshake, then hand the socket to its protocol.
 
 For connections that need neither, `Listener` uses the event loop's own server. That server does not report failed
-handshakes and drops the TLS alert with the reason. If file descriptors run out, asyncio's server logs a thousand lines a
-second.
+handshakes and drops the TLS alert with the reason. When file descriptors run out, asyncio's server logs a thousand
+lines a second.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from hookmq.server.settings import ListenerSettings
 from hookmq.server.tls import HANDSHAKE, Handshake
 
 MakeProtocol = Callable[[Peer | None], asyncio.BaseProtocol]
-"""Makes the protocol for one connection. The argument is the peer from the PROXY header, or None."""
+"""Makes one connection's protocol. The argument is the peer from the PROXY header, or None."""
 AT_ONCE: Final = 128
 """The maximum number of connections accepted in one turn."""
 RETRY: Final = 1.0
 """Seconds to wait after file descriptors ran out."""
 LINGERING: Final = 64
-"""How many refused TLS clients per listener get time to read their alert. Others are closed at once."""
+"""How many refused TLS clients per listener get time to read their alert. Any others are closed at once."""
 
 
 class SocketAcceptor:

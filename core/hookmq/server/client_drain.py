@@ -78,7 +78,7 @@ class ClientDrain:
         return True
 
     def end(self) -> None:
-        """Disconnect no further clients. The server calls this when it stops."""
+        """Stop disconnecting clients. The server calls this when it stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

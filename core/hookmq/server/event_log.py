@@ -1,7 +1,6 @@
-"""The log as plugins follow and adjust it: the newest events, further events while a plugin is following, and the
-level.
+"""The log, for plugins that follow it or change its level.
 
-While nobody is following, the cost is one object per logged event, in a list of bounded length.
+It keeps the latest events in a bounded list, which costs one object per event, and passes new events to followers.
 """
 
 import logging
@@ -19,9 +18,8 @@ BUFFER: Final = 1000
 
 
 class ServerLog:
-    """Implements `hookmq.model.log_events.EventLog` with the log of this process. `configured` returns ``log.level``.
-
-    The caller must call `close` at the end.
+    """Implements `hookmq.model.log_events.EventLog` for this process's log. `configured` returns ``log.level``. The
+    caller must call `close` at the end.
     """
 
     def __init__(self, runtime: Runtime, configured: Callable[[], LogLevel]) -> None:
@@ -36,11 +34,11 @@ class ServerLog:
         return LogLevels(_name(self._logger.getEffectiveLevel()), self._configured())
 
     def set_level(self, level: LogLevel) -> None:
-        """Log events of at least `level`. `hookmq.server.logs.configure`, which a reload calls, replaces the level."""
+        """Log events at `level` and above. `hookmq.server.logs.configure`, which a reload calls, replaces the level."""
         self._logger.setLevel(LEVELS[level])
 
     def follow(self, recent: int, ending: Callable[[], None]) -> "Follower":
-        """Follow the log, beginning with the newest `recent` events."""
+        """Follow the log, starting with the latest `recent` events."""
         follower = Follower(self._runtime, self._recorder, ending)
         self._recorder.add(follower, recent)
         return follower
@@ -106,7 +104,7 @@ class Follower:
 
 
 class _Recorder(logging.Handler):
-    """Remembers the newest events and offers each event to the followers."""
+    """Keeps the latest events and offers each new event to the followers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +113,7 @@ class _Recorder(logging.Handler):
         self.addFilter(DropSecrets())
 
     def add(self, follower: Follower, recent: int) -> None:
-        """Offer the newest `recent` events and all further events to `follower`."""
+        """Offer the latest `recent` events and all new events to `follower`."""
         self.acquire()  # as `emit` does
         try:
             for event in tuple(self._recent)[-recent:] if recent > 0 else ():
@@ -125,7 +123,7 @@ class _Recorder(logging.Handler):
             self.release()
 
     def remove(self, follower: Follower) -> None:
-        """Offer nothing more to `follower`."""
+        """Stop offering events to `follower`."""
         self.acquire()
         try:
             self.followers = tuple(one for one in self.followers if one is not follower)
@@ -133,7 +131,7 @@ class _Recorder(logging.Handler):
             self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember the event of a record. Called with the handler's lock."""
+        """Keep a record's event. Called while the handler's lock is held."""
         try:
             event = _event(record)
         except Exception:
@@ -155,7 +153,7 @@ def _event(record: logging.LogRecord) -> LogEvent:
 
 
 def _name(number: int) -> LogLevel:
-    """Return the name of a level of the standard library. CRITICAL is ``error``."""
+    """Return the name of a standard library level. CRITICAL becomes ``error``."""
     for name, least in reversed(LEVELS.items()):
         if number >= least:
             return cast(LogLevel, name)

@@ -27,11 +27,12 @@ SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Headers of the listener's own error responses: a browser neither stores them nor shows them as part of a page."""
+"""Headers of the listener's own error responses: they stop browsers from storing the response or embedding it in a
+page."""
 
 
 SLICE: Final = 0.002
-"""Seconds for which reading metrics may block the event loop, if no single metric takes longer."""
+"""How long reading metrics may block the event loop, in seconds, unless a single metric takes longer."""
 
 
 def _check_method(request: web.BaseRequest) -> None:
@@ -138,8 +139,8 @@ class HttpServer(WebServer):
     """The HTTP side of an http or https listener."""
 
     max_line = 320_000
-    """Long enough for a path with any client id, and for a query with any filter and a cursor. Each may have 65,535
-    bytes, and three times as many when they are quoted."""
+    """Long enough for a path with any client id, or a query with any filter and a cursor. Each may have 65,535 bytes,
+    or three times that when quoted."""
 
     def __init__(
         self, gate: ListenerConnections, settings: ListenerSettings, site: HttpSite, log: Log
@@ -241,7 +242,7 @@ class HttpServer(WebServer):
         return web.Response(status=200 if state == "ready" else 503, text=f"{state}\n")
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
-        """Return the metrics. Clients are served in between, because there may be many plugins with many metrics."""
+        """Return the metrics. The loop serves clients in between, because many plugins may have many metrics."""
         _check_method(request)
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         now = self._gate.loop.time

@@ -27,8 +27,8 @@ DROPPED: Final = (
     "password", "passwd", "passphrase", "payload", "secret", "token", "api_key", "apikey", "auth_key", "private_key",
     "authorization", "cookie",
 )  # fmt: skip
-"""Names of fields that are never logged: payloads, and the keys that are secrets in the configuration. A name that ends
-in ``_`` and one of these is not logged either."""
+"""Names of fields that are never logged: payloads, and configuration keys that hold secrets. Names that end in ``_``
+plus one of these are not logged either."""
 _DROPPED_ENDS: Final = tuple(f"_{name}" for name in DROPPED)
 
 _COLORS: Final = {
@@ -38,7 +38,7 @@ _COLORS: Final = {
     "critical": "\x1b[31m",
 }
 _MORE: Final = "…"
-"""Stands for values that are not logged, because there are too many."""
+"""Replaces values that are left out because there are too many."""
 _PLAIN: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/@+#$%*,[]{}"
 )
@@ -49,10 +49,10 @@ LONGEST: Final = 1000
 DEEPEST: Final = 100
 """The maximum number of lines logged from a traceback. The last lines are kept."""
 LARGEST: Final = 65536
-"""The maximum number of characters logged from the fields of an event. Each value counts as another `VALUE`."""
+"""The maximum number of characters logged from an event's fields. Each value adds `VALUE` to the count."""
 VALUE: Final = 16
 NESTED: Final = 16
-"""The maximum depth of the values of an event."""
+"""The maximum nesting depth of an event's values."""
 WAITING: Final = 4 << 20
 """The maximum number of characters waiting to be written."""
 PATIENCE: Final = 2.0
@@ -68,7 +68,7 @@ class DropSecrets(logging.Filter):
     """Removes fields that must not be logged, including those in nested mappings, and converts the others to JSON
     values.
 
-    An object whose text cannot be obtained becomes the name of its class, so that no value makes a call that logs fail.
+    If ``str`` fails for an object, its class name is logged instead, so that no value can make a log call fail.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -80,11 +80,11 @@ class DropSecrets(logging.Filter):
 
 
 class _CleanFields(dict[str, Any]):
-    """JSON values, of bounded size, without anything that must not be logged."""
+    """JSON values of bounded size, without anything that must not be logged."""
 
 
 class _Cleaner:
-    """Makes JSON values of the fields of one event."""
+    """Turns the fields of one event into JSON values."""
 
     __slots__ = ("_left",)
 
@@ -143,7 +143,7 @@ class _Cleaner:
 
 
 def cut_text(text: str) -> str:
-    """Return `text`, or its beginning if it is longer than `LONGEST`."""
+    """Return `text`, cut to `LONGEST` characters."""
     if len(text) <= LONGEST:
         return text
     # Untrusted clients choose client ids and topics, which may have 65,535 bytes.
@@ -318,7 +318,7 @@ class AsideHandler(logging.Handler):
 def configure(
     level: str = "info", format: Format = "auto", stream: IO[str] | None = None
 ) -> logging.Handler:
-    """Log records of at least `level` to `stream` in `format`, and return the handler.
+    """Log records at `level` and above to `stream` in `format`, and return the handler.
 
     By default, a thread writes to stderr. Replaces the handler of an earlier call, so a reload may call it again.
     """
@@ -350,5 +350,5 @@ def write(logger: logging.Logger, level: int, event: str, fields: Mapping[str, o
 
 
 def tell(level: str, event: str, /, **fields: object) -> None:
-    """Log `event` with `fields` without a runtime. Plugins use it before the runtime starts and after it stops."""
+    """Log `event` with `fields` without a runtime. Plugins use this before the runtime starts and after it stops."""
     write(logging.getLogger("hookmq"), LEVELS[level], event, fields)

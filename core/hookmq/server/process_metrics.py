@@ -1,4 +1,4 @@
-"""Process metrics, as counted by the kernel. Their names are those that Prometheus's own clients use."""
+"""Process metrics from the kernel, under the names that Prometheus's own clients use."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ def register_process(registry: MetricRegistry, proc: Path = PROC) -> None:
     """Register ``process_cpu_seconds_total``, ``process_resident_memory_bytes``, ``process_open_fds``,
     ``process_max_fds`` and ``process_start_time_seconds``.
 
-    `proc` is the folder of the kernel's process files. An export reads three files, however many sockets are open.
+    `proc` is the kernel's folder of process files. An export reads three files, however many sockets are open.
     """
     own = proc / "self"
     started = _start_time(proc)
@@ -54,8 +54,8 @@ def _resident(own: Path) -> int:
 
 
 def _open_files(own: Path) -> int:
-    """Return the number of open files. From Linux 6.2 on, this is the size of the folder. On older kernels, the folder
-    must be listed, which is slow with many connections.
+    """Return the number of open files. Since Linux 6.2, this is the folder's size. On older kernels, the folder must be
+    listed, which is slow with many connections.
     """
     folder = own / "fd"
     return folder.stat().st_size or len(os.listdir(folder))

@@ -36,7 +36,7 @@ REPORTED: Final[Mapping[str, str]] = {
     "listener.handshake_failed": "broker.handshake_failed",
     "listener.refused": "broker.connection_refused",
 }
-"""The log events of listeners that are reported to `on_event`, and their names there."""
+"""The listeners' log events that are reported to `on_event`, and their names there."""
 AnyListener = Listener | PluginListener
 Reload = Callable[[], Awaitable[ReloadReport]]
 """Rereads the configuration, applies it and returns the changes. Raises HookMQError if it cannot be used."""
@@ -309,8 +309,8 @@ class Server:
         self._stop_wanted.set()
 
     def request_reload(self, done: ReloadDone | None = None) -> None:
-        """Reload in the background, then call `done`. Any number of requests during a reload cause one more reload after
-        it. A caller that passes `done` gets an error unless the server is ready."""
+        """Reload in the background, then call `done`. However many requests arrive during a reload, only one more
+        reload follows. A caller that passes `done` gets an error unless the server is ready."""
         if done is not None:
             phase = self.phase()
             if phase != "ready":

@@ -1,4 +1,4 @@
-"""The settings of listeners, to which the configuration is bound. The `help` of a field is its text in the manual."""
+"""Listener settings, to which the configuration is bound. A field's `help` is its text in the manual."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

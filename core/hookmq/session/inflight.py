@@ -48,8 +48,8 @@ class Outgoing:
         self.forms = None
 
     def without_id(self) -> "Outgoing":
-        """Return the same message for later recipients. They need a new id, because the store deletes the old one with
-        its last queue entry."""
+        """Return the same message for later recipients. They need a new id, because the store deletes the old one along
+        with its last queue entry."""
         if self.forms is None:
             self.forms = {}
         other = Outgoing(self.message)

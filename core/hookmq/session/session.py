@@ -1,8 +1,8 @@
 """A session: the state that the broker keeps for a client during and between its connections.
 
-This is plain state without a clock or I/O. The queue holds messages waiting for the client: QoS 1 and 2 in order, QoS
-0 only if configured or while the client is online but slow. The first messages of a durable session's queue are in
-memory. The others (`stored`) remain in the store and are read in pages.
+This is plain state without a clock or I/O. The queue holds messages waiting for the client: QoS 1 and 2 in order, QoS 0
+only if configured or while the client is online but slow. The head of a durable session's queue is in memory. The rest
+(`stored`) remains in the store and is read in pages.
 """
 
 from collections import deque
@@ -43,7 +43,7 @@ class ConnectionView:
     chains: "Chains"
     """The hook chains that decide on the client."""
     in_process: bool
-    """Whether the client is a plugin's, in this process: it gets deliveries (`arrive`) instead of bytes."""
+    """Whether this is a plugin client, which gets deliveries (`arrive`) instead of bytes."""
     max_packet_size: int
     problem_information: bool
     delivers: bool
@@ -61,7 +61,7 @@ class ConnectionView:
         raise NotImplementedError
 
     def arrive(self, delivery: Delivery, dup: bool) -> None:
-        """Take a message, if the client is `in_process`. `dup` is true if it was sent before."""
+        """Take a message, if the client is `in_process`. `dup` is true for a retransmission."""
         raise NotImplementedError
 
     def arrive_plain(
@@ -234,9 +234,7 @@ class Session(Numbered):
 
     @property
     def owner(self) -> str:
-        """The session's queue owner in the store. The name is computed when it is first needed, because most sessions
-        are never stored.
-        """
+        """The session's queue owner in the store. It is computed on first use, because most sessions are never stored."""
         if not self._owner:
             self._owner = session_owner(self.client_id)
         return self._owner

@@ -23,7 +23,7 @@ class TopicAliases:
         self._seen: dict[int, None] = {}  # hashes: topics may be long, and collisions are harmless
 
     def name(self, topic: str) -> tuple[int, str]:
-        """Return the alias and the topic to send for `topic`. Alias 0 means no alias [MQTT-3.1.2-26, 3.3.2-8,
+        """Return the alias and the topic to send for `topic`. An alias of 0 means none [MQTT-3.1.2-26, 3.3.2-8,
         3.3.2-11].
         """
         given = self._given

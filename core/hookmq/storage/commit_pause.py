@@ -1,7 +1,7 @@
 """Decide when to commit a batch: at once, or after a short pause.
 
 A message that its subscriber acknowledges before the commit needs no record. If many messages were just sent, a pause
-of a millisecond is shorter than the time a disk takes to write them.
+of a millisecond costs less than writing them to disk.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ _PAUSE: Final = 0.001
 """Seconds until a paused batch is checked again."""
 _MAX_PAUSES: Final = 4
 _MIN_UNACKNOWLEDGED: Final = 64
-"""Minimum number of messages for a pause. Fewer messages are recorded faster without one."""
+"""The minimum number of messages for a pause. Fewer are faster to record without one."""
 _IMPATIENT_COMMITS: Final = 4
-"""Number of commits without a pause after a pause that saved little."""
+"""The number of commits made without a pause after one that saved little."""
 
 
 class CommitPause:

@@ -26,7 +26,7 @@ _NO_SPLIT = -1
 
 
 def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
-    """Return the queue entry for `delivery`. `message` is the id of its message in the store."""
+    """Return the queue entry for `delivery`. `message` is the message's id in the store."""
     group = delivery.group
     # This is a third faster than calling the class. All fields are passed in order.
     return tuple.__new__(
@@ -235,17 +235,18 @@ class GroupCommit:
             self._members.add(id(journal))
 
     def close_journal(self, journal: Journal) -> None:
-        """Add no more messages to `journal`: later calls to `journal` ignore it. Its messages are still flushed."""
+        """Add no more messages to `journal`: later calls of the method `journal` skip it. Its messages are still
+        flushed."""
         if self._members is None:
             self._members = {id(one) for one in self.journals}
         self._members.discard(id(journal))
 
     def remove_journal(self, journal: Journal) -> None:
-        """Flush `journal` no more. Call this after `close_journal`, once everything recorded before that is committed."""
+        """Stop flushing `journal`. Call this once everything recorded before `close_journal` is committed."""
         self._set_journals(tuple(one for one in self.journals if one is not journal))
 
     def journal(self, journal: Journal, message: Message) -> None:
-        """Add `message` to the batch in `journal`, unless that is being removed."""
+        """Add `message` to the batch in `journal`, unless that journal is being removed."""
         if self._members is not None and id(journal) not in self._members:
             return
         if not self._unawaited or id(journal) not in self._unawaited:
@@ -425,7 +426,7 @@ class GroupCommit:
         self._fail(reason)
 
     def end(self) -> None:
-        """Record nothing more, and call no more waiters. Call this before the store is closed."""
+        """Stop recording and stop calling waiters. Call this before closing the store."""
         self._failed = None
         self._waiters = []
         self._empty()

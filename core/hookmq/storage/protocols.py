@@ -59,7 +59,7 @@ class Store(Protocol):
     def commit(self, records: Sequence[Record], done: Committed) -> None:
         """Make `records` durable atomically, after all earlier commits. Call `done` once, before or after returning.
 
-        The core never starts a second commit while one is running. An empty batch is also a commit, because journals
+        The core never starts a second commit while one is running. An empty batch is a commit too, because journals
         need its number.
         """
 
@@ -83,8 +83,8 @@ class Store(Protocol):
 
 
 class ExpiredEntries(NamedTuple):
-    """Unsent queue entries whose messages have expired: (owner, seq, size, id of the message). Pass `place` to the
-    next call to continue; it is None at the end."""
+    """Unsent queue entries whose messages have expired: (owner, seq, size, message's id). Pass `place` to the next call
+    to continue; it is None at the end."""
 
     entries: Sequence[tuple[str, int, int, int]]
     place: object
@@ -126,22 +126,22 @@ class Journal(Protocol):
         """Make everything up to `commit` durable. Then call `done` with None, or with StoreFailed on failure."""
 
     def recover(self, last: CommitId) -> None:
-        """Recover when the broker starts. If `last` is from the store this journal already knows, drop everything
-        after `last`.
+        """Recover when the broker starts. If `last` comes from the store that the journal already knows, drop
+        everything after it.
 
-        If `last` is from another store, keep everything and start a new epoch.
+        If it comes from another store, keep everything and start a new epoch.
         """
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """Optional members for a `Journal` that can be full. Messages that a full journal wants are not acknowledged."""
+    """Optional members for a `Journal` that can be full. Messages for a full journal are not acknowledged."""
 
     name: str
 
     @property
     def full(self) -> bool:
-        """Whether the journal currently has no room. Read for every message, so it must be fast.
+        """Whether the journal has no room left. This is read for every message, so it must be fast.
 
         MQTT 5 publishers receive 0x97, Quota exceeded. MQTT 3 publishers are acknowledged once there is room; until
         then, this property is read ten times a second. Subscribers receive the message at once, except at QoS 2. QoS 0
@@ -169,10 +169,10 @@ class Diverting(Protocol):
     """Optional members for a `Journal` that delivers messages itself, such as those of a queue."""
 
     def diverts(self, topic: str) -> bool:
-        """Return whether subscriptions do not receive messages on `topic`, which this journal wants.
+        """Return whether this journal takes messages on `topic`, which it wants, away from subscriptions.
 
-        Journals get them all the same. The result is cached in the route, as that of `Journal.wants`. Retained messages
-        are not diverted.
+        Journals still get them. The result is cached in the route, like that of `Journal.wants`. Retained messages are
+        not diverted.
         """
 
 
@@ -181,5 +181,6 @@ class Volatile(Protocol):
     """Optional members for a `Journal` that keeps messages in memory only."""
 
     volatile: bool
-    """Whether no acknowledgement waits for this journal. A message that nothing else stores then causes no commit, and
-    the commit passed to `Journal.append` may contain nothing. Read when the broker gets the journal."""
+    """Whether acknowledgements do not wait for this journal. A message that nothing else stores then causes no commit,
+    and the commit passed to `Journal.append` may contain nothing. This is read once, when the broker gets the journal.
+    """

@@ -55,7 +55,7 @@ class SessionRecord(NamedTuple):
     will_at: float | None = None
     """Epoch seconds at which the will is due; None while online."""
     revoked: tuple[str, ...] = ()
-    """Filters of revoked subscriptions that still had messages queued. These messages must not be sent."""
+    """Filters of revoked subscriptions that still had queued messages. These messages must not be sent."""
 
     @property
     def client_id(self) -> str:
@@ -90,9 +90,10 @@ class DropSubscription(NamedTuple):
 
 
 class PutMessage(NamedTuple):
-    """Store a message for the queue entries with its `id`. Delete it when no such entry is left after a batch.
+    """Store a message for the queue entries with its `id`. The store deletes it after the batch that removes the last
+    of them.
 
-    This record precedes the first `Enqueue` with the id. Within a batch, entries may be removed before others are
+    This record precedes the first `Enqueue` with the id. Within a batch, some entries may be removed before others are
     added.
     """
 
@@ -101,7 +102,7 @@ class PutMessage(NamedTuple):
 
 
 class Enqueue(NamedTuple):
-    """Add an entry to the queue of `owner`. `seq` increases for each owner. `message_ref` is the id of its `PutMessage`.
+    """Add an entry to the queue of `owner`. `seq` increases for each owner. `message_ref` is its `PutMessage`'s id.
 
     `packet_id` is 0 until the message is sent. `released` is True after PUBREC, when only PUBREL may be sent
     [MQTT-4.3.3-6].
@@ -207,8 +208,8 @@ Record = (
     PutSession | DropSession | PutSubscription | DropSubscription | PutMessage | Enqueue | SetPacket | Dequeue
     | PutReceived | DropReceived | PutPublisher | DropPublisher | PutRetained | DropRetained | PutState | DropState
 )  # fmt: skip
-"""A change of state that a store commits."""
+"""A change of state for a store to commit."""
 Loaded = Record | QueueSummary
-"""What a store returns when it is loaded."""
+"""What a store returns from `load`."""
 Queued = tuple[Enqueue, Message]
-"""An entry of a queue with its message."""
+"""A queue entry and its message."""

@@ -185,13 +185,13 @@ WAITING: Final[Found] = (_NOTHING, Subscription("", ""))
 DRAINED: Final = 256
 """Steps (`BrokerState.work`) that one call to `drain_queue` may take."""
 RETAINED_SLICE: Final = 256
-"""Retained messages to examine per turn for one session, so that fetching many does not stall other clients."""
+"""How many retained messages to examine per turn for one session, so that large results do not stall other clients."""
 _SKIPPED: Final = 8
-"""An empty search result counts as this many retained messages, because it takes as long."""
+"""How many retained messages an empty search step counts as, because it takes as long."""
 
 
 def send_retained(state: BrokerState, session: Session) -> None:
-    """Send retained messages to new subscriptions while there is room, a slice at a time [MQTT-3.3.1-9]
+    """Send retained messages to new subscriptions a slice at a time, while there is room [MQTT-3.3.1-9]
     [MQTT311-3.3.1-8]. RETAIN is set regardless of the subscription's options."""
     backlog = session.backlog
     connection = session.connection

@@ -1,6 +1,6 @@
 """Empty a session's queue on request, in memory and in the store, a slice per turn.
 
-Messages in flight are not touched. Messages that arrive meanwhile are kept and wait until the purge has ended.
+Messages in flight are left alone. Messages that arrive in the meantime are kept, and wait until the purge ends.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ class Purge:
         state.writes.schedule()
 
     def _drop_next(self) -> bool:
-        """Drop the next message that is in memory. Return False if there is none."""
+        """Drop the next message in memory. Return False if there is none."""
         session = self._session
         waiting = session.queue_qos0
         if self._left_qos0 and waiting:

@@ -20,7 +20,7 @@ from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import Enqueue, Queued, session_owner
 
 LEAST_PAGE: Final = 65536
-"""Page size in bytes when `broker.queue_memory` is used up: a connected client must still get its messages."""
+"""Page size in bytes once `broker.queue_memory` is used up, because a connected client must still get its messages."""
 
 
 def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
@@ -245,7 +245,7 @@ def restore(
 
 
 def wait_qos0(state: BrokerState, session: Session, delivery: Delivery) -> None:
-    """Queue a QoS 0 message for a connected but slow client, within the bounds."""
+    """Queue a QoS 0 message for a slow connected client, within the bounds."""
     state.work += 1
     queue = session.queue_qos0
     if queue is None:

@@ -11,7 +11,7 @@ from hookmq.broker.state import BrokerState
 from hookmq.session.session import Session
 
 _IDLE = 60.0
-"""Seconds between checks while no interval is set, because a reload may set one."""
+"""Seconds between checks while no interval is set. A reload may set one at any time."""
 
 
 def watch_retries(state: BrokerState) -> None:

@@ -23,7 +23,8 @@ from hookmq.session.session import Session
 from hookmq.storage.records import Dequeue, Enqueue
 
 ENTRY: Final = 160
-"""Bytes to count for a group's queue entry, in addition to its message. One message may wait in thousands of groups."""
+"""Overhead in bytes to count for a group's queue entry, on top of its message. One message may wait in thousands of
+groups."""
 _ANY_MEMBER: Final = Subscription("", "")
 """The subscription of a message whose recipient has not been chosen yet."""
 
@@ -165,7 +166,7 @@ def take_from_groups(state: BrokerState, session: Session) -> int:
 
 def give_back(state: BrokerState, session: Session, deliveries: list[Delivery]) -> list[Delivery]:
     """Give unsent messages and unacknowledged QoS 1 messages back to their groups, for other members. Return the
-    deliveries that `session` keeps: QoS 2 deliveries already started, and everything not shared.
+    deliveries that `session` keeps: QoS 2 deliveries that have started, and everything that is not shared.
     """
     own: list[Delivery] = []
     back: list[tuple[SharedSubscription, Delivery]] = []

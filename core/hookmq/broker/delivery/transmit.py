@@ -175,8 +175,7 @@ def _send_after_commit(
 ) -> None:
     """Send a QoS 2 PUBLISH once its packet id is recorded.
 
-    Otherwise the id could be reused for another message after a crash, and the client would take that message for a
-    duplicate.
+    Otherwise, after a crash, the id could be reused for another message, which the client would take for a duplicate.
     """
     number = delivery.packet_id
     generation = session.generation
@@ -199,7 +198,7 @@ def _send_after_commit(
 
 
 def _ask_plugins(state: BrokerState, session: Session, delivery: Delivery) -> DropReason | None:
-    """Ask the plugins about a delivery. Return why it is dropped, or None to send it, possibly changed."""
+    """Ask the plugins about a delivery. Return the reason to drop it, or None to send it, possibly changed."""
     message = delivery.outgoing.message
     connection = session.connection
     assert connection is not None
@@ -223,7 +222,7 @@ def _ask_plugins(state: BrokerState, session: Session, delivery: Delivery) -> Dr
 def _may_deliver(
     state: BrokerState, session: Session, chains: Chains, delivery: Delivery
 ) -> DropReason | None:
-    """Return why the message may not be delivered, or None if it may."""
+    """Return the reason why the message may not be delivered, or None if it may."""
     message = delivery.outgoing.message
     reason: DropReason | None = DropReason.UNDECIDED
 

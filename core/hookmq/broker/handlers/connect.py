@@ -99,7 +99,7 @@ def visible_username(chains: Chains, username: str | None) -> str | None:
 
 
 def _certified(connection: ClientConnection) -> str:
-    """Return the identity that the listener takes from the client's certificate."""
+    """Return the identity that the listener reads from the client's certificate."""
     certificate = connection.peer.certificate
     if certificate is None:
         return ""

@@ -181,8 +181,8 @@ def _submit(
     answered: Answered | None = None,
     kept: int = -1,
 ) -> None:
-    """Send a PUBLISH through the pipeline and acknowledge it. The last three arguments are given if `on_publish` was
-    called before."""
+    """Send a PUBLISH through the pipeline and acknowledge it. The last three arguments are set if `on_publish` has
+    already been called."""
     state = connection.state
     if chains is None:
         chains = connection.chains
@@ -299,8 +299,8 @@ def _no_room(
     result: PublishResult,
 ) -> None:
     """Handle a PUBLISH that a full journal cannot take. Send MQTT 5 clients a reason code. For 3.x clients, delay the
-    acknowledgement until there is room. If too much is waiting for a client, stop reading from it, and disconnect it
-    after `hold_timeout`.
+    acknowledgement until there is room. If a client has too much waiting, stop reading from it, and disconnect it after
+    `hold_timeout`.
     """
     state = connection.state
     message, later = result.message, result.later
@@ -339,4 +339,4 @@ def _no_room(
 
 
 _PARKED: Final = 256
-"""Bytes that a PUBLISH waiting for room takes up in addition to its message."""
+"""Overhead in bytes of a PUBLISH waiting for room, on top of its message."""

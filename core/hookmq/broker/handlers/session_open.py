@@ -37,9 +37,9 @@ from hookmq.session.session import IDLE, QUEUEING, UNENCODED, Session
 from hookmq.session.topic_aliases import TopicAliases
 
 _WINDOW = 60.0
-"""The period in seconds in which a session's takeovers count towards `broker.flapping_takeovers`."""
+"""How long a session's takeovers count towards `broker.flapping_takeovers`, in seconds."""
 _GROWTH = 2
-"""Bytes by which a PUBLISH may grow when encoded for MQTT 5 instead of 3: a property length and a longer header."""
+"""How many bytes longer a PUBLISH may be in MQTT 5 than in MQTT 3: a property length and a longer header."""
 _NO_METHOD = Connect("", 5, True, 0)
 """The CONNECT that an open connection keeps if there is no authentication method."""
 
@@ -263,8 +263,8 @@ def _expiry(connect: Connect, ceiling: float) -> float:
 
 
 def shared_encoding(connection: ClientConnection, session: Session) -> int:
-    """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it cannot.
-    Return `UNENCODED` for a plugin client that needs no packets."""
+    """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it needs its
+    own. Return `UNENCODED` for a plugin client that needs no packets."""
     state = connection.state
     if (
         connection.scope.mount_point
@@ -290,7 +290,7 @@ def session_opened(
     present: bool,
 ) -> None:
     """Open the connection: send CONNACK, resend what is in flight, and handle held packets. Everything that CONNACK
-    promises is committed by now."""
+    promises has already been committed."""
     if connection.phase is Phase.CLOSED or session.generation != generation:
         return
     state = connection.state

@@ -28,7 +28,8 @@ from hookmq.session.inflight import Acknowledgement
 from hookmq.session.session import Session
 
 _ASKED: Final = 32
-"""How many retained messages of one subscription may await a plugin's decision on their publishers at a time."""
+"""How many retained messages per subscription may wait at the same time for a plugin's decision about their publishers.
+"""
 _SLICE: Final = 512
 """Steps (`BrokerState.work`) that one SUBSCRIBE may take in one turn."""
 
@@ -172,7 +173,7 @@ class Subscribing:
 
 
 def send_retained(state: BrokerState, session: Session, subscriptions: list[Subscription]) -> None:
-    """Start sending the retained messages of `subscriptions`, as far as the client has room."""
+    """Start sending the retained messages for `subscriptions`, while the client has room."""
     backlog = session.backlog
     if backlog is None:
         backlog = session.backlog = {}
@@ -221,9 +222,8 @@ def _retained(
 def _answered(
     state: BrokerState, session: Session, subscription: Subscription, asked: deque[Kept], most: int
 ) -> Iterator[Found | None]:
-    """Yield the messages that `authorize` allowed. Stop when at most `most` messages of `asked`
-    still await a decision.
-    """
+    """Yield the messages that `authorize` allowed. Stop once no more than `most` messages in `asked` await a
+    decision."""
     while len(asked) > most:
         if session.subscriptions.get(subscription.filter) is not subscription:
             return
@@ -254,8 +254,8 @@ def _check_available(connection: ClientConnection, packet: Subscribe) -> None:
 
 
 def _check_filters(connection: ClientConnection, filters: tuple[str, ...]) -> None:
-    """Raise ProtocolError if a filter is empty, or if there are so many filters that their
-    acknowledgement would be too large for the client.
+    """Raise ProtocolError if a filter is empty, or if there are more filters than an acknowledgement small enough for
+    the client can cover.
     """
     if "" in filters:
         # [MQTT-4.7.3-1] [MQTT311-4.7.3-1]

@@ -76,7 +76,7 @@ def check(
 
 
 def unavailable(offered: BrokerSettings, filter: str) -> ReasonCode | None:
-    """Return the reason code if the broker does not offer subscriptions with such a filter, otherwise None."""
+    """Return the reason code if the broker does not offer this kind of subscription, otherwise None."""
     if not offered.shared_available and filter.startswith(SHARE_PREFIX):
         return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     if not offered.wildcard_available and has_wildcard(filter):

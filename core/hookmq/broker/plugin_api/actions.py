@@ -22,7 +22,7 @@ from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import Session
 
 _REMEMBERED: Final = ("on_published", "on_delivered")
-"""Observer hooks that connections remember, so that they cannot be switched at run time."""
+"""Observer hooks that connections remember. They cannot be switched at run time."""
 
 
 class Actions(HandleBase):

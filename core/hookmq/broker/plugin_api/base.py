@@ -19,7 +19,7 @@ from hookmq.mqtt.topics import parse_share, validate_filter, validate_topic
 from hookmq.session.session import Session
 
 OWN: Final = "broker."
-"""Prefix of events in which the broker reports a plugin's calls."""
+"""Prefix of the events that report a plugin's calls."""
 
 
 class HandleBase:
@@ -57,8 +57,8 @@ class HandleBase:
             raise PluginError(self._plugin, "the broker has ended") from error
 
     def _in_turn(self, call: Callable[[], None]) -> None:
-        """Run `call` in a later turn, one level deeper, so that nothing changes during a hook's call. Calls run in
-        order. Raises PluginError if plugins call each other in a loop.
+        """Run `call` in a later turn, one level deeper, so that nothing changes while a hook runs. Calls run in order.
+        Raises PluginError if plugins call each other in a loop.
         """
         state = self._state
         depth = DEPTH.get() + 1
@@ -120,8 +120,8 @@ class HandleBase:
         return PluginError(self._plugin, f"cannot {what}: {why}")
 
     def _check_types(self, what: str, *given: tuple[str, object, Any]) -> None:
-        """Raise PluginError unless each value in (name, value, type) has its type. Compiled code would raise an error
-        for a wrong type only in a later turn, which the plugin would not see.
+        """Raise PluginError unless each value in (name, value, type) has its type. Otherwise, compiled code would raise
+        the error in a later turn, where the plugin would not see it.
         """
         for name, value, kind in given:
             if not isinstance(value, kind):
@@ -151,8 +151,8 @@ class HandleBase:
             self._emit(event, client, MappingProxyType(fields))
 
     def _check_topic(self, topic: str, what: str, levels: int | None = None) -> None:
-        """Raise PluginError for an invalid topic, or one with more than `levels` slashes: by default, as many as a client
-        may use.
+        """Raise PluginError for an invalid topic, or one with more than `levels` slashes. The default is the limit for
+        clients.
         """
         try:
             validate_topic(topic, levels or self._state.settings.broker.max_topic_levels)

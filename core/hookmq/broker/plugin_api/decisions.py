@@ -9,7 +9,7 @@ from hookmq.hooks.verdicts import Accept, Allow, Deny, PluginDecision
 
 Decided = Callable[[Accept | Allow | Deny, str], None]
 Ask = Callable[[Calls, Decided], object]
-"""Runs a chain, and passes the verdict and the plugin that gave it; the plugin is '' for the default."""
+"""Runs a chain, and passes on the verdict and the plugin that gave it ('' for the default)."""
 Explained = tuple[PluginDecision, ...]
 
 
@@ -31,7 +31,7 @@ class Survey:
         self._verdicts: list[Any] = [None] * len(calls)
 
     def run(self, ask: Ask) -> None:
-        """Ask all plugins. Those that need time are asked at the same time."""
+        """Ask all plugins. Those that need time run concurrently."""
         if not self._calls:
             self._finish()
         for index, call in enumerate(self._calls):

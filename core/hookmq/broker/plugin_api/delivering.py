@@ -1,4 +1,4 @@
-"""The call with which plugins deliver messages to single clients."""
+"""The call that plugins use to deliver messages to single clients."""
 
 from collections.abc import Callable, Sequence
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Numbered)
 
 EXAMINED: Final = MAX_LIMIT
-"""Maximum number of items that one call examines, however few it returns."""
+"""Maximum number of items that one call examines, however few it returns in the end."""
 
 
 def snapshot(session: Session) -> SessionSnapshot:
@@ -223,8 +223,8 @@ class Inspection(HandleBase):
 
 
 def _filters(session: Session, after: str, count: int) -> list[str]:
-    """Return the next `count` filters of a session after `after`, plus one more if there is one. They are sorted by
-    text, because a position in any other order would be lost when its filter is unsubscribed.
+    """Return the next `count` filters of a session after `after`, plus one more if there is one. They are sorted
+    alphabetically, because any other position would be lost when its filter is unsubscribed.
     """
     filters = session.subscriptions
     if not after and len(filters) <= count:

@@ -45,7 +45,7 @@ class Keeping(HandleBase):
         return self._committed(None)
 
     def _time(self, at: float) -> float:
-        """Return `at` as a float. Raises PluginError unless it is a time that a timer can have."""
+        """Return `at` as a float. Raises PluginError unless it is a valid time for a timer."""
         if isinstance(at, int | float) and not isinstance(at, bool):
             try:
                 due = float(at)
@@ -67,8 +67,8 @@ class Keeping(HandleBase):
         return self._committed(existed)
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Return an awaitable that completes once what the broker records in this turn is committed. Its result says
-        whether anything was recorded after this call. If so, the commit becomes an exemplar with `trace_id`.
+        """Return an awaitable that completes once this turn's records are committed. It tells whether anything was
+        recorded after this call. If so, the commit becomes an exemplar with `trace_id`.
         """
         self._only_on_loop("when_committed()")
         self._check_types("wait for a commit", ("trace_id", trace_id, str))
@@ -101,7 +101,8 @@ class Keeping(HandleBase):
         return result
 
     def append(self, journal: Journal, message: Message) -> None:
-        """Add a message to the batch in a journal. See `hookmq.hooks.broker_handle.BrokerHandle.append`."""
+        """Add a message to a journal, as part of this turn's batch. See
+        `hookmq.hooks.broker_handle.BrokerHandle.append`."""
         self._only_on_loop("append()")
         self._check_types("append", ("message", message, Message))
         state = self._state

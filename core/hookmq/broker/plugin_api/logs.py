@@ -7,7 +7,7 @@ from hookmq.model.log_events import LOG_LEVELS, EventLog, LogFollower, LogLevel,
 
 
 class Logs(HandleBase):
-    """The methods of a plugin's handle that concern the process's log."""
+    """The methods of a plugin's handle for the process's log."""
 
     __slots__ = ()
 

@@ -134,8 +134,8 @@ class Messages(HandleBase):
         more: bool,
         examined: int = 0,
     ) -> None:
-        """Set `result` to a page of `found`, a list of (position, message). `examined` is the last position that was
-        read, if it is not in `found`.
+        """Set `result` to a page of `found`, a list of (position, message). `examined` is the last position read, if
+        `found` does not contain it.
         """
         if result.done():
             return

@@ -69,8 +69,8 @@ class Publishing(HandleBase):
     def transform(
         self, client: ClientInfo | None, message: Message, action: Action = Action.PUBLISH
     ) -> Awaitable[Message | Deny | Drop | Handled]:
-        """Ask the other plugins, in a later turn, what they would make of `message` if `client` published it.
-        Publish nothing."""
+        """Ask the other plugins, in a later turn, what would happen to `message` if `client` published it. Publish
+        nothing."""
         self._only_on_loop("transform()")
         self._check_types(
             "transform", ("client", client, ClientInfo | None), ("message", message, Message)

@@ -19,9 +19,9 @@ Known = tuple[Allow | Deny, str, float]
 
 
 class Decisions(dict[Key, Known]):
-    """Remembered verdicts, each with the plugin that decided and an expiry time. They are found by
-    action, topic or filter, QoS and RETAIN flag. Once `forgotten` is set, pending verdicts are not
-    remembered: plugins were asked before permissions changed.
+    """Remembered verdicts, each with the plugin that decided and an expiry time. They are looked up by action, topic or
+    filter, QoS and RETAIN flag. Once `forgotten` is set, pending verdicts are not remembered, because they precede a
+    change of permissions.
     """
 
     __slots__ = ("forgotten",)

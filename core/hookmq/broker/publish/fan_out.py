@@ -42,11 +42,11 @@ def publish(
 ) -> int:
     """Deliver `message` along `route`, the current route of its topic. Return how many recipients match.
 
-    Every message passes through here once it is authorized and transformed. `acknowledgement` waits for the last
-    slice, unless fan-out is asynchronous. With back-pressure, it also waits until all deliveries have started. It may be
-    None if neither can apply. The caller waits for the commit. `client` is the publisher, or None if it is not a client.
-    Its permission is valid for `allowed` seconds; None means without limit. Journals in `without` have no room and do
-    not get the message. A `volatile` message is retained without a record.
+    Every message passes through here once it is authorized and transformed. `acknowledgement` waits for the last slice,
+    unless fan-out is asynchronous. With back-pressure, it also waits until all deliveries have started. It may be None
+    if neither can apply. The caller waits for the commit. `client` is the publisher, or None if it is not a client. Its
+    permission is valid for `allowed` seconds; None means without limit. Journals in `without` have no room and do not
+    receive the message. A `volatile` message is retained without a record.
     """
     outgoing = Outgoing(message)
     collecting = state.collecting

@@ -182,8 +182,7 @@ class PublishPipeline:
         """Continue as `run` does with a message that the fast path has authorized and passed to
         `on_publish`.
 
-        `answered` is the result of `hooks.inline.ask`. `kept` is the number of changes to plugin
-        state before that call.
+        `answered` is the result of `hooks.inline.ask`. `kept` counts the changes to plugin state before that call.
         """
         self.kept = kept
         step = continue_transform(
@@ -206,7 +205,7 @@ class PublishPipeline:
             self.done(result)
 
     def start_decided(self) -> None:
-        """Do what `start` does, for a message that the plugins have already decided on."""
+        """Do what `start` does for a message on which the plugins have already decided."""
         self._accept()
         self.returned = True
         if self.result is not None:
@@ -348,8 +347,8 @@ class PublishPipeline:
             self._authorize(self._authorized_again)
 
     def _handled(self, verdict: Handled) -> None:
-        """End the pipeline because a plugin has taken over the message. Anything that the plugin
-        recorded in this turn must be committed first.
+        """End the pipeline because a plugin has taken over the message. Everything that the plugin recorded in this
+        turn must be committed first.
         """
         self.state.metrics.messages_handled += 1
         outcome = PublishResult(verdict.code, matched=0)
@@ -417,10 +416,9 @@ class PublishPipeline:
     def _no_room(self, full: tuple[BoundedJournal, ...]) -> None:
         """Handle a message that some journals have no room for.
 
-        At QoS 1, deliver the message now and journal it when there is room. The publisher gets no
-        acknowledgement until then. At QoS 2, neither deliver nor journal it until there is room,
-        because resending it would deliver it twice. There is no one to notify at QoS 0 or for a
-        will, so deliver it and count it as dropped by those journals.
+        At QoS 1, deliver the message now and journal it when there is room. The publisher gets no acknowledgement until
+        then. At QoS 2, neither deliver nor journal it until there is room, because resending it would deliver it twice.
+        At QoS 0 or for a will, there is no one to notify: deliver it, and count it as dropped by those journals.
         """
         self.plain = False
         message = self.message

@@ -16,7 +16,7 @@ _TELL: Final = 60.0
 _SLICE: Final = 256
 """Messages that `clear_matching` clears in one turn."""
 _SKIPPED: Final = 32
-"""A step without a match counts as this many messages, because it takes as long."""
+"""How many messages a step without a match counts as, because it takes as long."""
 
 
 def set_retained(
@@ -113,9 +113,8 @@ def clear_matching(
     done: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with
-    their number, once that is committed. After an internal error, call `failed` instead. Nothing is
-    sent to subscribers.
+    """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with their number after
+    the commit. After an internal error, call `failed` instead. Nothing is sent to subscribers.
     """
     _clear_slice(state, state.retained.scan(filter), 0, done, failed)
 

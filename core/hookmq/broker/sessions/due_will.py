@@ -138,7 +138,7 @@ def has_room(state: BrokerState, message: Message) -> bool:
 
 
 def ask_now(state: BrokerState, client_id: str) -> None:
-    """Retry the client's waiting wills one last time: the client is online again, and its wills precede its new
+    """Retry the client's waiting wills one last time. The client is online again, and its wills must precede its new
     messages."""
     for will in state.undecided_wills.get(client_id, ()):
         will.ask(True)

@@ -175,8 +175,7 @@ def end_session(state: BrokerState, session: Session, event: SessionEvent) -> No
 
 
 def terminate(state: BrokerState, session: Session, reason: str) -> None:
-    """Disconnect the session's client and end the session, although it has not expired. The session's will is published
-    now."""
+    """Disconnect the session's client, publish its will, and end the session before it expires."""
     if session.connection is not None:
         session.connection.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
     if state.sessions.get(session.client_id) is session:  # else it ended with its connection
@@ -185,8 +184,8 @@ def terminate(state: BrokerState, session: Session, reason: str) -> None:
 
 
 def _return_all_shared(state: BrokerState, session: Session) -> tuple[SharedSubscription, ...]:
-    """Give an ending session's shared messages back to their groups, including groups that it has left. The session
-    can no longer complete any delivery. Return the groups that may have received messages.
+    """Give an ending session's shared messages back to their groups, including groups that it has left. The session can
+    no longer complete deliveries. Return the groups that may have received messages.
     """
     groups = tuple(session.groups)
     shared = [d for d in session.inflight.values() if d.group is not None]

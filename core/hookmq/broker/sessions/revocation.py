@@ -1,4 +1,5 @@
-"""Revocation: ask plugins again about subscriptions whose permission may have changed, and remove those denied.
+"""Revocation: ask plugins again about subscriptions whose permissions may have changed, and remove those that are
+denied.
 
 This covers online and offline sessions. A session's messages wait until the plugins have decided. The work is sliced,
 so that a change for all clients does not stall the event loop.
@@ -124,8 +125,8 @@ def drop_revoked(
 ) -> None:
     """Drop unacknowledged messages of revoked subscriptions that would be resent [MQTT-4.4.0-1].
 
-    `sent` holds the deliveries of an earlier connection; None means those that this connection has yet to resend. A
-    delivery whose PUBREC was received is kept until it is complete.
+    `sent` holds deliveries from an earlier connection; None means those that this connection has yet to resend. After
+    PUBREC, a delivery is kept until it is complete.
     """
     unsent = session.resend if sent is None else sent.values()
     for delivery in list(unsent or ()):

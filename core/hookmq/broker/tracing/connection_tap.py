@@ -85,7 +85,7 @@ class ConnectionTap:
                 trace.add(kind, name, client_id, topic, fields(trace.request.payloads))
 
     def _use_chains(self) -> None:
-        """Look up the chains, which are recorded only while the tap is inserted."""
+        """Look up the chains. They record calls only while the tap is inserted."""
         connection = self.connection
         connection.use_chains(self._state.chains(connection.scope.name))
         self._reroute()

@@ -25,7 +25,7 @@ PAYLOAD: Final = 512
 _LISTED: Final = 64
 """Maximum number of filters or reason codes in an event."""
 _TEXT: Final = 256
-"""Maximum number of characters of a text in an event."""
+"""Maximum length of a string in an event, in characters."""
 _PLAIN: Final = (
     "session_expiry_interval", "receive_maximum", "maximum_qos", "retain_available", "maximum_packet_size",
     "topic_alias_maximum", "server_keep_alive", "assigned_client_identifier", "authentication_method",
@@ -36,9 +36,7 @@ _PLAIN: Final = (
 
 
 def packet_fields(packet: Packet, payloads: bool) -> dict[str, object]:
-    """Return the fields of a packet that may be shown. With `payloads`, this includes the beginning of a PUBLISH's
-    payload.
-    """
+    """Return the fields of a packet that may be shown. With `payloads`, they include the start of a PUBLISH's payload."""
     fields: dict[str, object] = {}
     match packet:
         case Connect():

@@ -12,9 +12,7 @@ from hookmq.model.runtime import Promise, Runtime
 BUFFER: Final = 10_000
 """Maximum number of events waiting to be read."""
 TEXT: Final = 1024
-"""Maximum number of characters of a topic, or of another text, in an event. A client may send topics of
-65,535 bytes.
-"""
+"""Maximum length of a topic or other string in an event, in characters. A client may send topics of 65,535 bytes."""
 
 
 class RunningTrace:
@@ -133,5 +131,5 @@ class RunningTrace:
 
 
 def shortened(text: str) -> str:
-    """Return `text`, or its beginning and an ellipsis if it is longer than `TEXT`."""
+    """Return `text`, cut to `TEXT` characters and an ellipsis if it is longer."""
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"

@@ -31,7 +31,7 @@ MAX_CONNECTIONS: Final = 100
 """Maximum number of connections that one trace follows."""
 _CONNECT: Final = (Phase.NEW, PacketType.CONNECT)
 _SHOWN: Final = 20
-"""Maximum number of recipients in an event."""
+"""Maximum number of recipients to list in an event."""
 _WATCHED: Final = frozenset(
     {"on_published", "on_denied", "on_auth_failed", "on_subscribed", "on_unsubscribed", "on_session", "on_disconnect"}
 )  # fmt: skip
@@ -313,7 +313,7 @@ def _renew_chains(connection: ClientConnection) -> None:
 
 
 def _slow_call(filter: str) -> HookImplementation:
-    """Return a call that does nothing. It keeps the topics of `filter` off the fast path, which does not report
+    """Return a call that does nothing. It keeps topics that match `filter` off the fast path, which does not report
     routes.
     """
     return HookImplementation(
