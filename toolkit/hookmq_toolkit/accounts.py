@@ -1,5 +1,4 @@
-"""The service with which one plugin manages users, groups and their rules, so that another plugin can offer this to
-operators.
+"""A service for managing users, groups and their rules: one plugin provides it, and another can offer it to operators.
 
 A plugin offers an `AccountManager` in `Plugin.offered_services` under the name `SERVICE`.
 """
@@ -18,10 +17,10 @@ Account = Mapping[str, Any]
 
 
 class AccountError(Exception):
-    """A request that is refused. Nothing has changed. The text contains no secrets.
+    """A refused request. Nothing has changed. The message contains no secrets.
 
     `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such user, group or rule),
-    ``conflict`` (the request contradicts the present state) or ``busy`` (too many passwords are being hashed).
+    ``conflict`` (the request conflicts with the current state) or ``busy`` (too many passwords are being hashed).
     """
 
     def __init__(
@@ -39,9 +38,9 @@ class AccountManager(Protocol):
     Call the methods only on the event loop. Each of them raises AccountError.
 
     The fields of a user are ``name``, ``enabled``, ``groups``, ``rules`` and ``note``, and those of a group ``name``,
-    ``rules`` and ``note``. A rule has ``allow`` or ``deny`` with a list of actions, a list ``topic`` of filters, and may
-    have ``qos`` and ``retain``. The manager adds ``id`` to each rule, and ``created_at``, ``changed_at`` and ``revision``
-    to each account.
+    ``rules`` and ``note``. A rule has ``allow`` or ``deny`` with a list of actions, and ``topic`` with a list of
+    filters. It may also have ``qos`` and ``retain``. The manager adds ``id`` to each rule, and ``created_at``,
+    ``changed_at`` and ``revision`` to each account.
     """
 
     def find(self, kind: Kind, name: str) -> Account:
@@ -57,20 +56,20 @@ class AccountManager(Protocol):
         group: str = "",
         enabled: bool | None = None,
     ) -> Page[Account]:
-        """Return users or groups by name, beginning after `cursor`. `search` is part of the name. `group` and
-        `enabled` select users. A page may be short although more follow.
+        """Return users or groups sorted by name, starting after `cursor`. `search` is a part of the name. `group` and
+        `enabled` select users. A page may be short even if more follow.
         """
 
     def create(
         self, kind: Kind, fields: Mapping[str, Any], password: bytes | None = None
     ) -> Awaitable[Account]:
-        """Create a user or group. `fields` may contain ``hash`` for a user, in place of `password`."""
+        """Create a user or group. For a user, `fields` may contain ``hash`` instead of `password`."""
 
     def change(self, kind: Kind, name: str, fields: Mapping[str, Any]) -> Awaitable[Account]:
-        """Change the given fields. The account gets the next revision."""
+        """Change the given fields. The account's revision increases by one."""
 
     def delete(self, kind: Kind, name: str) -> Awaitable[None]:
-        """Delete a user or group. A group that users have cannot be deleted."""
+        """Delete a user or group. A group that still has users cannot be deleted."""
 
     def set_password(self, name: str, password: bytes) -> Awaitable[None]:
         """Set a user's password."""
@@ -84,12 +83,12 @@ class AccountManager(Protocol):
         """Delete the rule with this id."""
 
     def export(self, hashes: bool) -> Awaitable[Mapping[str, Any]]:
-        """Return all users and groups as one document. With `hashes`, it contains the password hashes."""
+        """Return all users and groups as one document. With `hashes`, it includes the password hashes."""
 
     def load(
         self, document: Mapping[str, Any], replace: bool, check: bool
     ) -> Awaitable[Mapping[str, int]]:
-        """Create or change all users and groups of a document from `export`, or nothing.
+        """Create or change all users and groups in a document from `export`, or none of them.
 
         With `replace`, delete all others. With `check`, change nothing. The result is the number of created, changed
         and deleted accounts. A user without a ``hash`` keeps its password; a new user without a ``hash`` cannot connect.

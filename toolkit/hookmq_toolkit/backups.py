@@ -1,4 +1,4 @@
-"""The service with which a plugin backs up the broker's store, so that another plugin can offer this to operators.
+"""A service for backing up the broker's store: one plugin provides it, and another can offer it to operators.
 
 A plugin offers a `BackupMaker` in `Plugin.offered_services` under the name `SERVICE`.
 """
@@ -12,19 +12,19 @@ SERVICE: Final = "backup"
 
 
 class BackupError(Exception):
-    """A backup cannot begin: another one is running, or the broker is stopping."""
+    """A backup cannot start, because another is running or the broker is stopping."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupStatus:
-    """The newest backup since the broker started, or how far it has progressed.
+    """The latest backup since the broker started, finished or in progress.
 
     - `state`: ``none`` if there was no backup.
     - `target`: the new folder, or None.
     - `started_at`, `ended_at`: epoch seconds, or None.
     - `progress`: the fraction copied, from 0 to 1.
     - `bytes`: the size of a finished backup, otherwise 0.
-    - `error`: why a backup failed, otherwise empty.
+    - `error`: why the backup failed; empty otherwise.
     """
 
     state: Literal["none", "running", "done", "failed"] = "none"
@@ -41,10 +41,10 @@ class BackupMaker(Protocol):
     """Copies the broker's store while the broker is running. Call the methods only on the event loop."""
 
     def start(self, target: Path) -> None:
-        """Begin a backup to `target`, a new folder. Its parent folders are created. Returns at once.
+        """Start a backup to `target`, a new folder. Its parent folders are created. Returns at once.
 
         Raises BackupError. If the backup fails later, the folder is removed, and `status` names the reason.
         """
 
     def status(self) -> BackupStatus:
-        """Return how far the newest backup has progressed, or its result."""
+        """Return the progress or the result of the latest backup."""

@@ -1,6 +1,6 @@
 """A circuit breaker for failing services.
 
-While a service is down, the breaker allows only an occasional request, to find out whether the service is back.
+While a service is down, the breaker allows only an occasional request, to find out whether it is back.
 """
 
 from collections.abc import Callable

@@ -60,7 +60,7 @@ class FileStamp(NamedTuple):
     size: int
     modified: int
     changed: int
-    """When the inode was last changed."""
+    """When the inode last changed."""
 
     @classmethod
     def of(cls, found: os.stat_result) -> "FileStamp":
@@ -69,7 +69,7 @@ class FileStamp(NamedTuple):
 
 
 def file_stamp(path: Path) -> FileStamp:
-    """Return the current state of a file. This call blocks. Raises OSError."""
+    """Return a file's current state. This call blocks. Raises OSError."""
     return FileStamp.of(os.stat(path))
 
 
@@ -121,7 +121,7 @@ class FileWatch(Generic[T]):
         self._told: list[Callable[[], None]] = []
 
     def start(self, runtime: Runtime) -> None:
-        """Start watching. The first check is `interval` seconds from now."""
+        """Start watching. The first check happens after `interval` seconds."""
         self._runtime = runtime
         self._wait(self._interval)
 
@@ -238,8 +238,8 @@ class FileWatch(Generic[T]):
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether a retry may succeed without a change to the file, for example if the broker has no file
-    descriptors left."""
+    """Return whether a retry may succeed even if the file does not change, as when the broker has run out of file
+    descriptors."""
     return isinstance(error, OSError | MemoryError) or isinstance(error.__cause__, OSError)
 
 

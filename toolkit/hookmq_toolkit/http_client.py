@@ -18,7 +18,7 @@ from yarl import URL
 from hookmq_toolkit.breaker import Breaker
 
 UNHEALTHY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Status codes of a service that is temporarily unable to respond, as opposed to refusing the request."""
+"""Status codes which mean that the service is temporarily unable to respond, not that it refuses the request."""
 CIRCUIT: Final = {"closed": 0, "half-open": 1, "open": 2}
 """The metric value for each breaker state."""
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)

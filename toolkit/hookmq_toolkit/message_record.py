@@ -1,4 +1,4 @@
-"""The stored form of messages: a block holds the messages of one commit, in the order of their offsets."""
+"""The stored form of messages: a block holds the messages of one commit, in offset order."""
 
 import struct
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from hookmq.plugin import Message
 from hookmq.storage_api import make_message
 
 _HEAD: Final = struct.Struct("<BBHHHIIdd")
-"""Version, QoS with `_NO_SENDER`, lengths of topic, sender, origin, properties and payload, times of arrival and
-expiry."""
+"""Version, QoS with `_NO_SENDER`, lengths of topic, sender, origin, properties and payload, arrival time and expiry
+time."""
 _VERSION: Final = 1
 _NO_SENDER: Final = 4
 """The bit for a message without a sender."""
@@ -55,13 +55,13 @@ def encode_block(messages: Sequence[Message], retain: bool = False) -> bytes:
 
 
 def _encode_names(topic: str, sender: str | None, origin: str) -> tuple[int, int, int, bytes]:
-    """Return the lengths of the three encoded texts, and all of them."""
+    """Return the lengths of the three encoded strings, and the strings joined together."""
     texts = (topic.encode(), (sender or "").encode(), origin.encode())
     return len(texts[0]), len(texts[1]), len(texts[2]), b"".join(texts)
 
 
 def decode_block(data: bytes) -> list[Message]:
-    """Return the messages of a block. Raises ValueError if the bytes are damaged."""
+    """Return the messages in a block. Raises ValueError if the bytes are damaged."""
     found: list[Message] = []
     at = 0
     try:

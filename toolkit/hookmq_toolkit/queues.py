@@ -1,4 +1,4 @@
-"""The service with which one plugin manages queues, so that another plugin can offer this to operators.
+"""A service for managing queues: one plugin provides it, and another can offer it to operators.
 
 A plugin offers a `QueueManager` in `Plugin.offered_services` under the name `SERVICE`. A queue stores messages until a
 consumer of each of its groups has settled them.
@@ -13,16 +13,16 @@ from hookmq.plugin import Message
 SERVICE: Final = "queues"
 """The name of the service in `Plugin.offered_services`."""
 MadeBy = Literal["configuration", "operator", "first_use"]
-"""Where the settings of a queue come from."""
+"""Where a queue's settings come from."""
 MessageState = Literal["waiting", "delayed", "unacknowledged"]
-"""Whether a message can be delivered now or later, or a consumer has it."""
+"""Whether a message can be delivered now, can be delivered later, or is with a consumer."""
 
 
 class QueueError(Exception):
-    """A request that is refused. The text tells an operator why.
+    """A refused request. The message tells the operator why.
 
-    `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such queue or group), ``conflict``
-    (the request contradicts the present state) or ``failed`` (the disk or the store failed).
+    `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such queue or group),
+    ``conflict`` (the request conflicts with the current state) or ``failed`` (the disk or the store failed).
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class QueueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueueConsumer:
-    """A consumer of a group.
+    """A consumer in a group.
 
-    - `unacknowledged`: the messages that it has and has not settled.
+    - `unacknowledged`: the messages that it has received and not settled.
     - `timed_out`: how many of its messages have timed out since it last settled one.
-    - `stalled`: whether messages timed out repeatedly, or fill its `prefetch` so that it gets no others.
-    - `active`: False while it waits for the active consumer of the group to leave.
+    - `stalled`: whether its messages keep timing out, or fill its `prefetch` so that it gets no more.
+    - `active`: False while it waits for the group's active consumer to leave.
     """
 
     client_id: str
@@ -60,8 +60,8 @@ class QueueGroup:
 
     - `unsettled`: the messages that the group has not settled; `unacknowledged` and `delayed` are among them.
     - `next`: the first offset that was never delivered to the group.
-    - `oldest`: the age of its oldest unsettled message in seconds; 0 without any, None if it is not known yet.
-    - `consumer_count`: the number of online consumers; `consumers` lists at most the first 100 of them.
+    - `oldest`: the age of its oldest unsettled message in seconds; 0 if there are none, None if not known yet.
+    - `consumer_count`: the number of online consumers; `consumers` lists the first 100 at most.
     """
 
     name: str
@@ -78,12 +78,12 @@ class QueueGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """The state of a queue.
+    """A queue's state.
 
     - `messages`: the unsettled messages of the slowest group; `bytes`: their approximate size.
     - `delayed`: messages that are not due yet, and therefore not among `messages`.
     - `end`: the offset of the next message.
-    - `counts`: messages by what happened to them since the broker started.
+    - `counts`: the number of messages since the broker started, by what happened to them.
     - `settings`: the settings as JSON values.
     """
 
@@ -108,7 +108,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """An unsettled message of a group.
+    """A message that a group has not settled.
 
     - `deliveries`: how often it was delivered to the group.
     - `client_id`: the client that has it, or None.
@@ -133,12 +133,12 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRequest:
-    """Which dead letters to move back to the queues that they come from. Empty values select all.
+    """Which dead letters to move back to the queues that they came from. Empty values select all.
 
-    - `group`: the group of the queue for dead letters in which they are settled; by default the first one.
-    - `queue`: only dead letters of this queue.
-    - `topic`: a filter of the topics to which they were published.
-    - `reason`: the reason why they are dead letters.
+    - `group`: the group of the dead-letter queue in which they are settled; by default the first.
+    - `queue`: only dead letters from this queue.
+    - `topic`: a filter for the topics to which they were published.
+    - `reason`: why they are dead letters.
     - `older_than`: the minimum age as dead letters, in seconds.
     - `limit`: the maximum number of messages to move; None means all.
     - `rate`: the maximum number of messages to move per second.
@@ -157,9 +157,8 @@ class RedriveRequest:
 class RedriveStatus:
     """The progress of a redrive.
 
-    - `examined`, `total`: messages that were compared with the request, and messages that existed when the redrive began.
-    - `moved`: messages that are in their old queue again. Each of them left the queue for dead letters in the same
-      commit.
+    - `examined`, `total`: the messages compared with the request so far, and those that existed when the redrive began.
+    - `moved`: messages that are back in their old queue. Each left the dead-letter queue in the same commit.
     - `skipped`: messages that match, but cannot be moved; `note` says why the last one could not.
     - `waiting_for`: the full queue for which the redrive waits, or empty.
     """
@@ -179,8 +178,8 @@ class RedriveStatus:
 class QueueManager(Protocol):
     """Manages queues. Call the methods only on the event loop. Each of them raises QueueError.
 
-    A change is stored when its awaitable completes. An empty `group` stands for all groups of the queue, unless a
-    method says otherwise.
+    A change is stored when its awaitable completes. An empty `group` means all of the queue's groups, unless a method
+    says otherwise.
     """
 
     def list_queues(self) -> Sequence[QueueStatus]:
@@ -190,18 +189,18 @@ class QueueManager(Protocol):
         """Return one queue."""
 
     async def create_queue(self, name: str, settings: Mapping[str, Any]) -> QueueStatus:
-        """Create a queue. The settings are those of the plugin's configuration, as JSON values."""
+        """Create a queue. The settings are the same as in the plugin's configuration, as JSON values."""
 
     async def change_queue(self, name: str, settings: Mapping[str, Any]) -> QueueStatus:
-        """Change some settings of a queue that is not in the configuration."""
+        """Change some of a queue's settings. The queue must not be in the configuration."""
 
     async def delete_queue(self, name: str, force: bool) -> int:
-        """Delete a queue that is not in the configuration, and return the number of messages that were in it. Without
-        `force`, a queue with unsettled messages is not deleted.
+        """Delete a queue that is not in the configuration, and return the number of messages it held. Without `force`,
+        a queue with unsettled messages is not deleted.
         """
 
     async def peek_queue(self, name: str, group: str, after: int | None, limit: int) -> MessagePage:
-        """Return unsettled messages by offset, beginning after the offset `after`. They stay where they are. An empty
+        """Return unsettled messages by offset, starting after the offset `after`. They stay in the queue. An empty
         `group` means the first one.
         """
 
@@ -210,17 +209,17 @@ class QueueManager(Protocol):
         empty."""
 
     async def pause_queue(self, name: str, group: str, paused: bool) -> None:
-        """Pause or resume the deliveries, until the next such call, even after a restart. A group gets messages if
-        neither the group nor its queue is paused."""
+        """Pause or resume deliveries. This lasts until the next such call, even across a restart. A group gets messages
+        unless the group or its queue is paused."""
 
     async def seek_queue(self, name: str, group: str, position: str) -> int:
-        """Move a group of a stream to a position, and return its offset. `group` must not be empty."""
+        """Move a stream's group to a position, and return the offset. `group` must not be empty."""
 
     def start_redrive(self, name: str, request: RedriveRequest) -> RedriveStatus:
-        """Begin to move dead letters back. Only one redrive of a queue runs at a time."""
+        """Start moving dead letters back. A queue can have only one redrive at a time."""
 
     def redrive_status(self, name: str) -> RedriveStatus:
-        """Return the state of the running redrive, or of the last one."""
+        """Return the progress of the running redrive, or of the last one."""
 
     def stop_redrive(self, name: str) -> RedriveStatus:
-        """Stop the redrive. Messages that were moved stay moved."""
+        """Stop the redrive. Messages already moved stay where they are."""

@@ -1,4 +1,4 @@
-"""The service with which a plugin records what other plugins do with traced messages.
+"""A service that records what plugins do with traced messages.
 
 A plugin offers a `SpanRecorder` in `Plugin.offered_services` under the name `SERVICE`.
 """
@@ -25,8 +25,8 @@ class SpanRecorder(Protocol):
     ) -> None:
         """Record a span that has ended, for example a request to a service. Returns at once.
 
-        `traceparent` is the user property with this name from the message that the span belongs to. If the message is
-        not traced, nothing is recorded. `began` and `ended` are epoch seconds. `error` says why the operation failed.
-        `attributes` and `error` must not contain payloads or secrets. Raises ValueError or TypeError for a value that
+        `traceparent` is the user property of that name on the message that the span belongs to. If the message is not
+        traced, nothing is recorded. `began` and `ended` are epoch seconds. `error` says why the operation failed.
+        `attributes` and `error` must not contain payloads or secrets. Raises ValueError or TypeError for values that
         cannot be recorded.
         """

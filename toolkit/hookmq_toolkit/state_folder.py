@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 LOCK: Final = "lock"
-"""The lock file that keeps a second process out of a folder."""
+"""The lock file that keeps other processes out of a folder."""
 _PAUSE: Final = 0.05
 """Seconds between two attempts to take a lock."""
 
@@ -34,9 +34,9 @@ def default_folder(*names: str, cure: str = "") -> Path:
     """Return the default folder for data, with `names` as the subfolders.
 
     It is in ``$STATE_DIRECTORY``, which systemd sets, or in ``hookmq`` in the user's state folder (``$XDG_STATE_HOME``,
-    by default ``~/.local/state``). It never depends on the working directory. Characters of `names` that are not
-    suitable for a file name are escaped. Raises ConfigError, with a message that ends with `cure`, if the user has no
-    home directory.
+    by default ``~/.local/state``). It never depends on the working directory. Characters in `names` that are unsuitable
+    for file names are escaped. Raises ConfigError, with a message that ends with `cure`, if the user has no home
+    directory.
     """
     below = [_file_name(name) for name in names]
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
@@ -59,8 +59,8 @@ def make_folder(folder: Path) -> None:
     """Create `folder` and missing parent folders with mode 0700, and make their names safe. This call blocks. Raises
     OSError.
 
-    The name of an existing `folder` is made safe too, since the process that created it may have been killed before
-    that.
+    An existing folder's name is made safe too, because the process that created it may have been killed before it did
+    so.
     """
     missing: list[Path] = []
     path = folder.absolute()
@@ -171,7 +171,8 @@ def _wait_for_lock(
 
 
 def lock_holder(folder: Path) -> int | None:
-    """Return the id of the process that holds the lock of `folder`: 0 if it is unknown, None if the folder is free."""
+    """Return the id of the process that holds the lock of `folder`. It is 0 if unknown, and None if the folder is
+    free."""
     try:
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""The service with which a plugin describes its streams: messages that it keeps for consumers outside the broker.
+"""A service that describes a plugin's streams: messages that it keeps for consumers outside the broker.
 
 A plugin offers a `StreamOwner` in `Plugin.offered_services` under the name `SERVICE`.
 """
@@ -15,10 +15,10 @@ SERVICE: Final = "streams"
 class StreamConsumer:
     """A consumer of a stream.
 
-    - `lag`: the messages that it has not committed.
+    - `lag`: the number of messages that it has not committed.
     - `committed_at`: the time of its last commit in epoch seconds, or None.
-    - `lag_seconds`: the approximate age in seconds of the oldest message that it has not committed; 0 without any. None
-      if the plugin does not know it.
+    - `lag_seconds`: the approximate age in seconds of its oldest uncommitted message; 0 if there is none. None if the
+      plugin does not know it.
     - `declared`: whether messages are kept until it has committed them. None if the plugin has no such setting.
     - `dead_letters`: the messages that it could not process and wrote to a table of their own, as it has reported. None
       if it has reported nothing.
@@ -34,16 +34,16 @@ class StreamConsumer:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """The state of a stream.
+    """A stream's state.
 
     - `kind`: a ``log`` keeps messages for a certain time or up to a certain size, a ``queue`` until they are delivered.
-    - `messages`, `bytes`: the messages in the stream, and their approximate size.
+    - `messages`, `bytes`: the number of messages in the stream, and their approximate size.
     - `oldest`: the approximate age of the oldest message in seconds, or None.
     - `error`: why the stream or its consumers cannot be read, if so.
     - `max_bytes`: the size at which the stream is full, or None.
-    - `full`: whether it refuses messages, or refused some within the last minute.
-    - `refused`, `dropped`: the messages that were refused because it was full, and those that were removed before a
-      consumer had committed them, since the broker started.
+    - `full`: whether it is refusing messages, or has refused some within the last minute.
+    - `refused`, `dropped`: since the broker started, the messages refused because it was full, and those removed before
+      a consumer had committed them.
     - `partitions`: the number of messages in each partition.
     """
 

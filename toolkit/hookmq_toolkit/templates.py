@@ -1,4 +1,4 @@
-"""Fill ``${name}`` placeholders in settings: text, URLs, headers and JSON bodies.
+"""Fill ``${name}`` placeholders in settings, such as text, URLs, headers and JSON bodies.
 
 A value cannot change the structure of the surrounding text. `fill_url` percent-encodes each value, `fill_header`
 refuses line ends, and `JsonTemplate` puts values into parsed JSON. Parse templates once, when the configuration is

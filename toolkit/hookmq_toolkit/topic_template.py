@@ -1,8 +1,8 @@
-"""Topics and topic filters with variables of a client, such as ``devices/%c/#``.
+"""Topics and topic filters that contain client variables, such as ``devices/%c/#``.
 
-``%c`` is the client id, ``%u`` the identity or user name, and ``${NAME}`` the claim with this name;
+``%c`` is the client id, ``%u`` the identity or user name, and ``${NAME}`` the claim of that name;
 `hookmq_toolkit.rules.rule_values` returns their values. A value fills in at most one topic level. A client therefore
-cannot widen a topic filter or reach other topics by the choice of its client id.
+cannot widen a topic filter or reach other topics by choosing a special client id.
 """
 
 import re
@@ -43,7 +43,7 @@ class TopicTemplate:
     def fill(self, values: Mapping[str, str], parts: Mapping[str, str] | None = None) -> str:
         """Return the filled topic or topic filter.
 
-        `parts` contains texts that replace ``${NAME}`` unchanged. They may span several levels, and take precedence
+        `parts` contains strings that replace ``${NAME}`` unchanged. They may span several levels, and take precedence
         over claims. Raises ValueError if a value is missing, if one of `values` is not a single topic level, or if a
         variable would make the first level start with ``$``.
         """

@@ -1,6 +1,6 @@
 """Read YAML files and keep the position of each value in the text.
 
-Use it for files of rules or users that a plugin reads itself. Each mistake can be reported with its line and column,
+Use this for files of rules or users that a plugin reads itself. Each mistake can be reported with its line and column,
 and a single value can be replaced without touching the rest of the text. A plugin's configuration does not need this,
 because the broker reads it.
 

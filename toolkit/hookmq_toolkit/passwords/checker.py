@@ -19,8 +19,8 @@ class _Flight:
 class Checker:
     """Verifies passwords in a `Pool`.
 
-    If a thousand clients with the same user name and password reconnect, only one hash is computed.
-    The same applies to one wrong password on a thousand connections.
+    If a thousand clients with the same user name and password reconnect, only one hash is computed. The same goes for
+    one wrong password on a thousand connections.
     """
 
     def __init__(self, runtime: Runtime, pool: Pool) -> None:

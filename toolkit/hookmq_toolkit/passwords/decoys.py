@@ -1,4 +1,4 @@
-"""Hashes to verify for users that do not exist, so that the duration of a login does not reveal whether a name exists."""
+"""Hashes to verify for nonexistent users, so that the time a login takes does not reveal whether a name exists."""
 
 import hmac
 from collections.abc import Sequence

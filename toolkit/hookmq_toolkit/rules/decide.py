@@ -11,7 +11,7 @@ from hookmq_toolkit.rules.rule import Rule, is_variable, levels_of
 from hookmq_toolkit.rules.trie import NOTHING, Entry, Node, opened_end, plant, walk
 
 _STEP: Final = 64
-"""How many objects `Rules.take_apart` frees in one step."""
+"""The number of objects that `Rules.take_apart` frees in one step."""
 
 
 class Rules:

@@ -1,4 +1,4 @@
-"""The words for actions in rule files, and the conditions that do not fit them."""
+"""The words for actions in rule files, and the conditions that have no effect on them."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -6,13 +6,12 @@ from typing import Final
 FILLING: Final = 0.8
 """Warn when this share of a log's bounds is used."""
 ROOM: Final = 0.7
-"""Report free space again below this share. It is lower than `FILLING`, so that reports do not alternate near the
-limit."""
+"""Report free space again below this share. It is lower than `FILLING`, so that reports do not flap near the limit."""
 
 
 class Fill:
-    """Calls `say` once for each change, with ``"filling"``, ``"full"`` or ``"has_room"`` and the
-    share in use; 1.0 is full.
+    """Calls `say` once for each change, with ``"filling"``, ``"full"`` or ``"has_room"``, and with the share in use
+    (1.0 is full).
     """
 
     __slots__ = ("_said", "_say")
@@ -22,7 +21,7 @@ class Fill:
         self._said = ""
 
     def look(self, share: float) -> None:
-        """Report a change, if there is one at this `share`. Call it whenever the share may have changed."""
+        """Report any change that this `share` causes. Call this whenever the share may have changed."""
         if share >= 1.0:
             word = "full"
         elif share >= FILLING:

@@ -11,9 +11,10 @@ Journals that store messages are built on it (`hookmq.storage_api.Journal`). The
     log.read(offset, size)            # returns frames; blocks, so call it in a thread
     log.trim(offset)                  # deletes whole segments that end at or before `offset`
 
-Call the methods on the event loop's thread. Only `read`, `next_good`, `trim` and `replace`, which block, may be called
-in any thread. A failed write or fsync is final, because the state of the disk is then unknown. So is the removal, move
-or replacement of a file: the next process that opens the log would not find what is written to the old file.
+Call the methods on the event loop's thread, except `read`, `next_good`, `trim` and `replace`: these block, and may be
+called in any thread. A failed write or fsync is final, because the state of the disk is then unknown. So is the
+removal, move or replacement of a file: the next process that opens the log would not find what is written to the old
+file.
 """
 
 import os
@@ -48,7 +49,7 @@ Flushed = Callable[[StoreFailed | None], None]
 
 
 class Trimmed(LookupError):
-    """The record was deleted. `earliest` is the first record that is left."""
+    """The record was deleted. `earliest` is the first remaining record."""
 
     def __init__(self, earliest: int) -> None:
         super().__init__(f"records before {earliest} were deleted")
@@ -175,7 +176,7 @@ class SegmentLog:
         return dropped
 
     def skip(self, number: int) -> None:
-        """Never assign numbers below `number`. Use this if you know of records that the disk has lost: call it after
+        """Never assign numbers below `number`. Use this if you know that the disk has lost records. Call it after
         `recover`, on a log with `salvage`. This call blocks. Raises StoreError.
         """
         if number <= self.next:
@@ -290,7 +291,7 @@ class SegmentLog:
         self._run_blocking(partial(self._store_frames, frames, self.flushed), written)
 
     def _rolls(self, segment: Segment) -> bool:
-        """Return whether the next flush begins a new segment after `segment`, whatever its size."""
+        """Return whether the next flush starts a new segment after `segment`, regardless of its size."""
         return self.roll and segment.end > segment.base
 
     def _store_frames(self, frames: list[Frame], synced: int) -> None:
@@ -335,7 +336,7 @@ class SegmentLog:
 
     @property
     def earliest(self) -> int:
-        """Return the number of the first record that is left."""
+        """Return the number of the first remaining record."""
         return self.segments[0].base if self.segments else 0
 
     @property
@@ -345,7 +346,7 @@ class SegmentLog:
 
     @property
     def buffered(self) -> int:
-        """Return the number of bytes that were appended but are not being written yet."""
+        """Return the number of bytes that were appended and not yet passed to a write."""
         return sum(len(frame.payload) for frame in self._pending)
 
     def read(self, offset: int, size: int) -> list[Frame]:

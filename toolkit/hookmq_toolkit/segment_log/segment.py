@@ -72,7 +72,7 @@ class Segment:
         self.size = after
 
     def marked(self, offset: int, position: int) -> None:
-        """Add the position of the frame of record `offset` to the index."""
+        """Add the position of the frame with record `offset` to the index."""
         at = bisect_right(self.offsets, offset)
         if at == 0 or self.offsets[at - 1] != offset:
             self.positions.insert(
@@ -127,7 +127,7 @@ def path_of(folder: Path, base: int) -> Path:
 
 
 def beginning(log: str, store: str, base: int) -> bytes:
-    """Return the first bytes of a segment's file: its description."""
+    """Return the first bytes of a segment's file, which describe it."""
     description = json.dumps({"log": log, "store": store, "base": base}).encode()
     return _HEAD.pack(_MAGIC, crc32(description), len(description)) + description
 
