@@ -323,7 +323,7 @@ class AsyncioClient:
         return answer  # type: ignore[no-any-return]
 
     async def subscribe(self, filters: Filters, qos: int = 0, **options: Any) -> Suback:
-        """Subscribe and return the SUBACK, without checking its reason codes. The arguments are those of
+        """Subscribe and return the SUBACK. Its reason codes are not checked. The arguments are those of
         `MemoryClient.send_subscribe`."""
         number = self.next_packet_id()
         self.send(make_subscribe(number, filters, qos, **options))
@@ -343,7 +343,7 @@ class AsyncioClient:
         await self.expect(Pingresp)
 
     def ack(self, message: Publish, code: int = 0, **properties: Any) -> None:
-        """Acknowledge a message with PUBACK or PUBREC. This is only needed without `auto_ack`."""
+        """Acknowledge a message with PUBACK or PUBREC. Only needed without `auto_ack`."""
         given = Properties(**properties)
         if message.qos == 1:
             self.send(Puback(message.packet_id, code, given))
@@ -353,7 +353,7 @@ class AsyncioClient:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     async def until(self, done: Callable[[], bool], seconds: float = WAIT) -> bool:
-        """Wait until `done` returns True, even across several connections. Return False after `seconds`. Raises
+        """Wait until `done` returns True, across several connections if necessary. Return False after `seconds`. Raises
         AssertionError if the broker violates MQTT, and any exception that a callback raised.
         """
         try:

@@ -1,4 +1,5 @@
-"""The runtime of ``hookmq serve``, for tests of stores, journals and plugins with threads or processes of their own."""
+"""The runtime of ``hookmq serve``, for tests of stores, journals and plugins that have their own threads or
+processes."""
 
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 

@@ -149,7 +149,7 @@ class Harness:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Run the event loop until nothing is due and no blocking call is running. Time passes only for blocking
+        """Run the event loop until nothing is due and no blocking call is running. Time passes only during blocking
         calls."""
         if not self._together:
             self.clock.run_until_idle()

@@ -1,7 +1,7 @@
 """Create the project of a new plugin: ``hookmq plugins new``.
 
-The templates belong to this package, because only plugin authors need them, and plugin authors use the testing kit. The
-core finds `create` through the entry point group ``hookmq.new_plugin``.
+The templates are in this package because only plugin authors, who use the testing kit, need them. The core finds
+`create` through the entry point group ``hookmq.new_plugin``.
 """
 
 import json
@@ -23,7 +23,7 @@ KINDS: Final[Mapping[str, str]] = {
     "provide": "A rate limit for each client",
     "gateway": "Lines over TCP as MQTT messages",
 }
-"""The kinds of plugins, with a description of each template's plugin."""
+"""The kinds of plugins, each with a description of what its template creates."""
 LICENCES: Final = ("Apache-2.0", "BSD-3-Clause", "MIT")
 """The licences whose texts are included, as SPDX identifiers."""
 LONGEST: Final = 30
@@ -85,7 +85,7 @@ class NewPlugin:
         return f"hookmq_{self.name}"
 
     def values(self) -> dict[str, str]:
-        """Return the values that replace the marks in the templates."""
+        """Return the values that replace the markers in the templates."""
         found = _AUTHOR.fullmatch(self.author)
         person = {k: v for k, v in found.groupdict().items() if v} if found else {}
         fields = ", ".join(f"{key} = {json.dumps(value)}" for key, value in person.items())
@@ -106,7 +106,7 @@ class NewPlugin:
         }
 
     def project(self) -> dict[str, str]:
-        """Return the texts of all files, by their paths in the project."""
+        """Return the contents of all files, keyed by path in the project."""
         values = self.values()
         templates = {
             "pyproject.toml": "pyproject.toml",

@@ -1,4 +1,4 @@
-"""Functions that both clients of the kit use: build requests, answer deliveries, resolve topic aliases and print
+"""Functions that both clients of the kit use: they build requests, answer deliveries, resolve topic aliases and print
 packets.
 """
 
@@ -63,9 +63,7 @@ def make_subscribe(
 
 
 def answer_to(packet: Packet) -> Packet | None:
-    """Return the acknowledgement that a correct client sends for PUBLISH, PUBREC or PUBREL, or None
-    for other packets.
-    """
+    """Return a correct client's acknowledgement for PUBLISH, PUBREC or PUBREL, or None for other packets."""
     if isinstance(packet, Publish):
         if packet.qos == 1:
             return Puback(packet.packet_id)

@@ -54,7 +54,7 @@ def load_plugins(
 ) -> tuple[PluginInstance, ...]:
     """Create the plugins of a whole configuration, given as text or as the path of its file. Blocks on file reads.
 
-    Use this instead of `make_plugin` to test which location an error names. Plugins are found through their entry
+    Use this instead of `make_plugin` to test the location that an error reports. Plugins are found through their entry
     points. ``$file`` in a text is relative to the current folder. `environ` replaces the process's environment.
 
     Raises the errors of ``hookmq check``: one ConfigError with every mistake, with file and line, and PluginError if a
@@ -81,7 +81,7 @@ def instance_of(plugin: Plugin, **entry: Any) -> PluginInstance:
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:
-    """Return the field's default. A value equal to the default would be omitted from a file."""
+    """Return the field's default. A configuration file would leave out a value that equals it."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -95,7 +95,7 @@ class _Point:
 
 
 def _as_written(value: Any) -> Any:
-    """Return a configuration value as it would be written in a file."""
+    """Return a configuration value in the form in which a file would contain it."""
     if isinstance(value, Mapping):
         return {key: _as_written(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

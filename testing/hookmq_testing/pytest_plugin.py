@@ -18,10 +18,10 @@ pytest.register_assert_rewrite("hookmq_testing.contracts")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """Hide the warning with which pytest-asyncio asks every project for a setting.
+    """Hide pytest-asyncio's warning that a setting is missing.
 
-    Tests with the kit need no such setting, since the kit runs coroutines itself. pytest restores all filters after this
-    step.
+    Tests that use the kit do not need the setting, because the kit runs coroutines itself. pytest restores all filters
+    after this step.
     """
     message = 'The configuration option "asyncio_default_fixture_loop_scope" is unset'
     warnings.filterwarnings("ignore", message=message, category=pytest.PytestDeprecationWarning)

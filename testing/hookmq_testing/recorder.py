@@ -75,7 +75,7 @@ class HookRecorder(Plugin):
         self._answers[hook] = list(answers)
 
     def calls(self, *hooks: str) -> list[HookCall]:
-        """Return the calls to the given hooks in order, or all calls if none are given."""
+        """Return the calls to the given hooks, in order. Without arguments, return all calls."""
         return [call for call in self.recorded if not hooks or call.hook in hooks]
 
     def clear(self) -> None:

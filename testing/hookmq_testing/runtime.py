@@ -47,8 +47,8 @@ class VirtualTimer:
 
 
 class Event:
-    """An awaitable that tests set: ``value = await event``. Use `fail` to raise an error in the awaiting coroutines
-    instead."""
+    """An awaitable that tests set: ``value = await event``. Use `fail` instead to raise an error in the awaiting
+    coroutines."""
 
     __slots__ = ("_error", "_runtime", "_waiting", "is_set", "value")
 
@@ -258,7 +258,7 @@ class VirtualRuntime:
         raise RuntimeError(f"{name}() is for the event loop, and this is a thread")
 
     def on_loop(self) -> bool:
-        """Return whether the caller is on the event loop, and so not in a `run_blocking` call or another test thread."""
+        """Return whether the caller is on the event loop, not in a `run_blocking` call or another test thread."""
         return not self._in_thread and threading.get_ident() == self._loop_thread
 
     def call_threadsafe(self, call: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ from hookmq.storage.records import (
 
 
 class DurableStore:
-    """A store whose data survives `Harness.restart`, but not the process itself. The simplest store that meets
+    """A store whose data survives `Harness.restart`, but not the process itself. It is the simplest store that meets
     `StoreContract`.
 
     `messages`, `sessions`, `subscriptions`, `received`, `retained`, `queues` and `plugin_state` hold the committed state.
@@ -201,7 +201,7 @@ class SlowStore:
         done(StoreFailed(reason))
 
     def records(self, *kinds: type) -> list[Record]:
-        """Return the records that were committed or are being committed: those of the given `kinds`, or all records."""
+        """Return the records that were committed or are being committed, either of the given `kinds` or all of them."""
         batches = [*self.committed, self.committing or ()]
         return [one for batch in batches for one in batch if not kinds or isinstance(one, kinds)]
 
@@ -246,7 +246,7 @@ class SlowStore:
 
 
 class RecordingJournal:
-    """A journal that keeps messages if `wants` accepts their topic, by default all messages.
+    """A journal that keeps messages whose topic `wants` accepts; by default, all messages.
 
     `appended` holds all messages, `safe` the flushed messages, and `made` the commits that the store finished. If
     `slow` is True, flushes wait until you call `finish` or `fail`.

@@ -1,4 +1,4 @@
-"""Both ends of an in-memory connection, with the turn in which each write was made."""
+"""Both ends of an in-memory connection. Each write is recorded with its turn."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -128,7 +128,7 @@ class MemoryWire:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that were written but have not arrived."""
+        """The number of bytes that have been written but have not arrived."""
         return self._unsent_size
 
     def _feed(self) -> None:

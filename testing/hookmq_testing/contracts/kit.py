@@ -28,7 +28,8 @@ class StoreKit:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Let background work continue. The tests call this until the expected callback runs, at most 10,000 times."""
+        """Let background work continue. The tests call this repeatedly until the expected callback runs, at most 10,000
+        times."""
 
     def crash(self, store: Store) -> None:
         """Simulate a crash of the store's process, or a power cut of its machine. `open` then opens the remaining data.
@@ -51,8 +52,8 @@ class StoreKit:
         return store
 
     def wait(self, told: list[Any]) -> Any:
-        """Wait for a callback that appends its one argument to `told`, and return the argument. Lets background work
-        continue."""
+        """Wait for a callback that appends its only argument to `told`, and return the argument. Background work
+        continues meanwhile."""
         for _ in range(10_000):
             if told:
                 break

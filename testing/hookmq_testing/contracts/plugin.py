@@ -22,9 +22,9 @@ class PluginContract:
     """Tests that a plugin loads, has valid hooks, starts and stops, and that no hook fails under
     ordinary traffic.
 
-    `kind` is the plugin's class. Its configurations in `configs` must be accepted, those in
-    `bad_configs` refused. Each is a mapping as written below ``config:``, bound as in `hookmq
-    serve`. `use` is the name of the entry point, or '' if the plugin is not installed.
+    `kind` is the plugin's class. It must accept the configurations in `configs` and refuse those in `bad_configs`. Each
+    is a mapping as written below ``config:``, bound as in `hookmq serve`. `use` is the name of the entry point, or ''
+    if the plugin is not installed.
     """
 
     kind: ClassVar[type[Plugin]]
@@ -98,7 +98,7 @@ class PluginContract:
 
 @contextmanager
 def nothing_deprecated() -> Iterator[None]:
-    """Raise HookMQ's own DeprecationWarnings, whose texts begin with ``hookmq``, as errors. HookMQ issues them for
+    """Raise HookMQ's own DeprecationWarnings, whose messages begin with ``hookmq``, as errors. HookMQ issues them for
     features that will be removed.
     """
     with warnings.catch_warnings():
@@ -107,8 +107,8 @@ def nothing_deprecated() -> Iterator[None]:
 
 
 def traffic(harness: Harness) -> None:
-    """Generate common and unusual traffic with clients of every MQTT version. A client that the
-    plugin refuses sends nothing more.
+    """Generate common and unusual traffic with clients of every MQTT version. Clients that the plugin refuses send
+    nothing more.
     """
     for version in (5, 4, 3):
         expiry = {"session_expiry_interval": 60} if version == 5 else {}

@@ -294,8 +294,8 @@ class StoreContract(StoreCrashes):
         self.close(store)
 
     def test_publishers_are_loaded_before_what_they_retained(self) -> None:
-        """Publishers are loaded before their retained messages. Even after a restart, `authorize`
-        then decides whether a retained message may still be sent.
+        """Publishers are loaded before their retained messages, so that even after a restart `authorize` decides
+        whether a retained message may still be sent.
         """
         store = self._durable()
         other = CLIENT.record()._replace(client_id="other", connected_at=0.0)
