@@ -25,7 +25,7 @@ def functions(source: str) -> Iterator[Function]:
 
 
 def depth(node: ast.AST, level: int = 0) -> int:
-    """Return how deeply blocks are nested. An ``elif`` and an inner function do not count."""
+    """Return how deeply blocks are nested. ``elif`` and inner functions do not count."""
     deepest = level
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function | ast.ClassDef):

@@ -1,6 +1,6 @@
 """The tests mirror the modules of the core: `core/hookmq/X/Y.py` is tested in `core/tests/X/test_Y.py`.
 
-A module with many tests has further files, `test_Y_TOPIC.py`. What `X/__init__.py` defines is tested in
+A module with many tests has additional files named `test_Y_TOPIC.py`. What `X/__init__.py` defines is tested in
 `X/test_main.py`. Tests that span modules are in `core/tests/scenarios`; see its README.
 """
 

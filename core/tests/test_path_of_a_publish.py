@@ -1,5 +1,4 @@
-"""Count the calls and the files on the path of a PUBLISH through the code, and the returns to broker files already
-left.
+"""Count the calls and files on a PUBLISH's path through the code, and the returns to broker files already left.
 
 This is the order in which a new contributor reads the code. A change that makes the path longer
 must raise the counts here.
@@ -22,7 +21,7 @@ from hookmq_testing import DurableStore, Harness, MemoryClient
 ROOT: Final = f"{Path(hookmq.__file__).parent}/"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 CLIENTS: Final = ("/hookmq_testing/client.py", "/hookmq_testing/wire.py")
-"""Files of the client's side, which are not part of the path."""
+"""Client-side files, which are not part of the path."""
 STARTS: Final = ("PacketReader.feed", "WriteScheduler.end_turn")
 
 pytestmark = pytest.mark.skipif(hookmq.BUILD.kind != "pure", reason="compiled calls leave no trace")
@@ -62,7 +61,7 @@ class Trace:
 
     @property
     def returns(self) -> int:
-        """Return how often the path enters a broker file that it had left."""
+        """Return how often the path returns to a broker file that it had left."""
         broker = [file for file, _ in self.calls if file.startswith("broker/")]
         moves = [file for at, file in enumerate(broker) if at == 0 or broker[at - 1] != file]
         return len(moves) - len(set(moves))

@@ -122,8 +122,8 @@ def _members(cls: type) -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    """Return the parts of a signature that callers rely on: names, kinds and the presence of
-    defaults. They do not depend on the Python version.
+    """Return the parts of a signature that callers rely on: names, kinds and whether there are defaults. These do not
+    depend on the Python version.
     """
     parts = []
     star = False
@@ -222,7 +222,7 @@ def _hints(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _classes(hint: Any, seen: set[int]) -> set[type]:
-    """Yield every class that a type names, also within aliases, bounds and forward references."""
+    """Yield every class that a type names, including within aliases, bounds and forward references."""
     if id(hint) in seen:
         return set()
     seen.add(id(hint))

@@ -1,4 +1,5 @@
-"""A batch is the same to everyone else as single messages: its messages, their order, the counters and the codes."""
+"""To everyone else, a batch looks like single messages: the messages, their order, the counters and the codes are the
+same."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ MIXED: list[tuple[Any, ...]] = [
 
 
 def play(make: Make, many: bool, **options: Any) -> dict[str, Any]:
-    """Publish `MIXED` three times, together or one by one. Return what others notice."""
+    """Publish `MIXED` three times, together or one by one. Return everything that others can observe."""
     slow = options.pop("slow", False)
     harness = make([HookRecorder(options.pop("hook", "on_event"), id="gw")], **options)
     clients: list[tuple[str, int, dict[str, Any]]] = [

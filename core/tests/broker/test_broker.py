@@ -17,7 +17,7 @@ Make = Callable[..., Harness]
 
 
 def drain(harness: Harness, reference: str = "") -> list[str]:
-    """Begin to drain. Return a list to which "done" is added at the end."""
+    """Start draining. Return a list to which "done" is added at the end."""
     told: list[str] = []
     harness.broker.drain(reference, lambda: told.append("done"))
     return told

@@ -1,4 +1,4 @@
-"""Test deliveries of a plugin to single clients: what is sent, when it is not, and how each delivery ends."""
+"""Test a plugin's deliveries to single clients: what is sent, when nothing is, and how each delivery ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -106,7 +106,7 @@ def test_receive_maximum_and_the_queue_come_first(harness: Harness) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("end", ["drop", "takeover", "end_session", "close"])
 def test_it_is_lost_with_the_connection(broker_harness: Make, version: int, end: str) -> None:
-    """A durable session keeps no delivery of a plugin, and records none."""
+    """A durable session neither keeps nor records a plugin's deliveries."""
     harness = broker_harness(plugins=[HookRecorder(id="mine")], store=DurableStore())
     client = harness.connect("c", version, auto_ack=False, **KEPT[version])
     client.subscribe("jobs", 1)

@@ -1,4 +1,5 @@
-"""Test runs of direct deliveries: the same packets as single deliveries, with further user properties for MQTT 5."""
+"""Test runs of direct deliveries: they send the same packets as single deliveries, with extra user properties for MQTT
+5."""
 
 from collections.abc import Callable
 from typing import Any

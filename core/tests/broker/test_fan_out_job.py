@@ -1,4 +1,4 @@
-"""Test a fan-out in slices, with clients that connect and disconnect meanwhile."""
+"""Test a fan-out in slices while clients connect and disconnect."""
 
 from collections.abc import Callable
 from typing import Any

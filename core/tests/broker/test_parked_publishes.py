@@ -61,7 +61,7 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
 def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
     broker_harness: Make, version: int, qos: int
 ) -> None:
-    """A 3.x client is acknowledged on its open connection as soon as the journal has room, and in order."""
+    """A 3.x client is acknowledged on its open connection, in order, as soon as the journal has room."""
     journal = SmallJournal(1)
     harness = broker_harness(journals=[journal])
     sub, pub = harness.connect("sub"), harness.connect("pub", version, False)

@@ -1,4 +1,4 @@
-"""Test that a batch has a reason code for each message, however its messages end."""
+"""Test that a batch has a reason code for each message, whatever happens to the messages."""
 
 from hookmq.broker.plugin_batch import Batch, BatchPart
 from hookmq.mqtt.properties import EMPTY

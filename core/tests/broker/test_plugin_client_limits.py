@@ -111,7 +111,8 @@ def harness(broker_harness: Make, limits: Limits, other: HookRecorder) -> Harnes
 
 @pytest.fixture(params=[False, True], ids=["new", "known"])
 def client(request: pytest.FixtureRequest, harness: Harness) -> ClientHandle:
-    """A plugin client. If the parameter is true, its next message to `t` takes the fast path, if that is allowed."""
+    """A plugin client. If the parameter is true, its next message to `t` takes the fast path, provided it is
+    allowed."""
     made: ClientHandle = harness.clock.run(harness.handle("gw").connect(ClientRequest("c")))
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 1)

@@ -1,6 +1,4 @@
-"""Test a plugin client's connection: the order of its packets, their limits, and the end of the
-connection.
-"""
+"""Test a plugin client's connection: the order of its packets, their limits, and how the connection ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -214,7 +212,7 @@ def test_a_message_that_no_plugin_sees_is_encoded_once(broker_harness: Make) -> 
 
 
 def last_words(harness: Harness) -> tuple[list[DisconnectReason], Any]:
-    """Connect a client with a will, and another client that subscribes to the will."""
+    """Connect a client with a will, and another client that subscribes to the will's topic."""
     watcher = harness.connect("watcher")
     watcher.subscribe("gone", 1)
     client = connect(harness, "c", will=Will(Message("gone", b"c", 1)))

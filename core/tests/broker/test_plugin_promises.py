@@ -1,4 +1,4 @@
-"""Every promise that a plugin awaits ends: with a result, or with a PluginError that names the cause."""
+"""Every promise that a plugin awaits ends, either with a result or with a PluginError that names the cause."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -83,7 +83,7 @@ def store() -> SlowStore:
 
 @pytest.fixture
 def harness(broker_harness: Make, store: SlowStore) -> Harness:
-    """Create a broker whose store commits nothing more, with an offline client that has a queue."""
+    """Create a broker whose store has stopped committing, with an offline client that has a queue."""
     plugin = HookRecorder("on_publish", "on_timer", id="mine")
     harness = broker_harness([plugin], store=store)
     away = harness.connect("away", session_expiry_interval=60)
@@ -223,7 +223,7 @@ def test_a_publisher_is_not_left_waiting_after_an_internal_error(
     broker_harness: Make, qos: int
 ) -> None:
     """A publisher does not wait forever after an internal error. The error occurs after a plugin was awaited. The
-    connection used to handle no further packets in this case.
+    connection used to stop handling packets in this case.
     """
     other = HookRecorder("on_publish", id="other")
     harness = broker_harness([other], journals=[Unknown()])

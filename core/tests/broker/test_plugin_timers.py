@@ -1,6 +1,4 @@
-"""Test the timers of plugins: when and how often `on_timer` is called, and the effect of failures,
-restarts and reloads.
-"""
+"""Test plugins' timers: when and how often `on_timer` is called, and what failures, restarts and reloads do."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,5 +1,5 @@
-"""Test a new broker on an existing store: how it loads the queues of shared subscriptions in pages, and how the load
-can fail.
+"""Test a new broker on an existing store: how it loads the queues of shared subscriptions in pages, and how loading can
+fail.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def fill(harness: Harness) -> None:
 
 
 def start(harness: Harness, store: PagedStore) -> list[BaseException | None]:
-    """Start another broker on the store. Return what it reports."""
+    """Start another broker on the store. Return the list to which it adds its result."""
     for old in harness.clients:
         old.wire.closed = True
     reports: list[BaseException | None] = []

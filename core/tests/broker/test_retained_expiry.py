@@ -103,8 +103,8 @@ def test_replaced_and_cleared_messages_leave_no_deadlines(harness: Harness) -> N
 
 
 def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
-    """Each retained message expires at its own time, regardless of the order of publication. A replacement has its own
-    interval.
+    """Each retained message expires at its own time, regardless of the order in which they were published. A
+    replacement has its own interval.
     """
     publisher = harness.connect("p")
     core = harness.broker.state

@@ -112,9 +112,7 @@ def test_a_lower_qos_than_that_of_the_message_is_not_enough(
 
 
 def test_nobody_could_decide(secured: Harness, rights: Rights) -> None:
-    """If no plugin can decide, the message is not sent. The publisher is authorized again at the
-    next request.
-    """
+    """If no plugin can decide, the message is not sent. The publisher is authorized again on the next request."""
     rights.undecided = True
     secured.reload()
     assert fetched(secured) == set()

@@ -1,4 +1,4 @@
-"""Test the broker's counters of dropped messages, and the time of arrival of messages."""
+"""Test the broker's counters of dropped messages, and messages' times of arrival."""
 
 from collections.abc import Callable
 from typing import Any

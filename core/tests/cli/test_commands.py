@@ -85,7 +85,8 @@ def command(name: str, target: Any, owner: str = "") -> InstalledEntry:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Return a function: `offer(name=function)` makes these the installed commands, and `offer(entry, ...)` others."""
+    """Return a function that sets the installed commands: `offer(name=function)` for functions, `offer(entry, ...)` for
+    entry points."""
 
     def install(*others: InstalledEntry, **functions: Any) -> None:
         found = (*(command(name, function) for name, function in functions.items()), *others)

@@ -1,6 +1,4 @@
-"""Test the command 'hookmq plugins': the plugins of a configuration, and the implementations of a
-hook.
-"""
+"""Test the command 'hookmq plugins': a configuration's plugins, and a hook's implementations."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Test the effects of a changed configuration."""
+"""Test which effects a changed configuration has."""
 
 from hookmq.config.diff import compare
 from hookmq.config.model import Config, loads

@@ -90,7 +90,7 @@ class Keeper(Plugin):
 
 
 class Supple(Noted):
-    """A provider that can continue with a new configuration."""
+    """A plugin that provides a store and can continue with a new configuration."""
 
     @hookimpl
     def provide_store(self) -> MemoryStore:

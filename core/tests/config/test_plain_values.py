@@ -1,4 +1,4 @@
-"""Values of a request are checked as in a configuration file, and cannot read files or variables."""
+"""A request's values are checked as in a configuration file, and cannot read files or environment variables."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -42,7 +42,7 @@ def test_an_indirection_is_checked_as_if_it_stood_there() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Echo:
-    """Settings that are refused with a message that contains some of them."""
+    """Settings that are refused with a message that quotes some of them."""
 
     message: str
     names: tuple[str, ...] = ()

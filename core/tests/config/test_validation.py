@@ -1,4 +1,4 @@
-"""Test contradictions between values of a configuration, which are reported with their positions."""
+"""Test contradictions between configuration values, which are reported with their positions."""
 
 import pytest
 from hookmq.config.model import loads

@@ -1,6 +1,4 @@
-"""Test every deciding and transforming hook with every result, for every way to write an
-implementation.
-"""
+"""Test every deciding and transforming hook with every result, for every way of writing an implementation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +50,7 @@ class Bench:
     def call(
         self, hook: str, plugin_id: str, way: str, answer: Any, **given: Any
     ) -> HookImplementation:
-        """Return an implementation that returns `answer`, or raises it if it is an exception. `way` says how the
+        """Return an implementation that returns `answer`, or raises it if it is an exception. `way` selects how the
         implementation is written.
         """
         runtime, asked = self.runtime, self.asked

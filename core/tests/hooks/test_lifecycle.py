@@ -1,4 +1,4 @@
-"""Test starting, announcing, reloading and stopping plugins."""
+"""Test starting plugins, telling them that the broker is ready, reloading them and stopping them."""
 
 from collections.abc import Callable
 from typing import Any

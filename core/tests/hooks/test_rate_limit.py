@@ -1,5 +1,5 @@
-"""Rate limits of `provide_rate_limiter`: a packet above a limit waits in order, is refused or is dropped.
-None is lost.
+"""Rate limits from `provide_rate_limiter`: packets above a limit wait in order, are refused or are dropped. None is
+lost silently.
 """
 
 from collections.abc import Callable

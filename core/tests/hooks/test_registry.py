@@ -1,6 +1,4 @@
-"""Test the declarations of a plugin and its configuration entry. Every error names the plugin and
-the problem.
-"""
+"""Test a plugin's declarations and its configuration entry. Every error names the plugin and the problem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Cursors name their call, their process and their arguments; all others are refused with the reason."""
+"""A cursor names its call, process and arguments. Any other cursor is refused with the reason."""
 
 from typing import Any
 

@@ -131,8 +131,8 @@ def test_wills(broker_harness: Make) -> None:
 
 
 def test_messages_delivered_counts_messages_sent(broker_harness: Make) -> None:
-    """A delivered message is counted when it is sent, and only once, even if it is retransmitted. This agrees with the
-    metric's help text.
+    """A delivered message is counted once, when it is first sent, as the metric's help text says. Retransmissions do
+    not count.
     """
     harness = broker_harness()
     sub = harness.connect("sub", session_expiry_interval=60, auto_ack=False)

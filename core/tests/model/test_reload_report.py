@@ -1,4 +1,4 @@
-"""Test the report of a reload, in the form that the log and plugins receive."""
+"""Test the report of a reload as the log and plugins receive it."""
 
 from hookmq.model.reload_report import ReloadReport, SettingChange
 

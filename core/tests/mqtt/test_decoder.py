@@ -92,7 +92,7 @@ def test_max_packet_size_counts_the_fixed_header(extra: int) -> None:
 
 
 def test_max_packet_size_is_of_each_packet() -> None:
-    """The limit applies to each packet, not to the data of one read."""
+    """The limit applies to each packet, not to each read."""
     data = encode(Publish("t", bytes(200)), 4)
     decoder = Decoder(4, PacketLimits(max_packet_size=len(data)))
     assert len(decoder.feed(data * 5)) == 5

@@ -361,9 +361,7 @@ def test_a_deep_topic_is_one_node() -> None:
 
 
 def test_a_search_goes_on_when_the_node_it_stands_at_is_joined_to_its_child() -> None:
-    """A search continues while the node at its position is merged with its child and grandchild,
-    and split again.
-    """
+    """A search continues even if the node at its position is merged with its child and grandchild, then split again."""
     index = make("a/b/1", "a/b/c/d/2", "a/b/c/e/3", "a/b/c/e/4")
     search = index.match("a/+/#")
     assert next(search)[0] == "a/b/1"

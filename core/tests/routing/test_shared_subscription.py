@@ -1,5 +1,5 @@
-"""Test the members of a shared subscription: the order in which they receive messages, and the
-limits on waiting messages.
+"""Test the members of a shared subscription: the order in which they are offered messages, and the limits on waiting
+messages.
 """
 
 from typing import Any

@@ -31,7 +31,7 @@ ROOM = 65536
 PACKET = 61_000
 """The largest packet in these tests."""
 HELD = 2 * ROOM + PACKET
-"""Bytes that may wait in the transport of a client that does not read: its buffer and one write above it."""
+"""Bytes that may wait in the transport of a client that does not read: its buffer plus one more write."""
 LONG = "t/" + "x" * 60_000
 
 
@@ -62,7 +62,7 @@ def subscribe(*filters: str, qos: int = 0) -> bytes:
 
 
 def most_unsent(harness: Harness, client: MemoryClient) -> int:
-    """Return the largest number of bytes that waited in the client's transport, until nothing was left to do."""
+    """Run until nothing is left to do. Return the largest number of bytes that waited in the client's transport."""
     most = client.wire.unsent
     while harness.clock.turn():
         most = max(most, client.wire.unsent)
@@ -257,8 +257,8 @@ def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
 
 
 def test_a_client_in_many_groups_is_at_rest(broker_harness: Make) -> None:
-    """For a client in many shared subscriptions, it takes many steps to find out that no message waits. The result is
-    therefore cached.
+    """For a client in many shared subscriptions, it takes many steps to find out that no message is waiting, so the
+    result is cached.
     """
     harness = broker_harness(config={"session": {"max_subscriptions": 10_000}})
     harness.connect("pub").publish("kept", b"x", retain=True)
@@ -343,7 +343,7 @@ def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
 
 
 def served_within(harness: Harness, data: bytes, hostile: MemoryClient, most: int) -> int:
-    """Return how many turns pass until another client, which sends after `data`, gets its response."""
+    """Return how many turns pass before another client, which sends after `data`, gets its response."""
     other = harness.connect("other")
     hostile.wire.send(data)
     other.wire.send(encode(Pingreq(), 5))

@@ -1,4 +1,4 @@
-"""Claims that several plugins make about one client: the first wins, and plugins cannot overwrite each other's notes."""
+"""Claims by several plugins about one client: the first wins, and plugins cannot overwrite each other's notes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

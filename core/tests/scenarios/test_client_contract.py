@@ -1,5 +1,5 @@
 """Test the guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers all kinds of
-client, and pairs of clients of different kinds. A plugin's client sends and receives messages one by one or in batches.
+clients, and pairs of different kinds. A plugin's client works with single messages or in batches.
 
 `SocketSide`, `PluginSide` and `BatchSide` have the same methods. A test names the kinds of client that it runs
 with.
@@ -41,7 +41,7 @@ Make = Callable[..., Harness]
 
 
 class Got(NamedTuple):
-    """A message as a client received it."""
+    """A message that a client received."""
 
     topic: str
     payload: bytes
@@ -303,7 +303,7 @@ def connect(
 
 @pytest.fixture
 def make(broker_harness: Make) -> Make:
-    """Make a harness with a plugin that opens clients, and further plugins."""
+    """Make a harness with a plugin that opens clients, and any other plugins."""
 
     def made(*plugins: Any, **options: Any) -> Harness:
         gateway = HookRecorder("on_event", id="gateway")
@@ -917,7 +917,7 @@ def test_observers_see_a_client_like_any_other(make: Make, kind: str) -> None:
 
 
 def test_the_two_kinds_are_two(make: Make) -> None:
-    """The two kinds of client differ. If both were the same, the suite would prove nothing."""
+    """The two kinds of clients really differ. If they were the same, the suite would prove nothing."""
     harness = make()
     connect(harness, "socket", "one")
     connect(harness, "plugin", "two")

@@ -15,7 +15,7 @@ SETTINGS = {"session": {"max_expiry": 3600}}
 
 
 def clean_sessions(harness: Harness, number: int) -> None:
-    """Connect, subscribe, publish at every QoS and leave, each time with another client id."""
+    """Connect, subscribe, publish at every QoS and disconnect, each time with a new client id."""
     for version in (4, 5):
         client = harness.connect(f"c{number}-{version}", version=version)
         client.subscribe([(f"a/{number}", 2), (f"b/{number}/#", 1), ("$share/g/c/+", 1)])
@@ -67,7 +67,8 @@ def expiring_retained(harness: Harness, number: int) -> None:
 
 
 def reloads(harness: Harness, number: int) -> None:
-    """Replace settings and hooks while sessions and retained messages exist, so that permissions are checked again."""
+    """Replace settings and hooks while there are sessions and retained messages, so that permissions are checked
+    again."""
     client = harness.connect("r", version=5, clean_start=False, session_expiry_interval=60)
     client.subscribe("r/#", 1)
     client.publish("r/1", b"x", 1, retain=True, message_expiry_interval=1000)

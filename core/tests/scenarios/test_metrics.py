@@ -22,7 +22,7 @@ LIMITS: Final = {
 
 
 def read(harness: Harness) -> dict[str, float]:
-    """Return the sum of each family's samples, and each sample under its own name."""
+    """Return the sum of each family's samples, and every sample under its own name."""
     found: dict[str, float] = {}
     for name, value in harness.handle("seen").counters().items():
         family = re.sub(r"(_bucket)?\{.*", "", name)

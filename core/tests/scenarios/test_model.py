@@ -1,5 +1,4 @@
-"""Test a few clients that do anything in any order, and compare the results with a model of the
-guarantees of MQTT.
+"""Test a few clients that do anything in any order, and compare the results with a model of MQTT's guarantees.
 
 - Every QoS 1 and 2 message reaches every session that was subscribed when it was published, unless
   it was dropped at a limit and counted. QoS 2 messages arrive exactly once. QoS 1 messages repeat
@@ -50,7 +49,7 @@ class Person:
     session_possible: dict[int, Order] = field(default_factory=dict)
     """QoS 0 messages of an earlier connection, which may have been queued."""
     session_seen: dict[int, int] = field(default_factory=dict)
-    """The message of each packet id that was received and that the broker has not released."""
+    """The message for each packet id that was received and not yet released by the broker."""
     session_pending: dict[int, Packet] = field(default_factory=dict)
     """The client's own unfinished publishes, with the packet to send again."""
     session_last: dict[Order, int] = field(default_factory=dict)

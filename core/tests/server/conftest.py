@@ -1,4 +1,4 @@
-"""A replacement for the broker, listeners on ephemeral loopback ports and both event loops."""
+"""A fake broker, and listeners on ephemeral loopback ports with either event loop."""
 
 import asyncio
 import contextlib
@@ -274,7 +274,7 @@ async def begin(log: Any) -> AsyncIterator[Begin]:
 
 @pytest.fixture
 async def ask() -> AsyncIterator[Ask]:
-    """Return a function: `ask(node, path)` returns status, text and headers of the response from an HTTP listener."""
+    """Return a function: `ask(node, path)` returns the status, text and headers of an HTTP listener's response."""
     async with aiohttp.ClientSession() as session:
 
         async def send(

@@ -1,6 +1,4 @@
-"""Test connections that cannot be accepted, or are refused. They cause few log lines, and no
-resource is lost.
-"""
+"""Test connections that cannot be accepted, or are refused. They cause few log lines and leak no resources."""
 
 import asyncio
 import os

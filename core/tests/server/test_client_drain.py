@@ -162,7 +162,7 @@ async def test_a_server_that_is_not_ready_does_not_drain(start: Start) -> None:
 
 
 class Clients:
-    """A broker with clients. The test advances the clock on which the drain sets its timers."""
+    """A broker with clients. The test advances the clock that the drain's timers use."""
 
     def __init__(self, count: int) -> None:
         self.now = 0.0

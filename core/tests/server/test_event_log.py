@@ -1,4 +1,4 @@
-"""Test the log as plugins follow it: which events they get, what is bounded, and the level."""
+"""Test following the log as a plugin: which events arrive, what is bounded, and the level."""
 
 import asyncio
 import io

@@ -242,7 +242,7 @@ async def test_with_a_token_nothing_is_told_without_it(path: str, begin: Begin, 
 
 
 async def test_errors_of_the_listener_have_safe_headers(begin: Begin, ask: Ask) -> None:
-    """A browser neither stores such a response nor shows it inside a page."""
+    """Browsers neither store such a response nor embed it in a page."""
     closed = await begin((Pages(None, Context("web")),), http(http={"token": "s3cret"}))
     open_ = await begin((Pages(None, Context("web")),), http(http={"max_body": 1}))
     answers = [

@@ -1,4 +1,4 @@
-"""Test a listener: the address where it listens, and the socket it inherits."""
+"""Test a listener: the address it listens on, and the socket it inherits."""
 
 import socket
 from typing import Any

@@ -249,7 +249,7 @@ def test_a_deep_traceback_is_cut(stream: io.StringIO) -> None:
 
 
 def test_a_fault_of_the_broker_shows_its_traceback(stream: io.StringIO) -> None:
-    """The log contains the traceback, and not the `repr` of a traceback object."""
+    """The log contains the traceback, not the `repr` of a traceback object."""
     logs.configure("info", "json", stream)
 
     def fault() -> None:
@@ -268,7 +268,7 @@ def test_a_fault_of_the_broker_shows_its_traceback(stream: io.StringIO) -> None:
 
 
 class Silent:
-    """An object without a text."""
+    """An object that cannot be converted to text."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")

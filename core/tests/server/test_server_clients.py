@@ -1,4 +1,4 @@
-"""Test the real broker with real listeners: a message over every transport, limits, and the drain as clients see it."""
+"""Test the real broker with real listeners: a message over every transport, limits, and what clients see of a drain."""
 
 import asyncio
 import ssl

@@ -25,7 +25,7 @@ async def test_foreign_address_is_a_bind_error(listen: Any, bind: str) -> None:
 
 
 class Spot(str):
-    """A path, with the checks that tests need."""
+    """A path with the checks that tests need."""
 
     __slots__ = ()
 

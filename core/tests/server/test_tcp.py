@@ -1,4 +1,4 @@
-"""Test TCP: order of bytes, flow control in both directions, ends of connections, and limits."""
+"""Test TCP: byte order, flow control in both directions, how connections end, and limits."""
 
 import asyncio
 import socket
@@ -131,7 +131,7 @@ async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
 
 
 async def turn() -> None:
-    """Let the event loop run the callbacks that were due."""
+    """Let the event loop run the callbacks that are due."""
     done = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(done.set_result, None)
     await done

@@ -374,6 +374,6 @@ def test_only_text_names_a_client(
     alternatives: tuple[tuple[str, Any], ...], names: tuple[str, ...]
 ) -> None:
     """Only text can name a client. Any other type would cause an internal error in the compiled build. In the pure
-    build, a tuple would become a name.
+    build, it would let a tuple become a name.
     """
     assert names_of(alternatives) == names

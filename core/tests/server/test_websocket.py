@@ -1,4 +1,4 @@
-"""Test WebSocket: accepted requests, frames and packets, flow control, and ends of connections."""
+"""Test WebSocket: accepted requests, frames and packets, flow control, and how connections end."""
 
 import asyncio
 from collections.abc import AsyncIterator

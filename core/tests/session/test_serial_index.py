@@ -91,7 +91,7 @@ def test_a_reader_sees_what_stays_exactly_once(commands: list[tuple[str, int]], 
 
 
 def test_sparse_lists_join() -> None:
-    """Sparse lists are joined, so that memory depends on the objects that are left."""
+    """Sparse lists are joined, so that memory use depends on the objects that remain."""
     chance = random.Random(5)
     index, items = filled(60 * BLOCK)
     for item in items:

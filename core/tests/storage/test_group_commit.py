@@ -658,7 +658,7 @@ def acknowledged_ids(client: MemoryClient) -> list[int]:
 
 
 def waiting(client: MemoryClient) -> tuple[int, int]:
-    """Return the number of responses waiting for a commit, and of the publishes that they acknowledge."""
+    """Return the number of responses waiting for a commit, and the number of publishes that they acknowledge."""
     connection = client.wire.connection
     assert connection is not None
     return len(connection.answers or ()), connection.unacknowledged

@@ -67,8 +67,8 @@ def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, dur
 
 
 def test_refused_by_the_receiver(harness: Harness) -> None:
-    """[MQTT-4.3.3-4, 4.4.0-2], edge case 40: after the refusal, the broker sends no PUBREL and does not
-    retransmit. The packet id is free, and the drop is counted.
+    """[MQTT-4.3.3-4, 4.4.0-2], edge case 40: after the refusal, the broker sends no PUBREL and does not retransmit. The
+    packet id is free again, and the drop is counted.
     """
     for options in ({}, kept(5)):
         client = harness.connect("c", auto_ack=False, **options)
@@ -154,7 +154,7 @@ def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
 def test_a_repeated_pubrec_of_a_session_that_ends_with_its_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """[MQTT-4.3.3-4] Each PUBREC for a clean session is answered. The state that all clean sessions share does not
+    """[MQTT-4.3.3-4] Every PUBREC for a clean session is answered, and the state that all clean sessions share does not
     change.
     """
     harness = broker_harness()

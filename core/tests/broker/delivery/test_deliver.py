@@ -1,4 +1,4 @@
-"""Test deliveries at QoS 0 and to slow readers: the messages that are sent, queued or dropped."""
+"""Test deliveries at QoS 0 and to slow readers: which messages are sent, queued or dropped."""
 
 from collections.abc import Callable
 from typing import Any
@@ -141,8 +141,8 @@ def test_qos_0_to_a_slow_reader(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
-    """[MQTT-4.6.0-5] Messages stay in order, however often a reader stops. This holds even if live
-    messages arrive in the turn in which it resumes.
+    """[MQTT-4.6.0-5] Messages stay in order however often a reader pauses, even if live messages arrive in the turn in
+    which it resumes.
     """
     client = harness.connect("c", high_water=20, **(KEPT if kept else {}))
     client.subscribe("t", qos)

@@ -32,7 +32,7 @@ class Told:
 
 
 class LateReads(DurableStore):
-    """A store that completes a read only when the test says so."""
+    """A store that completes reads only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -216,9 +216,8 @@ def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: 
 
 
 def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
-    """A QoS 0 message overtakes a message waiting for a shared subscription, because it needs no
-    room in the window.
-    """
+    """A QoS 0 message overtakes one that is waiting for a shared subscription, because it needs no room in the
+    window."""
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("$share/g/t", 1)
@@ -293,8 +292,8 @@ def nothing_left(harness: Harness, name: str = "c") -> bool:
 def test_a_long_queue_is_read_page_by_page(
     broker_harness: Make, page: int, qos: int, window: int
 ) -> None:
-    """[MQTT-4.5.0-1, 4.6.0-5] All messages of a long queue arrive in order. At most one page is in
-    memory, even while new messages are queued.
+    """[MQTT-4.5.0-1, 4.6.0-5] All messages of a long queue arrive in order. At most one page is in memory at a time,
+    even while new messages are queued.
     """
     harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", receive_maximum=window, **KEPT)
@@ -406,7 +405,7 @@ def test_live_messages_while_a_page_is_read(broker_harness: Make) -> None:
 def test_bounds(
     broker_harness: Make, policy: str, bound: str, online: bool, page: int | None
 ) -> None:
-    """The limits on messages, on bytes and on the bytes of all queues together hold both in memory and in the store.
+    """The limits on messages, on bytes, and on the total bytes of all queues apply both in memory and in the store.
 
     Each drop is counted under its reason. The publisher gets its acknowledgement even if a copy is
     dropped.
@@ -446,9 +445,8 @@ def test_bounds(
 
 
 def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
-    """With the policy `oldest`, a message that can never fit into the queue displaces all earlier
-    ones and is then dropped too.
-    """
+    """With the `oldest` policy, a message too large for the queue displaces all earlier ones and is then dropped
+    too."""
     harness = broker_harness(config={"session": {"queue_bytes": 20, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)
@@ -465,9 +463,7 @@ def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
 
 
 def test_bytes_of_all_together(broker_harness: Make) -> None:
-    """One client's queue may use room that other queues do not need. The room is free again when
-    its session ends.
-    """
+    """One client's queue may use room that other queues do not need. The room is freed when its session ends."""
     harness = broker_harness(config={"broker": {"max_queue_bytes": 10}})
     greedy = harness.connect("greedy", **KEPT)
     modest = harness.connect("modest", **KEPT)

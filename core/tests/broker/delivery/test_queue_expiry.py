@@ -140,8 +140,8 @@ def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
 
 
 def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
-    """Expired messages take no room. With a window of one and many expired messages, the next valid
-    one is sent at once, and the packet ids are free.
+    """Expired messages take up no room. With a window of one and many expired messages, the next valid one is sent at
+    once, and no packet ids are used up.
     """
     client = harness.connect("c", receive_maximum=1, **KEPT)
     client.subscribe("t", 1)

@@ -189,9 +189,7 @@ def test_a_takeover_resumes(harness: Harness) -> None:
 
 
 def test_a_clean_start_forgets(harness: Harness) -> None:
-    """[MQTT-3.1.2-4] After a clean start, nothing is retransmitted, and a packet id that was used
-    before counts as new.
-    """
+    """[MQTT-3.1.2-4] After a clean start, nothing is retransmitted, and previously used packet ids count as new."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
     client = harness.connect("c", auto_ack=False, **kept(5))
@@ -254,9 +252,7 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
 def test_a_message_that_waited_for_its_record_arrives_once_at_the_next_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """A message that waited for its record arrives once, at the client that has reconnected in the
-    meantime.
-    """
+    """A message that was waiting for its record arrives once, at a client that has reconnected in the meantime."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store)
     client = harness.connect("c", version, auto_ack=False, **kept(version))

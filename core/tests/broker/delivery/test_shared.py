@@ -1,4 +1,5 @@
-"""Shared subscriptions: one member receives each message, none is lost while there is a member, and members may leave."""
+"""Shared subscriptions: each message goes to one member, none is lost while there are members, and members may
+leave."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +24,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def join(harness: Harness, name: str, qos: int = 1, **options: Any) -> MemoryClient:
-    """Return a member of the shared subscription g to t/#."""
+    """Return a client that has joined the shared subscription g to t/#."""
     member = harness.connect(name, **options)
     member.subscribe("$share/g/t/#", qos)
     return member
@@ -271,8 +272,8 @@ def test_expired_while_waiting(harness: Harness) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("way", ["drop", "disconnect", "takeover"])
 def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way: str) -> None:
-    """When a member leaves, its unacknowledged messages go to the other members: in order, ahead of
-    queued ones, and without DUP. Its acknowledged messages do not.
+    """When a member leaves, its unacknowledged messages go to the other members: in order, ahead of queued ones, and
+    without DUP. Acknowledged messages do not.
     """
     one = join(harness, "m0", auto_ack=False, **(KEPT if kept else {}))
     publisher = harness.connect("p")
@@ -453,8 +454,8 @@ def test_the_last_member_unsubscribes(harness: Harness) -> None:
 
 
 def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -> None:
-    """The store deleted the message with its last queue entry. The message is stored again when it
-    returns, and the commit does not fail.
+    """The store has deleted the message with its last queue entry. When the message returns, it is stored again and the
+    commit does not fail.
     """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
@@ -474,8 +475,8 @@ def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -
 
 
 def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> None:
-    """A durable member takes messages from a queue that was not stored. The store deleted these
-    messages with their last entries, so they are stored again.
+    """A durable member takes messages from a queue that was not stored. The store had deleted these messages with their
+    last entries, so they are stored again.
     """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)

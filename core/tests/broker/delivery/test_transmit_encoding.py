@@ -106,7 +106,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def test_routes_follow_the_receivers_version(harness: Harness) -> None:
-    """A session that returns with another version, or needs its own encoding, receives packets for its current
+    """If a session returns with another version or needs its own encoding, it receives packets that suit its current
     connection.
     """
     publisher = harness.connect("p", 4)
@@ -145,7 +145,7 @@ def test_bytes_are_shared_by_all_whose_chain_changed_nothing(
         sub.subscribe("t", 1)
 
     def encoded() -> int:
-        """Return the number of different encodings of the message among all subscribers' messages in flight."""
+        """Return how many different encodings of the message are in flight to all subscribers."""
         harness.connect("pub").publish("t", b"x", 1, user_property=(("k", "v"),))
         sessions = [harness.broker.sessions[sub.client_id] for sub in subs]
         sent = {d.outgoing for session in sessions for d in session.inflight.values()}

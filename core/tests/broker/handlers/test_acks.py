@@ -139,9 +139,7 @@ def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None
 
 
 def test_both_ends_count_on_their_own(harness: Harness) -> None:
-    """[MQTT-2.2.1-5], edge case 39: the client and the broker use the same id at the same time without
-    conflict.
-    """
+    """[MQTT-2.2.1-5], edge case 39: the client and the broker can use the same id at the same time."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     client.publish("t", b"x", 2, packet_id=1)

@@ -1,6 +1,4 @@
-"""Test the attributes of a connection at each stage, and the error of a handler that runs too
-early.
-"""
+"""Test a connection's attributes at each stage, and the error that a handler gets if it runs too early."""
 
 from collections.abc import Callable
 from typing import Any

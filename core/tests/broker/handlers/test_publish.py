@@ -33,7 +33,7 @@ def packet(header: int, body: bytes) -> bytes:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_client_receives_its_own(harness: Harness, version: int, qos: int) -> None:
-    """Without No Local, a client receives the messages that it publishes itself."""
+    """Without No Local, a client receives its own messages."""
     client = harness.connect("c", version)
     client.subscribe("#", 2)
     for number in range(3):
@@ -336,7 +336,7 @@ def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
 
 
 def test_default_deny(broker_harness: Make) -> None:
-    """If no plugin decides and the default is to deny, no code path lets a message pass."""
+    """If no plugin decides and the default is to deny, no code path lets a message through."""
     harness = broker_harness(config={"authz": {"default": "deny"}})
     client = harness.connect("c")
     assert client.subscribe("t", 1).codes == (0x87,)
@@ -421,8 +421,8 @@ def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_wrong_properties(harness: Harness, properties: bytes, code: int, qos: int) -> None:
-    """Invalid properties are refused (edge cases 29, 35, 36 and 38), both before and after the fast path
-    knows the topic.
+    """Invalid properties are refused (edge cases 29, 35, 36 and 38), both before and after the topic is known to the
+    fast path.
     """
     middle = b"\0\x05" if qos else b""
     for learned in range(3):

@@ -1,5 +1,5 @@
-"""Test two clients with the same client id: which one stays connected, what the other one receives, and repeated
-takeovers.
+"""Test two clients with the same client id: which one stays connected, what the other receives, and what happens on
+repeated takeovers.
 """
 
 from collections.abc import Callable

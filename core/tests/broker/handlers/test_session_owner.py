@@ -1,4 +1,5 @@
-"""A session belongs to its user and the realm that authenticated the user. No other client takes it over or ends it."""
+"""A session belongs to its user and the realm that authenticated that user. No other client can take it over or end
+it."""
 
 from collections.abc import Callable
 from typing import Any

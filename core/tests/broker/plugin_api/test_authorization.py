@@ -171,7 +171,7 @@ def test_a_question_that_asks_itself_ends_in_a_denial(broker_harness: Make) -> N
 
 
 class Delay(Plugin):
-    """A plugin that handles ``later/TOPIC``: it publishes to TOPIC a minute later if the client is allowed to."""
+    """A plugin that handles ``later/TOPIC``: if the client may publish to TOPIC, the plugin does so a minute later."""
 
     @hookimpl
     async def on_publish(

@@ -149,7 +149,7 @@ class Caller(Plugin):
 
 
 class Journal:
-    """A journal that counts how often the broker asks for its topics."""
+    """A journal that counts how often the broker asks which topics it wants."""
 
     name = "asked"
 
@@ -295,8 +295,8 @@ class BlockingEcho(Plugin):
     ids=["observer", "blocking"],
 )
 def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]) -> None:
-    """A loop through threads ends, because a message published in a thread is one level deeper than
-    the message that it responds to.
+    """Loops through threads end, because a message published in a thread is one level deeper than the one it responds
+    to.
     """
     harness = broker_harness(plugins=plugins, config={"broker": {"publish_depth": 3}})
     harness.connect("c").publish("t", b"x", 1)

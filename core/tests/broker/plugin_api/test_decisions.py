@@ -1,4 +1,4 @@
-"""Test surveys: each plugin of a chain is asked, and a default decides if all of them abstain."""
+"""Test surveys: every plugin in a chain is asked, and a default decides if all of them abstain."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The cost of a page does not grow with a million sessions: the number of sessions that a call examines is bounded."""
+"""A page costs no more with a million sessions, because each call examines a bounded number of them."""
 
 import gc
 from collections.abc import Iterator

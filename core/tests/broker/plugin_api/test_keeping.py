@@ -368,7 +368,7 @@ class Later(Plugin):
 
 
 def with_offline(make: Make, *plugins: Plugin) -> tuple[Harness, SlowStore]:
-    """Create a broker with a slow store, an offline subscriber to `q` and an online one to `on`."""
+    """Create a broker with a slow store, a subscriber to `q` that is offline, and one to `on` that is online."""
     store = SlowStore(DurableStore(), slow=False)
     harness = make(plugins, store=store)
     away = harness.connect("away", session_expiry_interval=600)
@@ -396,7 +396,7 @@ def test_when_committed_ends_with_the_commit_of_the_message(broker_harness: Make
 
 
 def test_when_committed_says_whether_anything_was_written(broker_harness: Make) -> None:
-    """A record from before the call does not count, nor does a record that was removed before the commit."""
+    """A record made before the call does not count, and neither does one that was removed before the commit."""
     waiter = Waiter()
     harness, store = with_offline(broker_harness, waiter)
     first, second = harness.connect("first"), harness.connect("second")
@@ -490,7 +490,8 @@ def test_a_batch_is_not_cut_between_a_message_and_its_waiter(
 
 
 def test_a_journal_gets_a_message_in_the_commit_of_the_turn(broker_harness: Make) -> None:
-    """`append` and `state.put` of one turn are in one commit. No other journal and no subscription gets the message."""
+    """`append` and `state.put` in the same turn share a commit. No other journal and no subscription gets the
+    message."""
     store = SlowStore(DurableStore())
     mine, other = RecordingJournal("mine", wants=lambda topic: False), RecordingJournal("other")
     harness = broker_harness([Counter()], store=store, journals=[mine, other])
@@ -529,8 +530,8 @@ def await_(harness: Harness, call: Callable[[], Awaitable[Any]]) -> list[Any]:
 
 
 def test_a_journal_is_added_and_removed_while_messages_are_published(broker_harness: Make) -> None:
-    """Each acknowledged message that the journal wanted is safe in it, in a commit of its own number. The commit that ran
-    while it was added does not concern it."""
+    """Every acknowledged message that the journal wanted is safe in it, under the right commit number. The commit that
+    was running when the journal was added does not include it."""
     store = SlowStore(DurableStore())
     old, new = RecordingJournal("old"), RecordingJournal("new")
     harness = broker_harness([Counter()], store=store, journals=[old])

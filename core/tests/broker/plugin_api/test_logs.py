@@ -1,4 +1,4 @@
-"""Test the calls with which plugins follow the log and change its level."""
+"""Test the calls that plugins use to follow the log and change its level."""
 
 from collections.abc import Callable
 from typing import Any

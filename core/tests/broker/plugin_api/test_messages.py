@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 Make = Callable[..., Harness]
 KINDS = ("memory", "loaded", "stored")
-"""The location of the queue: in memory without records; in memory and in the store; with its tail only in the store."""
+"""Where the queue is: in memory without records; in memory and in the store; with its tail only in the store."""
 
 
 def made(kind: str) -> Harness:
@@ -112,8 +112,8 @@ def test_a_queue_after_a_restart() -> None:
     st.integers(1, 4),
 )
 def test_a_message_that_stays_is_seen_once(kind: str, steps: list[str], limit: int) -> None:
-    """A queued message that stays is listed once. Meanwhile, the client returns, receives the first
-    messages and leaves, and other messages are queued.
+    """A queued message that stays is listed once, even if the client returns, receives the first messages and leaves,
+    and others are queued.
     """
     with made(kind) as harness:
         client = away(harness, 8)
@@ -503,7 +503,7 @@ def test_a_shared_subscription_has_no_retained_messages(broker_harness: Make) ->
 
 
 def test_handles_have_the_same_type() -> None:
-    """The handle's methods have the same types as those of the protocol. mypy compares them."""
+    """The handle's methods have the same types as the protocol's. mypy compares them."""
     with made("memory") as harness:
         handle: BrokerHandle = harness.handle("mine")
         assert handle.retained() == Page(())

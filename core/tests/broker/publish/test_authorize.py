@@ -550,7 +550,7 @@ def test_a_deny_names_its_rule_to_observers_and_the_log_but_not_to_the_client(
 
 
 class Late(HookRecorder):
-    """A plugin that starts to authorize deliveries at some later time."""
+    """A plugin that starts to authorize deliveries later on."""
 
     delivers = False
 

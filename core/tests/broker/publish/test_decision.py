@@ -1,4 +1,4 @@
-"""A plugin asks what will become of a message before publishing it: `await broker.transform(client, message)`."""
+"""A plugin asks what would happen to a message before publishing it: `await broker.transform(client, message)`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,4 @@
-"""Test retained messages: the messages that are stored, and the recipients, time and form of their
-delivery.
-"""
+"""Test retained messages: which are stored, and when, to whom and how they are delivered."""
 
 from collections.abc import Callable
 from typing import Any

@@ -191,8 +191,8 @@ def test_a_will_that_expires_while_it_waits(broker_harness: Make, recorder: Hook
 def test_its_client_comes_back_while_it_waits(
     broker_harness: Make, recorder: HookRecorder, well: bool
 ) -> None:
-    """If a client returns while its will waits for a verdict, the will is authorized one last time.
-    It is never published after a message from the reconnected client.
+    """If a client returns while its will is waiting for a verdict, the will is authorized one last time. It is never
+    published after a message from the reconnected client.
     """
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("state", b"gone", 1))

@@ -20,7 +20,7 @@ Make = Callable[..., Harness]
 
 
 class Rights(HookRecorder):
-    """A plugin that allows every filter that is not in `revoked`. If `late` is set, verdicts wait for `decide`."""
+    """A plugin that allows every filter except those in `revoked`. If `late` is set, verdicts wait for `decide`."""
 
     def __init__(self, *hooks: str, **options: Any) -> None:
         super().__init__(*hooks, id="rights", **options)

@@ -1,4 +1,4 @@
-"""Test which clients and messages a trace follows, and that nothing is left of a trace once it has ended."""
+"""Test which clients and messages a trace follows, and that a trace leaves nothing behind once it has ended."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -381,8 +381,8 @@ def test_a_connection_that_closes_before_its_visit(
 def test_traces_of_topics_that_overlap_in_slices(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trace that starts or ends while connections are visited cancels this visit, and all connections get the
-    right chains.
+    """A trace that starts or ends while connections are being visited cancels the visit, and all connections still get
+    the right chains.
     """
     for number in range(9):
         harness.connect(f"c{number}")

@@ -1,5 +1,5 @@
-"""Fixtures for the packet vectors, `PART` in each test: `some` are any rows, `good` rows with a packet, `bad` rows with
-an error."""
+"""Fixtures for the packet vectors, with `PART` vectors in each test: `some` has any rows, `good` has rows with a
+packet, and `bad` has rows with an error."""
 
 import importlib.util
 from pathlib import Path
@@ -22,7 +22,7 @@ def _load() -> list[Any]:
 
 VECTORS = _load()
 PART = 50
-"""Vectors in one test. A test for each of them would cost far more than the check itself."""
+"""The number of vectors in one test. One test per vector would cost far more than the check itself."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

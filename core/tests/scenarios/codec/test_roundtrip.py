@@ -64,7 +64,7 @@ def value_of(spec: PropertySpec) -> st.SearchStrategy[Any]:
 
 
 def properties(where: In, version: int, *, server: bool = True) -> st.SearchStrategy[Properties]:
-    """Return a strategy for the properties that `where` may have if a server (else a client) receives it."""
+    """Return a strategy for the properties that `where` may have when a server (or else a client) receives it."""
     if version != 5:
         return st.just(EMPTY)
     values = {spec.id: value_of(spec) for spec in PROPERTIES if spec.packets & where}
