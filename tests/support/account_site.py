@@ -1,4 +1,4 @@
-"""An in-memory broker with the plugin `accounts`, and methods that change its users and groups."""
+"""An in-memory broker with the `accounts` plugin, and methods that change its users and groups."""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -46,13 +46,13 @@ class AccountSite:
 
     @property
     def manager(self) -> AccountManager:
-        """The service, as other plugins find it."""
+        """The service that the plugin offers to other plugins."""
         found = self.harness.handle("accounts").services(SERVICE)["accounts"]
         assert isinstance(found, AccountManager)
         return found
 
     def run(self, work: Awaitable[T]) -> T:
-        """Wait for a change."""
+        """Wait until a change is complete."""
         found: Any = self.harness.clock.run(work)
         self.harness.settle()
         return found  # type: ignore[no-any-return]
@@ -68,7 +68,7 @@ class AccountSite:
         return self.run(self.manager.create("group", {"name": name, "rules": list(rules)}))
 
     def client(self, client_id: str, username: str | None = None, **options: Any) -> MemoryClient:
-        """Connect a user, whose name is the client id by default."""
+        """Connect as a user. The user name defaults to the client id."""
         given = {"password": SECRET, "keep_alive": 0, "username": username or client_id, **options}
         return self.harness.connect(client_id, **given)
 

@@ -88,7 +88,7 @@ class Operated:
             return json.load(answer)
 
     def token(self, role: str, **options: Any) -> Any:
-        """Create a token with its role as its name, or with the name in `options`."""
+        """Create a token, named after its role unless `options` contains a name."""
         made = self.ask("POST", "/tokens", {"name": role, "role": role, **options})
         self.tokens[made["name"]] = made["token"]
         return made
@@ -117,14 +117,14 @@ class Operated:
         self.thread.close()
 
     def offline(self, client_id: str, *filters: str) -> None:
-        """Leave a durable session with subscriptions at QoS 1."""
+        """Leave behind a durable session with QoS 1 subscriptions."""
         client = self.client(client_id, session_expiry_interval=3600)
         self.thread.run(client.subscribe(list(filters), 1))
         self.thread.call(client.disconnect)
         self.thread.run(client.wait_closed())
 
     def publish(self, topic: str, payload: bytes, qos: int = 1, retain: bool = False) -> None:
-        """Publish a message, and wait for its acknowledgement."""
+        """Publish a message and wait for its acknowledgement."""
         publisher = self.client("")
 
         async def send() -> None:
@@ -169,7 +169,7 @@ def operated(
 
 
 class Address(Protocol):
-    """Where a console is, and the tokens for it by name."""
+    """A console's address, and its tokens by name."""
 
     tokens: dict[str, str]
 
@@ -178,7 +178,7 @@ class Address(Protocol):
 
 
 class View:
-    """One browser tab. It collects all messages of the page's console."""
+    """One browser tab. It collects everything that the page writes to the browser's console."""
 
     def __init__(self, browser: Browser, site: Address, **options: Any) -> None:
         self.site = site
@@ -217,7 +217,7 @@ class View:
         self.page.get_by_role("button", name=name, exact=True).click()
 
     def confirm(self, name: str, **fields: str) -> None:
-        """Fill the fields of the dialog by their labels, and press its button."""
+        """Fill in the dialog's fields, which are found by label, and press its button."""
         dialog = self.page.get_by_role("dialog")
         for label, value in fields.items():
             dialog.get_by_label(label).fill(value)
@@ -225,8 +225,8 @@ class View:
         expect(dialog).to_have_count(0, timeout=WAIT)
 
     def submit(self, form: str, button: str, **fields: str) -> None:
-        """Fill the fields of the form that contains `button`. `form` is the label of its section or of the form
-        itself.
+        """Fill in the form that contains `button`, and press the button. `form` is the label of the form or its
+        section.
         """
         part = self.page.get_by_label(form, exact=True).first
         for label, value in fields.items():
@@ -242,7 +242,7 @@ class View:
         expect(what).to_be_visible(timeout=WAIT)
 
     def rows(self, region: str) -> Locator:
-        """Return the rows of the table in the region with this label."""
+        """Return the table rows in the region with this label."""
         return self.page.get_by_role("region", name=region, exact=True).locator("tbody tr")
 
     def count(self, region: str, number: int) -> None:
@@ -254,7 +254,7 @@ class View:
         self.page.wait_for_function(script, arg=argument, timeout=WAIT)
 
     def violations(self, options: Mapping[str, Any]) -> list[str]:
-        """Return the serious accessibility violations that axe finds on the page. `options` chooses the rules."""
+        """Return the serious accessibility violations that axe finds on the page. `options` selects the rules."""
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(
                 AXE.read_text("utf-8")

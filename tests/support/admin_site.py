@@ -1,4 +1,4 @@
-"""A broker with the plugin `admin`, an HTTP listener on a free port, and tokens for the plugin's API."""
+"""A broker with the `admin` plugin, an HTTP listener on a free port, and tokens for the plugin's API."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ ACCOUNTS = {
 
 
 class Doors(Plugin):
-    """A plugin that accepts only clients of listeners, and denies every publish below ``secret/``."""
+    """A plugin that accepts only clients that come from listeners, and denies publishes below ``secret/``."""
 
     @hookimpl
     def on_connect(self, client: Any) -> Accept | Deny:
@@ -83,7 +83,7 @@ def validate(value: Any, schema: dict[str, Any]) -> None:
 
 
 class Site:
-    """A running broker, with methods that tests use to talk to it."""
+    """A running broker, with methods for tests to talk to it."""
 
     def __init__(
         self, folder: Path, plugins: tuple[PluginInstance, ...] = (), **config: Any
@@ -194,7 +194,7 @@ class Site:
     def ask(
         self, method: str, path: str, role: str = "admin", headers: dict[str, str] | None = None, **options: Any
     ) -> Answer:  # fmt: skip
-        """Send a request to the API with the token of `role`. If `role` is empty, send no token."""
+        """Send a request to the API with the token of `role`. Send no token if `role` is empty."""
         given = {"X-Forwarded-For": "192.0.2.1", **(headers or {})}
         if role:
             given.setdefault("Authorization", f"Bearer {self.tokens[role]}")
@@ -214,7 +214,7 @@ class Site:
 
     @staticmethod
     def log(level: str, event: str, **fields: object) -> None:
-        """Log an event to the process's log, which the API shows."""
+        """Write an event to the process's log, which the API shows."""
         logs.tell(level, event, **fields)
 
     def audit(self) -> list[Any]:

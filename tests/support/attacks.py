@@ -1,4 +1,4 @@
-"""Common parts of the attack tests: hostile input, and the checks that must pass after every attack."""
+"""Shared parts of the attack tests: hostile input, and the checks that must pass after every attack."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def check_entries(entries: Iterable[dict[str, Any]]) -> None:
 
 
 def at_rest(harness: Harness) -> dict[str, int]:
-    """Return the sizes of the structures in which an attack could leave something behind."""
+    """Return the sizes of the data structures where an attack could leave something behind."""
     core = harness.broker.state
     return {
         "connections": len(harness.broker.connections),
@@ -78,12 +78,12 @@ class Log(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record of HookMQ. Keep records of other libraries from WARNING up."""
+        """Keep all of HookMQ's records, and those of other libraries from WARNING up."""
         if record.name.startswith("hookmq") or record.levelno >= logging.WARNING:
             self.records.append(record)
 
     def text(self) -> str:
-        """Return all records as HookMQ formats them, but without the filter that removes secrets."""
+        """Return all records in HookMQ's format, without the filter that removes secrets."""
         return "\n".join(map(JsonFormatter().format, self.records))
 
     def events(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A client that exchanges bytes with a broker. It does not respond to anything by itself.
+"""A client that exchanges bytes with a broker. It never responds by itself.
 
 It has two transports: a socket (`over_tcp`) and an in-memory connection (`bytememory.in_memory`).
 """
@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether the connection is open: neither side has closed it or begun to close it."""
+        """Whether the connection is open: neither side has closed it or started to."""
 
     def send(self, data: bytes) -> None:
         """Send all of `data`. Raises OSError if that fails."""
@@ -39,7 +39,7 @@ class Transport(Protocol):
         """Return what has arrived, without waiting."""
 
     def wait(self) -> bytes:
-        """Wait for more bytes and return them. Return no bytes if no more can arrive."""
+        """Wait for more bytes and return them. Return empty bytes if no more can arrive."""
 
     def close(self) -> None:
         """Close the connection without DISCONNECT."""
@@ -125,8 +125,8 @@ class SocketTransport:
 class ByteClient:
     """A client with one connection.
 
-    `level` is the version of MQTT in which `connect`, `publish` and so on write their packets. In memory, everything
-    that the broker sends has arrived when a call returns; a socket waits for what a call expects.
+    `level` is the MQTT version of the packets that `connect`, `publish` and so on write. In memory, everything that the
+    broker sends has arrived when a call returns; a socket waits for what a call expects.
     """
 
     def __init__(self, transport: Transport, level: int = 5) -> None:
@@ -142,7 +142,7 @@ class ByteClient:
 
     @property
     def arrived(self) -> bytes:
-        """The bytes that have arrived and that no call has taken yet."""
+        """The bytes that have arrived but have not been taken by a call."""
         self._arrived += self.transport.poll()
         return self._arrived
 
@@ -201,7 +201,7 @@ class ByteClient:
         self.get(m.suback(number, *(options & 3 for _, options in filters), level=self.level))
 
     def unsubscribe(self, *filters: m.Field) -> None:
-        """Unsubscribe from filters. Assert that each subscription existed."""
+        """Unsubscribe from filters. Assert that every subscription existed."""
         self._packet_id += 1
         number = 1000 + self._packet_id
         self.send(m.unsubscribe(number, *filters, level=self.level))

@@ -6,7 +6,7 @@ anything. A command without output in the manual must succeed, but may print any
 and `make` (only its target is checked).
 
 ``hookmq serve`` keeps running in the background, on ports that the kernel chooses. Later commands are redirected from
-the port in the manual, or the default port, to the real one. A worker runs in the background too, and must end with
+the port in the manual, or the default port, to the real one. A worker also runs in the background, and must exit with
 code 0. ``cat`` waits until its output matches, because workers write files at any time.
 """
 
@@ -161,7 +161,7 @@ class Console:
         return re.sub(r"(?<=//127\.0\.0\.1:)\d+", lambda m: str(self.ports.get(m[0], m[0])), word)
 
     def _work(self, arguments: list[str]) -> None:
-        """Start a worker. It must be running when the page ends, and end with code 0."""
+        """Start a worker. It must still be running at the end of the page, and exit with code 0."""
         words = [*arguments, "--url", self._moved("mqtt://127.0.0.1:1883")]
         worker = subprocess.Popen(
             [sys.executable, "-m", "hookmq_queues_client.cli", *words],
@@ -228,7 +228,7 @@ class Console:
         )
 
     def _install(self) -> None:
-        """Install the project as ``pip install -e .`` would, with its modules and entry points, but without a build."""
+        """Install the project's modules and entry points as ``pip install -e .`` would, but without building it."""
         project = tomllib.loads((self.folder / "pyproject.toml").read_text())["project"]
         info = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         info.mkdir(exist_ok=True)

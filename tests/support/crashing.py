@@ -26,7 +26,7 @@ plugins:
 class Crashing:
     """A broker with a store in ``folder/data``, on the same port after every start.
 
-    `more` lists further plugins, each as a line of YAML.
+    `more` lists additional plugins, one line of YAML each.
     """
 
     def __init__(self, folder: Path, durability: str = "group", more: str = "") -> None:
@@ -46,7 +46,7 @@ class Crashing:
 
     @property
     def thread(self) -> LoopThread:
-        """The event loop of the clients. It runs from its first use until `leave`."""
+        """The event loop of the clients. It is started on first use, and runs until `leave`."""
         if self._thread is None:
             self._thread = LoopThread()
         return self._thread
@@ -120,7 +120,7 @@ class Crashing:
 
 @contextmanager
 def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterator[Crashing]:
-    """Run a broker. It is ended on exit, even after an error."""
+    """Run a broker. It is always killed on exit, even after an error."""
     made = Crashing(folder, durability, more)
     made.start()
     try:

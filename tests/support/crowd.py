@@ -24,7 +24,7 @@ class _Crowded(MemoryStore):
 
 
 def crowd(sessions: int) -> PluginInstance:
-    """Return a plugin whose store has the sessions ``meter-00000`` to the last of `sessions`."""
+    """Return a plugin whose store has `sessions` sessions, named from ``meter-00000`` on."""
 
     class CrowdedStore(Plugin):
         @hookimpl

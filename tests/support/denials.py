@@ -1,7 +1,7 @@
-"""Every way in which the broker or a plugin can refuse a client.
+"""Every way the broker or a plugin can refuse a client.
 
-Each case states which hook refuses, in which broker, and what the client receives. In-memory brokers run the cases with
-the real plugins. ``python tests/support/denials.py`` writes the resulting tables into
+Each case states which hook refuses the client, how the broker is configured, and what the client receives. In-memory
+brokers run the cases with the real plugins. ``python tests/support/denials.py`` writes the resulting tables into
 docs/explanation/who-may-do-what.md.
 """
 
@@ -114,7 +114,7 @@ class World:
 
 @dataclass(frozen=True)
 class Setting:
-    """The configuration of the broker for some rows: the names of its plugins, and sections of settings."""
+    """A broker configuration that some rows share: the names of its plugins, and sections of settings."""
 
     plugins: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Row:
 
 
 def seen(client: MemoryClient) -> str:
-    """Describe the unread packets of a client and whether its connection was closed."""
+    """Describe a client's unread packets, and whether its connection was closed."""
     five = client.version == 5
     client.harness.settle()
     told = []
@@ -400,7 +400,7 @@ def user_goes(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def right_ends(world: World, version: int, qos: int) -> MemoryClient:
-    """Remove the rule that allowed a subscription. The client then receives nothing more."""
+    """Remove the rule that allowed a subscription. After that, the client receives nothing more."""
     client = _there(world, version)
     assert client.subscribe("open/#", 1).codes == (1,)
     world.write("acl.yaml", 'rules:\n  - {allow: publish, topic: "#"}\n')
@@ -437,7 +437,7 @@ def ban(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def will_due(world: World, version: int, qos: int) -> MemoryClient:
-    """Let a will that was allowed at CONNECT become due after its permission was revoked."""
+    """Let a will come due after the permission that it had at CONNECT was revoked."""
     watcher = world.harness.connect("watcher")
     assert watcher.subscribe("open/#").codes == (0,)
     client = _there(world, version, will=will("open/will", b"x"))

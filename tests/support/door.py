@@ -1,4 +1,5 @@
-"""A plugin that accepts every client, registered as if it were installed, and configuration files that use it."""
+"""A plugin that accepts every client, registered as if it were installed, and configuration files that use the
+plugin."""
 
 import pathlib
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Run the tests of a module with the mark ``xdist_group`` in one process, if pytest runs with ``--dist loadgroup``.
+"""Run the tests of a module marked ``xdist_group`` in one process, if pytest runs with ``--dist loadgroup``.
 
-pytest-xdist 3.8 appends the group to `Item._nodeid`, which pytest 9 ignores. Each worker then made the fixtures of each
-group again: three times all wheels.
+pytest-xdist 3.8 appends the group to `Item._nodeid`, which pytest 9 ignores. Without this, every worker created each
+group's fixtures again, so all wheels were built three times.
 """
 
 import re
@@ -23,7 +23,7 @@ def group_of(path: Path) -> str:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives all tests of a group to one worker, and other tests to the next idle one."""
+    """Gives all tests of a group to one worker, and any other test to the next idle worker."""
 
     def _split_scope(self, nodeid: str) -> Any:
         return group_of(ROOT / nodeid.partition("::")[0]) or nodeid

@@ -58,7 +58,7 @@ class Pages(Plugin):
         return web.Response(text=request.remote)
 
     async def stream(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Send a line, wait for `more`, send another one, and wait until the client disconnects."""
+        """Send a line, wait for `more`, send another line, and wait until the client disconnects."""
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(b"one\n")

@@ -1,4 +1,4 @@
-"""A network between a client and a broker that loses what a test wants."""
+"""A network between a client and a broker that loses what the test chooses."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Network:
-    """A TCP proxy to the broker, which can lose what one side sends, and end all connections."""
+    """A TCP proxy to the broker. It can lose what one side sends, and end all connections."""
 
     def __init__(self, port: int) -> None:
         self.lose_from_client = False
@@ -34,7 +34,7 @@ class Network:
         await self._server.wait_closed()
 
     async def cut(self) -> None:
-        """End all connections, and lose nothing on later ones."""
+        """End all connections. Later connections lose nothing."""
         for writer in list(self._writers):
             writer.transport.abort()
         await self._idle.wait()

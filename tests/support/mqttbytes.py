@@ -1,7 +1,7 @@
 """MQTT packets assembled by hand as bytes, without the broker's own codec.
 
-`level` is 4 for MQTT 3.1.1 and 5 for MQTT 5.0. It is 3 for MQTT 3.1, whose packets are the same as those of 3.1.1,
-except CONNECT. `properties` are encoded properties, concatenated, without their length.
+`level` is 4 for MQTT 3.1.1 and 5 for MQTT 5.0. It is 3 for MQTT 3.1, whose packets are the same as in 3.1.1 except for
+CONNECT. `properties` are encoded properties, concatenated, without their length.
 """
 
 Field = str | bytes

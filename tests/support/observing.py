@@ -1,4 +1,4 @@
-"""A plugin that observes and records its calls, and functions that give it events."""
+"""A plugin that observes and records its calls, and functions that send it events."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A receiver for OTLP over HTTP, which parses requests with the protocol's own messages."""
+"""A receiver for OTLP over HTTP that parses requests with the protocol's own message classes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +26,7 @@ class Collector:
     requests: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
     """The path of each request."""
     answers: Event = field(default_factory=Event)
-    """Requests are answered once this is set, which it is initially."""
+    """Requests are answered while this is set, as it is initially."""
     lock: Lock = field(default_factory=Lock)
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The manual as tests read it: pages, their blocks of code and their links."""
+"""Reads the manual for tests: pages, their code blocks and their links."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _HEADING = re.compile(r"^#+ +(?P<text>.+)$", re.M)
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: its page, line, language and options.
+    """A code block: its page, line, language and options.
 
     The info string ``python file=a.py`` gives the language python and the option ``file``.
     """
@@ -29,7 +29,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """Return the language and the block's other tags, without its options."""
+        """Return the language and the block's tags, without its options."""
         return " ".join([self.language, *(word for word in self.words if "=" not in word)])
 
     @property
@@ -68,7 +68,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """Return a page without blocks and inline code."""
+    """Return a page without code blocks and inline code."""
     return re.sub(r"`[^`\n]+`", "``", _FENCE.sub("", page.read_text()))
 
 
@@ -79,7 +79,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of the page's headings, in the form that GitHub derives from them."""
+    """Return the anchors that GitHub derives from the page's headings."""
     texts = [
         match["text"].replace("`", "")
         for match in _HEADING.finditer(_FENCE.sub("", page.read_text()))

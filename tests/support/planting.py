@@ -1,8 +1,8 @@
 """Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must reveal each.
 
-A file in tests/simulation/bugs describes the bug, the number of seeds within which it must be found, and the change to
-a function. ``within 300 seeds from 400`` begins at seed 400. If random search is too slow, ``found by NAME`` names a
-plan in tests/simulation/regressions. A file in tests/crash/powercut/bugs says ``within N cuts``:
+A file in tests/simulation/bugs describes the bug, how many seeds may be needed to find it, and the change to a
+function. ``within 300 seeds from 400`` begins at seed 400. If random search is too slow, ``found by NAME`` names a plan
+in tests/simulation/regressions. A file in tests/crash/powercut/bugs says ``within N cuts``:
 
     PUBACK leaves before its commit.
     within 200 seeds
@@ -12,8 +12,8 @@ plan in tests/simulation/regressions. A file in tests/crash/powercut/bugs says `
     --- new
     if False:
 
-The function has its qualified name, such as ``Broker.start`` or ``load_page.loaded``. The name of an annotated constant
-is also accepted. The old code is an expression, consecutive statements, or the head of a compound statement. It is
+The function is given by its qualified name, such as ``Broker.start`` or ``load_page.loaded``. An annotated constant may
+be named instead. The old code is an expression, consecutive statements, or the head of a compound statement. It is
 compared as syntax, so comments and line breaks do not matter. It must occur in the function exactly once. An empty new
 part removes the statements.
 """
@@ -129,14 +129,14 @@ class Bug(NamedTuple):
 
     name: str
     within: int
-    """Number of seeds, from `first` on, within which the bug must be found; 0 if `plan` finds it."""
+    """The number of seeds from `first` on that must be enough to find the bug; 0 if `plan` finds it."""
     plan: pathlib.Path | None
-    """The regression plan that must find it."""
+    """The regression plan that must find the bug."""
     changes: tuple[Change, ...]
     text: str = ""
     """A description of the bug."""
     cuts: int = 0
-    """Number of power cuts within which the bug must be found."""
+    """The number of power cuts that must be enough to find the bug."""
     first: int = 0
     """The seed at which the search begins."""
 
@@ -170,7 +170,7 @@ def load(path: pathlib.Path) -> Bug:
 
 
 def bugs(folder: pathlib.Path = BUGS) -> list[Bug]:
-    """Return all bugs of a folder, sorted by name."""
+    """Return all bugs in a folder, sorted by name."""
     return [load(path) for path in sorted(folder.glob("*.edit"))]
 
 
@@ -183,9 +183,7 @@ def package(name: str) -> pathlib.Path:
 
 
 def problems(bug: Bug) -> list[str]:
-    """Return the reasons why a bug cannot be planted in the present code. The result is empty if it
-    can.
-    """
+    """Return the reasons why a bug cannot be planted in the current code; empty if it can."""
     found = []
     sources: dict[str, str] = {}
     for change in bug.changes:

@@ -9,7 +9,7 @@ from pathlib import Path
 def free_port() -> int:
     """Return a free port on 127.0.0.1 that no other process gets while the server is down.
 
-    The port is below the kernel's ephemeral range, and is not drawn from the generator that tests seed.
+    The port is below the kernel's ephemeral range, and does not come from the random generator that tests seed.
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

@@ -1,4 +1,5 @@
-"""A plugin that controls who may publish, and a check of which retained messages a new subscriber then receives."""
+"""A plugin that controls who may publish, and a helper that checks which retained messages a new subscriber then
+receives."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,7 @@
 """A reference model of a work queue: what consumers may see, in plain Python.
 
-A test tells the model what it did and what consumers got. The model raises AssertionError if that breaks a promise.
+Tests tell the model what they did and what consumers received. The model raises AssertionError if that breaks a
+guarantee.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Limits:
-    """The settings of the queue that the model knows. 0 means no limit."""
+    """The queue settings that the model knows. 0 means no limit."""
 
     prefetch: int = 100
     max_messages: int = 100_000
@@ -29,11 +30,11 @@ class Held:
 
 @dataclass
 class GroupModel:
-    """What one group knows of each message, by offset."""
+    """What one group knows about each message, by offset."""
 
     settled: dict[int, str] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
-    """The highest delivery count that was seen."""
+    """The highest delivery count seen."""
     seen: dict[int, int] = field(default_factory=dict)
     """How often a consumer got the message."""
     held: dict[int, Held] = field(default_factory=dict)
@@ -42,8 +43,8 @@ class GroupModel:
 
 
 class QueueModel:
-    """A queue with groups. `messages` holds each accepted message by offset: its payload, and the earliest and the
-    latest time at which it may expire.
+    """A queue with groups. `messages` holds each accepted message by offset: its payload, and the earliest and latest
+    times at which it may expire.
     """
 
     def __init__(self, groups: tuple[str, ...], limits: Limits) -> None:
@@ -59,7 +60,7 @@ class QueueModel:
 
     @property
     def depth(self) -> int:
-        """The number of unsettled messages of the slowest group."""
+        """The slowest group's number of unsettled messages."""
         return max(len(self.unsettled(group)) for group in self.groups)
 
     def has_expired(self, offset: int, now: float) -> bool:
@@ -67,7 +68,7 @@ class QueueModel:
         return self.messages[offset][1] <= now
 
     def publish(self, payload: bytes, early: float, late: float, expiry: float = 0.0) -> None:
-        """Note that a message was accepted between `early` and `late`."""
+        """Record that a message was accepted between `early` and `late`."""
         life = min((one for one in (expiry, self.limits.ttl) if one), default=float("inf"))
         self.messages.append((payload, early + life, late + life))
 
@@ -115,24 +116,24 @@ class QueueModel:
             assert len(open) <= most, f"{what}: {len(open)} of {most} unacknowledged"
 
     def settle(self, name: str, offset: int, how: str = "acknowledged") -> None:
-        """Note that a message is settled. An acknowledgement counts even if the message was delivered again."""
+        """Record that a message is settled. An acknowledgement counts even if the message has been redelivered."""
         group = self.groups[name]
         group.settled.setdefault(offset, how)
         group.held.pop(offset, None)
 
     def lose(self, consumer: int) -> None:
-        """Note that a consumer has left. Its messages can be delivered again."""
+        """Record that a consumer has left. Its messages can be delivered again."""
         for group in self.groups.values():
             for offset in [one for one, held in group.held.items() if held.consumer == consumer]:
                 del group.held[offset]
 
     def defer(self, name: str, offset: int, due: float) -> None:
-        """Note that a message must wait until `due`."""
+        """Record that a message must wait until `due`."""
         self.groups[name].held.pop(offset, None)
         self.groups[name].deferred[offset] = due
 
     def bury(self, name: str, offset: int) -> None:
-        """Note that a message of a group arrived in the queue for dead letters."""
+        """Record that a group's message arrived in the dead-letter queue."""
         group, limit = self.groups[name], self.limits.delivery_limit
         assert offset not in group.settled, (
             f"{name} {offset}: dead after it was {group.settled[offset]}"
@@ -146,13 +147,13 @@ class QueueModel:
         self.settle(name, offset, "dead")
 
     def crash(self) -> None:
-        """Note that the broker was killed: nobody has a message any more."""
+        """Record that the broker was killed, so that no consumer has any messages now."""
         self.crashed = True
         for group in self.groups.values():
             group.held.clear()
 
     def available(self, name: str, now: float) -> list[int]:
-        """Return the messages that a consumer with room must have got by `now`."""
+        """Return the messages that a consumer with room must have received by `now`."""
         group, limits, found = self.groups[name], self.limits, []
         open = sum(1 for one in group.seen if one not in group.settled)
         for offset in self.unsettled(name):

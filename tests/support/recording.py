@@ -1,4 +1,4 @@
-"""A paho-mqtt client whose callbacks fill queues, so that tests can read events in order."""
+"""A paho-mqtt client whose callbacks put events into queues, so that tests can read them in order."""
 
 import queue
 import ssl
@@ -19,7 +19,7 @@ V31, V311, V5 = (
 
 
 def properties(packet: int, **values: Any) -> Properties:
-    """Return paho's properties object for a packet type (`PacketTypes`). The keywords are paho's names."""
+    """Return paho's properties object for a packet type (`PacketTypes`). Keywords use paho's names."""
     made = Properties(packet)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(made, name, value)
@@ -139,7 +139,7 @@ class Client:
         self.disconnect()
 
     def subscribe(self, filter: str, qos: int = 0, **options: Any) -> int:
-        """Subscribe and wait. Return the reason code of SUBACK. `options` are MQTT 5 options by paho's names."""
+        """Subscribe and wait. Return the reason code of SUBACK. `options` are MQTT 5 options under paho's names."""
         if self.version == V5:
             self.paho.subscribe(filter, options=SubscribeOptions(qos, **options))
         else:

@@ -1,4 +1,4 @@
-"""``hookmq serve`` as a separate process on ports that the kernel chooses, for tests from outside."""
+"""Run ``hookmq serve`` as a separate process on ports that the kernel chooses, to test it from outside."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tables of normative statements and edge cases, and the marks that connect tests to them."""
+"""Tables of normative statements and edge cases, and the marks that link tests to them."""
 
 import ast
 import csv
@@ -101,7 +101,7 @@ def covered() -> Covered:
 def _marks(
     function: ast.FunctionDef | ast.AsyncFunctionDef, tables: dict[str, ast.expr]
 ) -> Iterator[str | int]:
-    """Yield the marks of a function, from its decorators and from the rows of module tables that the decorators name."""
+    """Yield a function's marks, from its decorators and from the rows of module tables that they name."""
     nodes = [node for one in function.decorator_list for node in ast.walk(one)]
     for node in list(nodes):
         if isinstance(node, ast.Name) and node.id in tables:

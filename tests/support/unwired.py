@@ -1,5 +1,5 @@
 """Replacements for sockets in tests of `hookmq bench`. They are an event loop that tests advance, a transport that
-records writes, and a plan to vary.
+records writes, and a plan that tests vary.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PLAN = Plan(
 
 
 def vary(version: int = 4, target: dict[str, Any] | None = None, **changes: Any) -> Plan:
-    """Return the standard plan with changes. Those in `target` apply to its target."""
+    """Return the standard plan with changes. The changes in `target` apply to its target."""
     aimed = replace(PLAN.target, version=version, **(target or {}))
     return replace(PLAN, target=aimed, **changes)
 
@@ -57,7 +57,7 @@ class Wire:
         self.ended = "aborted"
 
     def take(self) -> bytes:
-        """Return and forget the bytes written so far."""
+        """Return the bytes written so far, and forget them."""
         data = b"".join(self.writes)
         self.writes.clear()
         return data

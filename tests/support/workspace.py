@@ -1,4 +1,4 @@
-"""The workspace as tests see it: its root and its members."""
+"""The workspace's root and members, for tests."""
 
 import tomllib
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Member:
 
     @property
     def stem(self) -> str:
-        """Return the common prefix of the names of its wheel and sdist."""
+        """Return the common prefix of its wheel's and sdist's file names."""
         return f"{self.package}-{self.project['version']}"
 
 

@@ -1,5 +1,5 @@
-"""Planted bugs in the storage plugin. Each is planted in a copy of the code. Separate processes
-then record that copy and check power cuts.
+"""Planted bugs in the storage plugin. Each is planted in a copy of the code, which separate processes then record and
+check under power cuts.
 """
 
 import os
@@ -34,8 +34,8 @@ def planted() -> list[Bug]:
 def find(bug: Bug, folder: Path) -> str:
     """Plant a bug in `folder` and return the failure that a power cut revealed, or '' if none did.
 
-    What a recording can reveal depends on what the writer happened to commit together. Up to `RECORDINGS` recordings
-    are therefore made, each with its own seed, and each gets the bug's number of cuts.
+    Whether a recording reveals the bug depends on what the writer happened to commit together. Up to `RECORDINGS`
+    recordings are therefore made, each with its own seed and the bug's number of cuts.
     """
     plant(bug, folder)
     return next(

@@ -1,4 +1,4 @@
-"""In-memory connections to a restarted broker, and fields of packets."""
+"""In-memory connections to a restarted broker, and helpers that read packet fields."""
 
 import mqttbytes as m
 from byteclient import ByteClient

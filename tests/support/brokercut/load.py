@@ -1,7 +1,8 @@
 """Traffic for a broker whose disk is recorded.
 
-The clients are a publisher, a publisher of delayed messages, a client with a will, and subscribers that are online,
-offline or start clean sessions. Everything runs in one thread and depends only on the seed and the broker's answers.
+The clients are a publisher, a publisher of delayed messages, a client with a will, and subscribers that stay online,
+stay offline, or start clean sessions. Everything runs in one thread and depends only on the seed and the broker's
+answers.
 """
 
 import select
@@ -24,7 +25,7 @@ RETAINED: Final = 4
 KEPT: Final = m.session_expiry(100_000)
 WILL_DELAY: Final = 60
 DELAYED: Final = "$delayed/1000000"
-"""The prefix of a message that the plugin `delayed` keeps as a timer."""
+"""The topic prefix of messages that the `delayed` plugin keeps as timers."""
 FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)}
 
 
@@ -32,7 +33,7 @@ class Load:
     """Generates the traffic of a test, and records each step as a mark.
 
     `note` receives every mark; `memory` is the state that results from them. With `delays`, a client also publishes
-    delayed messages, and the broker must have the plugin `delayed`.
+    delayed messages; the broker then needs the `delayed` plugin.
     """
 
     def __init__(self, seed: int, note: Callable[[bytes], None], delays: bool = False) -> None:
@@ -242,7 +243,7 @@ class Load:
         self._send("sender", publish(sent))
 
     def _delay(self) -> None:
-        """Publish a delayed message if the previous one is acknowledged. It is due long after the run ends."""
+        """Publish a delayed message if the previous one is acknowledged. It comes due long after the run ends."""
         if self.delays and not self._delaying:
             self._delaying = number = self.memory.delayed + 1
             self.mark("delay", number)

@@ -1,4 +1,4 @@
-"""The state that the clients know at a given moment, computed from the marks that they recorded before it.
+"""What the clients know at a given moment, computed from the marks that they recorded before it.
 
 A mark is a JSON list whose first item is its kind. A client records a request before it sends it, and an answer after
 it has read it:
@@ -84,7 +84,7 @@ class Reader:
 
 
 class Memory:
-    """The knowledge of all clients."""
+    """What all clients know."""
 
     def __init__(self, marks: Iterable[bytes] = ()) -> None:
         self.sent: dict[int, Sent] = {}
@@ -179,5 +179,5 @@ class Memory:
 
 
 def mark(*values: Any) -> bytes:
-    """Return a mark as it is recorded."""
+    """Return a mark in the form in which it is recorded."""
     return json.dumps(values, separators=(",", ":")).encode()

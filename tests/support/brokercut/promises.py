@@ -1,6 +1,6 @@
 """The guarantees that a broker must keep after a power cut.
 
-Each client returns with its record of the time of the cut, continues its session, and checks the guarantees. Each
+Each client reconnects with what it knew at the time of the cut, continues its session, and checks the guarantees. A
 violation raises AssertionError with a description.
 """
 
@@ -20,7 +20,7 @@ _NOT_FOUND: Final = 0x92
 
 
 class Visit:
-    """Reconnects all clients to a broker that was started with the data that a power cut left."""
+    """Reconnects all clients to a broker that was started with the data left by a power cut."""
 
     def __init__(self, memory: Memory, open: Open) -> None:
         self.memory = memory
@@ -37,7 +37,7 @@ class Visit:
         return [name for name in ("reader", "online", "anew") if self._reader(name)]
 
     def connect(self, name: str, clean: bool = False) -> tuple[ByteClient, bool]:
-        """Connect. Return the connection and whether the broker has the session."""
+        """Connect. Return the connection, and whether the broker still has the session."""
         line = self.open()
         line.send(m.connect(name, clean=clean, properties=KEPT))
         frame = line.frame()
@@ -191,7 +191,7 @@ class Visit:
         line.close()
 
     def _retained_at(self, line: ByteClient, topic: str) -> int:
-        """Return the number of the retained message of `topic`, or 0 if there is none. The message retained at ``end``
+        """Return the number of the retained message on `topic`, or 0 if there is none. The message retained at ``end``
         marks the end.
         """
         line.send(m.subscribe(7, (topic, 0), ("end", 0)))

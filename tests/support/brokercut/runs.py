@@ -1,4 +1,4 @@
-"""Record broker processes, then start the broker again on what power cuts leave of its folder."""
+"""Record broker processes, then restart the broker with what power cuts leave of its folder."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ plugins:
 
 @contextmanager
 def broker(config: Path, environ: dict[str, str] | None = None) -> Iterator[Served]:
-    """Run a broker. Its process is ended on exit, even after an error."""
+    """Run a broker. Its process is always killed on exit, even after an error."""
     process = subprocess.Popen(
         [*HOOKMQ, "serve", "--log-format", "json", "-c", str(config)],
         stdin=subprocess.DEVNULL,
@@ -141,7 +141,7 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
 
 
 def _timers(harness: Harness, memory: Memory) -> None:
-    """Assert that the timer of every acknowledged delayed message is there, and no other timer."""
+    """Assert that each acknowledged delayed message has a timer, and that there are no other timers."""
     space = harness.broker.state.plugin_states.space("delayed")
     found = Counter(int(timer.data.rpartition(b"\n")[2]) for timer in space.timers.values())
     lost = memory.kept - found.keys()
@@ -212,7 +212,7 @@ def cut_and_check(
     most: int = 5,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Cut the power at points in a recording and check each cut.
+    """Cut the power at various points in a recording, and check each cut.
 
     Cuts whose number is a multiple of `real` are checked with a broker in its own process, all others in memory.
     """

@@ -1,4 +1,4 @@
-"""Devices: MQTT 5 clients that reconnect as often as necessary and publish messages that identify themselves."""
+"""Devices: MQTT 5 clients that reconnect as often as necessary, and publish messages that can be told apart."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from killing.client import OK, Publisher
 from killing.ledger import Ledger, Stream
 
 TOPICS: Final = 3
-"""Number of topics of each device."""
+"""Number of topics per device."""
 TICK: Final = 0.05
 """Seconds between two batches of messages."""
 
@@ -42,7 +42,7 @@ class Device(Publisher):
     """
 
     def send(self, stream: Stream, index: int) -> int:
-        """Send a message of a topic and return its packet id."""
+        """Send a topic's next message and return its packet id."""
         assert isinstance(stream, Topic)
         named = ("message-id", stream.message_id(index))
         return self.mqtt.send_publish(
@@ -58,7 +58,7 @@ class Device(Publisher):
 
 
 class Fleet:
-    """All devices, half with QoS 1 and half with QoS 2. Together they publish `rate` messages per second."""
+    """All devices, half using QoS 1 and half using QoS 2. Together they publish `rate` messages per second."""
 
     def __init__(self, devices: int, rate: float, seed: int) -> None:
         self.ledger = Ledger()

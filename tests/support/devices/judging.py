@@ -1,4 +1,4 @@
-"""Checks of the tables against the ledger of acknowledged messages."""
+"""Check the tables against the ledger of acknowledged messages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from devices.fleet import Topic
 
 
 class Row(NamedTuple):
-    """A row of a table."""
+    """A table row."""
 
     partition: int
     offset: int
@@ -34,7 +34,7 @@ class Verdict:
     lost: int = 0
     """Acknowledged messages without a row."""
     duplicated: int = 0
-    """Superfluous rows. They repeat an offset, a QoS 2 message, or any message in a table without duplicates."""
+    """Unwanted rows, which repeat an offset, a QoS 2 message or, in a table without duplicates, any message."""
     invented: int = 0
     """Rows of messages that nobody sent, that differ from the message sent, or that belong in another table."""
     reordered: int = 0

@@ -68,7 +68,7 @@ class Broker:
         raise AssertionError("the broker does not start")
 
     def kill(self, draw: random.Random) -> None:
-        """Send SIGKILL to the broker, and to none, some or all of its child processes."""
+        """Send SIGKILL to the broker and to none, some or all of its child processes."""
         pids = [self._broker.process.pid]
         pids += draw.sample(others := children(pids[0]), draw.randint(0, len(others)))
         draw.shuffle(pids)
@@ -203,7 +203,7 @@ class Spark:
 
 
 def written(table: Path) -> int:
-    """Return the number of batches in a table, from Delta's log or from that of Spark's file sink."""
+    """Return the number of batches in a table, from the log of Delta or of Spark's file sink."""
     log = table / "_delta_log"
     try:
         names = os.listdir(log if log.exists() else table / "_spark_metadata")

@@ -31,7 +31,7 @@ SUPPORT: Final = ROOT / "pipelines" / "tests" / "support"
 STUCK: Final = 240.0
 """Seconds without a batch after which the run has failed."""
 EARLY: Final = 0.1
-"""Probability that the next kill does not wait for every query to make progress.
+"""The probability that the next kill does not wait until every query has made progress.
 
 It applies only in long runs, after each kind of process has been killed once.
 """

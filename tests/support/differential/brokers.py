@@ -74,7 +74,7 @@ def _mosquitto(program: str, folder: Path) -> Iterator[int]:
 
 
 class Brokers:
-    """The two brokers. A script is played against both at the same time."""
+    """The two brokers. Scripts are played against both at the same time."""
 
     def __init__(self, theirs: int, ours: int) -> None:
         self.theirs = theirs
@@ -82,7 +82,7 @@ class Brokers:
         self._pool = ThreadPoolExecutor(1)
 
     def both(self, script: Script) -> tuple[list[Step], list[Step]]:
-        """Play a script against both brokers. Return the steps of mosquitto and those of HookMQ."""
+        """Play a script against both brokers. Return mosquitto's steps and HookMQ's steps."""
         theirs: Future[list[Step]] = self._pool.submit(play, script, self.theirs)
         try:
             ours = play(script, self.ours)

@@ -1,4 +1,4 @@
-"""Random scripts of ordinary client behavior, for which no difference is known.
+"""Random scripts of ordinary client behavior, with no known differences.
 
 Clients subscribe to filters that do not overlap, publish, retain, connect and disconnect.
 """
@@ -81,7 +81,7 @@ def _make(p: Play, move: Move, level: int, payload: bytes) -> None:
 
 
 def alike(steps: list[Step]) -> list[Step]:
-    """Return the steps without the differences that the standard leaves open.
+    """Return the steps without the differences that the standard allows.
 
     PUBREC may contain reason code 0x10, and either of two topics may get the lower packet id.
     """

@@ -1,7 +1,7 @@
 """Play a script against a real broker with raw clients over TCP, and record what they receive in each step.
 
-A step ends once the broker has nothing more to send: first the acting client sends PINGREQ and waits, then all clients
-do.
+A step ends once the broker has nothing more to send. To find out, first the acting client sends PINGREQ and waits, then
+all clients do.
 """
 
 import select
@@ -15,7 +15,7 @@ from byteclient import ByteClient, SocketTransport
 from differential.telling import Teller, arranged
 
 PATIENCE = 60.0
-"""Seconds that a broker may take to respond. Only a failure takes this long."""
+"""How long a broker may take to respond, in seconds. Only failures take this long."""
 Step = dict[str, list[str]]
 Script = Callable[["Play"], None]
 
@@ -87,7 +87,7 @@ class Client(ByteClient):
 
 
 class Play:
-    """A script in progress at one broker. `steps` contains what each client received in each step."""
+    """A script being played against one broker. `steps` contains what each client received in each step."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -1,4 +1,4 @@
-"""The decorator with which modules register their scripts."""
+"""The decorator that modules use to register their scripts."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from differential.playing import Script
 
 
 def collector(into: dict[str, Script]) -> Callable[[Script], Script]:
-    """Return a decorator that adds a script to `into`. The key is the function's name with spaces."""
+    """Return a decorator that adds a script to `into`. The key is the function's name with spaces for underscores."""
 
     def collect(script: Script) -> Script:
         name = script.__name__.replace("_", " ")

@@ -1,4 +1,4 @@
-"""The scripts of all modules by name."""
+"""The scripts of all modules, by name."""
 
 from differential import connecting, malformed, messages, sessions, subscriptions
 from differential.playing import Script

@@ -20,7 +20,7 @@ RIGHT = {
 
 @dataclass(frozen=True)
 class Difference:
-    """A step of a script in which one client received different packets from the two brokers.
+    """A step in a script where one client received different packets from the two brokers.
 
     Steps are counted from 1. `right` is a key of RIGHT. `statement` is an id or section of the standard, or empty.
     `reason` explains why the difference exists and remains.

@@ -21,7 +21,7 @@ _KINDS = {
     11: "UNSUBACK", 13: "PINGRESP", 14: "DISCONNECT", 15: "AUTH",
 }  # fmt: skip
 _LIMITS = frozenset((0x21, 0x22, 0x27))
-"""CONNACK properties that reveal the broker's configuration. Only scripts about them compare them."""
+"""CONNACK properties that reveal the broker's configuration. They are compared only in scripts about them."""
 
 
 def told(data: bytes) -> str:
@@ -129,9 +129,9 @@ class Teller:
 
 
 def arranged(lines: list[str]) -> list[str]:
-    """Sort the packets of one step, because the standard leaves parts of their order open.
+    """Sort the packets of one step, because the standard does not fully define their order.
 
-    Messages come last, sorted by topic. Messages of one topic keep their order.
+    Messages come last, sorted by topic. Messages on the same topic keep their order.
     """
     messages = [line for line in lines if line.startswith("PUBLISH ")]
     others = [line for line in lines if not line.startswith("PUBLISH ") and line != "closed"]

@@ -51,14 +51,15 @@ class Broker(Protocol):
         """Wait until the broker listens."""
 
     def kill(self, rng: random.Random) -> None:
-        """Send SIGKILL to the broker, with or without its child processes. Orphaned child processes end by themselves."""
+        """Send SIGKILL to the broker, with or without its child processes. Orphaned child processes exit on their
+        own."""
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
 
 
 class HookMQ:
-    """`hookmq serve` with a store in `folder` and further plugins, by default `delayed`."""
+    """`hookmq serve` with a store in `folder` and additional plugins, by default `delayed`."""
 
     delays = True
 
@@ -75,7 +76,8 @@ class HookMQ:
         self._broker.ready()
 
     def kill(self, rng: random.Random) -> None:
-        """Kill the broker as `Broker.kill` does. At random, kill the storage writer as well or leave it orphaned."""
+        """Kill the broker as `Broker.kill` does. Choose at random whether to kill the storage writer as well or leave
+        it orphaned."""
         writer = None
         if rng.random() < 0.5:
             try:

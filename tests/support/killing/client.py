@@ -1,7 +1,7 @@
 """Clients of MQTT 3.1.1 and 5.0 that keep their sessions over any number of connections.
 
-`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, the client here counts that
-and starts a new one. Its unfinished messages then count neither as acknowledged nor as lost.
+`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, the client here counts
+that and starts a new one. Its unfinished messages then count as neither acknowledged nor lost.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from killing.ledger import Counts, Ledger, Seen, Stream
 
 EXPIRY = 86400
 OK = 0x80
-"""Reason codes of this value or above are errors."""
+"""Reason codes of at least this value are errors."""
 GONE = 0x92
 """Packet Identifier not found: the broker received the PUBREL before the crash."""
 SHUTTING_DOWN = 0x8B
@@ -58,7 +58,7 @@ class Client:
         return self.mqtt.connected
 
     async def connect(self, port: int, last: Will | None = None) -> bool:
-        """Connect. Return False if the broker is killed meanwhile and CONNACK does not arrive."""
+        """Connect. Return False if the broker is killed before CONNACK arrives."""
         made = None
         if last is not None:
             topic, payload, qos, delay = last
@@ -137,7 +137,8 @@ class Client:
 
 
 class Publisher(Client):
-    """A client that publishes on its streams in turn: up to `allowed` messages, with at most `window` unacknowledged."""
+    """A client that publishes to its streams in turn, up to `allowed` messages, with at most `window`
+    unacknowledged."""
 
     def __init__(
         self, ledger: Ledger, name: str, streams: list[Stream], level: int, window: int = 20
@@ -219,7 +220,7 @@ class Subscriber(Client):
         return True
 
     async def come(self, port: int) -> bool:
-        """Reconnect. Subscribe again if the broker has lost the session. Messages that were due remain due."""
+        """Reconnect. Subscribe again if the broker has lost the session. Messages that were due are still due."""
         if not await self.connect(port):
             return False
         self.subscribed = self.subscribed or await self.subscribe(*self.filters)

@@ -1,4 +1,4 @@
-"""Records of messages sent, acknowledged and delivered, from which a broker's losses are computed.
+"""Records of messages sent, acknowledged and delivered, used to compute a broker's losses.
 
 A publisher numbers the messages of each topic from 1. The topic and number determine the payload, so that a receiver
 can identify each message and detect corruption.
@@ -20,19 +20,19 @@ class Counts:
 
     kills: int = 0
     early: int = 0
-    """Additional kills of a broker that was not yet ready."""
+    """Additional kills of a broker that was not ready yet."""
     published: int = 0
     acknowledged: int = 0
     """Messages acknowledged by PUBACK or PUBCOMP."""
     due: int = 0
-    """Acknowledged messages, counted once for each session that had to receive them."""
+    """Acknowledged messages, counted once for each session that should have received them."""
     repeated: int = 0
     """QoS 1 messages delivered more than once, which is allowed."""
     returns: int = 0
-    """How often a client reconnected and expected its session."""
+    """How often a client reconnected expecting its session."""
     retained_checks: int = 0
     wills: int = 0
-    """Wills that had to be delivered, counted once for each session."""
+    """Wills that should have been delivered, counted once for each session."""
     lost: int = 0
     """Due messages that never arrived."""
     duplicated: int = 0
@@ -40,7 +40,7 @@ class Counts:
     reordered: int = 0
     """Messages that first arrived after a later message of the same publisher and topic."""
     corrupt: int = 0
-    """Messages with a wrong payload, or that were never sent."""
+    """Messages with the wrong payload, and messages that were never sent."""
     sessions_lost: int = 0
     """Reconnections (`returns`) that found no session."""
     retained_wrong: int = 0
@@ -151,7 +151,7 @@ class Seen:
 
 
 class Ledger:
-    """The observations of all clients of a run."""
+    """What all clients observed in a run."""
 
     def __init__(self) -> None:
         self.counts = Counts()

@@ -1,7 +1,7 @@
-"""Kill a broker again and again under a load that uses all of its durable state.
+"""Kill a broker repeatedly under a load that uses all of its durable state.
 
 Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0) each use three topics. Two more publish retained messages and clear
-some of them. Two publish with a delay, so that a plugin keeps each message as a timer and a key of its state.
+some of them. Two publish with a delay, so that a plugin keeps each message as a timer and a state key.
 
 One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session that must
 still exist two rounds later, and six clients with wills, two of which have no persistent session.
@@ -32,7 +32,8 @@ STUCK = 60.0
 EARLY = 0.15
 """Probability that a broker is killed again while it is starting."""
 FETCH = 25
-"""Rounds after which the offline subscriber fetches its queue. Otherwise a long run would measure long queues."""
+"""How many rounds pass before the offline subscriber fetches its queue. Without this, a long run would measure long
+queues."""
 MOURNED = (
     ("connected", 4, 0, False), ("dropped", 5, 0, False), ("delayed", 5, 1, False), ("taken back", 5, 3600, False),
     ("connected clean", 4, 0, True), ("connected expiry-0", 5, 30, True),
@@ -207,7 +208,7 @@ class Run:
         await self._start()
 
     async def _reach(self, done: Callable[[], bool], tasks: list["asyncio.Task[None]"]) -> bool:
-        """Wait for `done()` as long as there is progress and no client fails."""
+        """Wait for `done()` while there is progress and no client has failed."""
         while True:
             before = self.counts.acknowledged
             if await self.ledger.until(lambda: done() or any(t.done() for t in tasks), STUCK):
@@ -300,7 +301,7 @@ class Run:
             await client.ended()
 
     async def _guests(self) -> None:
-        """Check the session of two rounds ago and create a new one."""
+        """Check the session from two rounds ago, and create a new one."""
         port = self.broker.port
         if self.guests and self.guests[0].number <= self.kill - 2:
             guest = self.guests[0].client

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "explanation" / "durability.md"
 BEGIN = "<!-- written by tests/crash/report.py -->\n"
 END = "<!-- end -->\n"
 LAST = 10.0
-"""Seconds without a message, at the end of a run, after which missing messages count as lost."""
+"""How long without a message, at the end of a run, until missing messages count as lost, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Subject:
     part: float = 1.0
     """Fraction of the kills. It is lower for slow brokers."""
     patience: float = 2.0
-    """The same limit as `LAST`, but between two kills. It is higher for brokers that pause for seconds to save."""
+    """Like `LAST`, but between two kills. It is higher for brokers that pause for seconds while saving."""
 
 
 SUBJECTS = [
@@ -133,9 +133,7 @@ def table(document: dict[str, Any]) -> str:
 
 
 def broken(row: dict[str, Any]) -> dict[str, int]:
-    """Return the guarantees of HookMQ that a row violates. Only rows with a store guarantee
-    anything after SIGKILL.
-    """
+    """Return HookMQ's guarantees that a row violates. Only rows with a store guarantee anything after SIGKILL."""
     if row["broker"] != "HookMQ" or "memory" in row["setting"]:
         return {}
     return Counts(**row["counts"]).broken()

@@ -1,7 +1,7 @@
 """A model of a disk, computed from the records: what is safe, what is only in memory, and what a power cut may leave.
 
 A file's bytes are safe after its fsync or fdatasync, and a name after an fsync of its folder. After a failed sync, no
-later sync makes the affected data safe, because the system forgets that it must be written.
+later sync makes the affected data safe, because the system forgets that the data must be written.
 
 Data that is not safe may be in any state: each block of a file may have any content since the last sync, the file may
 be longer or shorter, and any subset of the names may exist. A rename happens entirely or not at all. Blocks are
@@ -22,7 +22,7 @@ MANNERS: Final[tuple[tuple[Manner, int], ...]] = (
     ("in order", 25),
     ("anything", 45),
 )
-"""Which unsafe data survives, with the weight of each case.
+"""The cases of which unsafe data survives, with their weights.
 
 The cases are: nothing; everything; everything up to a write that is torn; or a random selection with a different
 share for each file.
@@ -103,7 +103,7 @@ def _apply(data: bytearray, change: Change) -> None:
 
 
 class Disk:
-    """The state of the folder `root` after the last record that was applied."""
+    """The state of the folder `root` after the last applied record."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -220,7 +220,7 @@ class Disk:
     # --- the power is cut ----------------------------------------------------------------------------------------------
 
     def left(self, random: Random, manner: Manner) -> "Left":
-        """Return what may be left after a power cut at this point."""
+        """Return what a power cut at this point may leave."""
         return Left(self, random, manner)
 
 
@@ -272,7 +272,7 @@ class Left:
         return [one for one in namings if self._random.random() < 0.5]
 
     def content(self, file: File) -> bytes | None:
-        """Return the remaining bytes of a file, or None if the file should be omitted."""
+        """Return a file's remaining bytes, or None if the file should be left out."""
         random = self._random
         if file.mapped:
             return random.choice((None, random.randbytes(32768)))

@@ -13,7 +13,7 @@ starts the program that reads the folder, and raises an exception for each probl
 that existed at the end of the recording keeps its inode.
 
 A process killed with SIGKILL during a write may have made changes that are not recorded. Kill only processes that do
-not write, and end the others in another way. `Recorder.recording` compares the records with the folder.
+not write, and end the others differently. `Recorder.recording` compares the records with the folder.
 """
 
 import os
@@ -96,7 +96,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing: the log is unbuffered."""
+        """Do nothing, because the log is unbuffered."""
 
     def _before(self) -> None:
         """Record the existing contents of the folder as safe."""
@@ -150,8 +150,8 @@ class Recording:
         return root.read_text() if root.exists() else str(self.folder)
 
     def compare(self) -> None:
-        """Raise RecordingError unless replaying the records gives the folder's current contents, as its processes saw
-        them.
+        """Raise RecordingError unless replaying the records reproduces the folder's current contents, as its processes
+        saw them.
         """
         disk = Disk(self._root())
         for record in self.records:

@@ -1,1 +1,1 @@
-"""A broker under overload, and the observations that an operator can make meanwhile."""
+"""A broker under overload, and what an operator can observe at the time."""

@@ -1,11 +1,10 @@
-"""Accepted clients that attack the broker. The checks limit how much memory and output a byte from a client may cause,
-and how the attack may affect other clients.
+"""Accepted clients that attack the broker. The checks limit how much memory and output each byte from a client may
+cause, and how much an attack may affect other clients.
 
-`amplification` sends many of each packet that an untrusted client can send, over connections that never read. The bytes
-held and sent for each byte received must stay below a factor, not counting the data that the configuration allows to be
-queued for a client.
-`hostile` runs several such attackers at once. Stalls are measured in the broker's own CPU time between a request and
-its answer, so other work on the machine does not count.
+`amplification` sends many copies of each packet that an untrusted client can send, over connections that never read.
+The bytes held and sent for each byte received must stay below a factor, not counting the data that the configuration
+allows to be queued for a client. `hostile` runs several such attackers at once. Stalls are measured in the broker's own
+CPU time between a request and its answer, so other work on the machine does not count.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ STALL = 0.2
 """Maximum seconds of CPU time that the broker may use between a PINGREQ and its PINGRESP.
 
 The tests of each stage count the steps of a slice. This limit finds work that is not sliced at all, which takes seconds
-here. It is far above a slice, which took 25 to 65 ms on machines of different speed.
+here. It is far above the time of a slice, which took 25 to 65 ms on machines of different speeds.
 """
 LONG = "t/" + "x" * 60_000
 DEEP = "/".join("d" * 199)
@@ -144,7 +143,7 @@ async def _many_retained(port: int) -> None:
 
 
 async def _settled(broker: Target) -> None:
-    """Wait until the broker receives and sends only the traffic of the witness."""
+    """Wait until the broker receives and sends only the witness's traffic."""
     quiet, before = 0, (0.0, 0.0)
     while quiet < 3:
         metrics = await asyncio.to_thread(broker.metrics)

@@ -1,4 +1,5 @@
-"""Scenarios with more load than the broker or its subscribers can handle, and the guarantees during and after it.
+"""Scenarios with more load than the broker or its subscribers can handle, and the guarantees that must hold during and
+after it.
 
 Each scenario adds its findings to `Outcome.broken`. A finding may be an acknowledged message that was lost, or a
 message that was neither delivered nor counted as dropped. It may also be memory above its limit, a well-behaved client
@@ -44,7 +45,7 @@ BODY = bytes(1024)
 STORM = 20_000
 """Number of clients in a storm at scale 1."""
 GROWTH = 192 * MEGABYTE
-"""Memory that a scenario may use above that of the idle broker.
+"""The memory that a scenario may use on top of the idle broker's.
 
 It covers the queue limit of 32 MiB, the same again for fragmentation and write buffers, messages in sockets, and the
 scenario's own share.
@@ -196,7 +197,7 @@ async def flood(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Publish to QoS 1 subscribers that read nothing. Afterwards, let them read."""
+    """Publish to QoS 1 subscribers that read nothing, then let them read."""
     outcome = Outcome()
     async with pressed(folder, outcome) as broker:
         readers = [await connect(broker.port, f"slow-{n}") for n in range(20)]
@@ -304,7 +305,7 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Publish with an authorization service that answers slowly and is asked about a new topic for each message."""
+    """Publish each message to a new topic, so that a slow authorization service is asked every time."""
     outcome = Outcome()
     each = max(1, int(seconds * 10))
     asked = 0
@@ -367,7 +368,7 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Connect thousands of clients with sessions at once, cut all their connections at once, and reconnect them."""
+    """Connect thousands of clients with sessions at once, cut all their connections together, and reconnect them."""
     outcome = Outcome()
     count = int(STORM * scale)
     places = asyncio.Semaphore(1000)

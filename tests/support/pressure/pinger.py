@@ -2,8 +2,8 @@
 
     python -m pressure.pinger PORT PID
 
-It pings until its input ends. Then it prints one line of JSON: for each ping, the CPU seconds that the event loop of
-the broker (process PID) used before it answered. Other work on the machine does not count.
+It sends pings until its input ends. Then it prints one line of JSON: for each ping, the CPU seconds that the broker's
+event loop (process PID) used before it answered. Other work on the machine does not count.
 """
 
 import asyncio

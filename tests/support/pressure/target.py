@@ -51,7 +51,7 @@ class Target:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def metrics(self) -> dict[tuple[str, Labels], float]:
-        """Return the exported metrics by their name, without ``hookmq_``, and labels. This call blocks."""
+        """Return the exported metrics, keyed by name (without ``hookmq_``) and labels. This call blocks."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=WAIT) as page:
             text = page.read().decode()
         found = (_LINE.fullmatch(line) for line in text.splitlines())

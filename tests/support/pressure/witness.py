@@ -1,12 +1,11 @@
-"""A well-behaved publisher and subscriber at QoS 1, for tests in which other clients misbehave.
+"""A well-behaved publisher and subscriber at QoS 1, for tests where other clients misbehave.
 
     python -m pressure.witness PORT RATE
 
 It runs in its own process, so that the load generator does not add to the measured delay. It publishes RATE messages
-per second until its input ends. Then it prints one line of JSON. The line contains the numbers of messages sent,
-acknowledged and received, and the largest backlog. It also says whether the order was kept, and lists the delays in
-milliseconds. A delay runs from the time at which a message was due to its arrival, so a message sent late counts as
-late.
+per second until its input ends. Then it prints one line of JSON. The line contains the number of messages sent,
+acknowledged and received, the largest backlog, whether the order was kept, and the delays in milliseconds. A delay runs
+from the time at which a message was due to its arrival, so a message sent late counts as late.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ SUPPORT = Path(__file__).parents[1]
 
 @dataclass
 class Seen:
-    """The observations of the witness. Delays are in milliseconds."""
+    """What the witness observed. Delays are in milliseconds."""
 
     sent: int = 0
     acknowledged: int = 0

@@ -1,5 +1,5 @@
-"""A broker with queues, and its consumers, which are killed again and again under load.
+"""A broker with queues, and its consumers, all killed repeatedly under load.
 
-`worker` is the program of the consumers: it writes each delivery and each acknowledgement to its standard output before
-anything else happens. `evidence` finds broken guarantees in these lines. `rounds` contains the sequence of kills.
+`worker` is the program of the consumers: it writes each delivery and acknowledgement to standard output before it does
+anything else. `evidence` finds broken guarantees in these lines. `rounds` contains the sequence of kills.
 """

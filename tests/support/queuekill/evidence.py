@@ -1,4 +1,4 @@
-"""What consumers of queues wrote about deliveries and acknowledgements, and the guarantees that it shows to be broken."""
+"""What queue consumers wrote about deliveries and acknowledgements, and which broken guarantees this reveals."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -21,33 +21,32 @@ class QueueCounts:
     """Deliveries with a delivery count above 1."""
     acknowledged: int = 0
     confirmed: int = 0
-    """Acknowledgements that the broker has processed before it was killed."""
+    """Acknowledgements that the broker processed before it was killed."""
     dead_letters: int = 0
     due: int = 0
     """Acknowledged messages, counted once for each group."""
     lost: int = 0
-    """Due messages that no consumer of the group acknowledged, and that are not dead letters either."""
+    """Due messages that no consumer in the group acknowledged and that did not become dead letters."""
     unmarked: int = 0
-    """Further deliveries to the same group with the delivery count 1."""
+    """Repeated deliveries to the same group with a delivery count of 1."""
     again_after_ack: int = 0
-    """Deliveries by the broker's process that had processed the acknowledgement of the same message."""
+    """Deliveries by a broker process that had already processed the message's acknowledgement."""
     doubled: int = 0
     """QoS 2 messages that a queue stored twice."""
     changed: int = 0
-    """Offsets under which two different messages were delivered."""
+    """Offsets at which two different messages were delivered."""
     corrupt: int = 0
     """Messages with a wrong payload."""
     reordered: int = 0
     """Messages that a queue stored after a later message of the same publisher and topic."""
     out_of_turn: int = 0
-    """First deliveries of a group with one consumer that came after a later message on the same connection."""
+    """First deliveries, in a group with one consumer, that came after a later message on the same connection."""
     dead_twice: int = 0
-    """Messages that were stored more than once in the queue for dead letters."""
+    """Messages that were stored more than once in the dead-letter queue."""
     out_of_order: int = 0
-    """Messages of a queue with ``order: by_key`` that were delivered before the previous one of their topic was
-    acknowledged."""
+    """In queues with ``order: by_key``: messages delivered before the previous one on their topic was acknowledged."""
     too_many: int = 0
-    """Deliveries of a message beyond the delivery limit of its queue, and one that a crash may have cut short."""
+    """Deliveries of a message beyond its queue's delivery limit plus one, since a crash may have cut one short."""
 
     def broken(self) -> dict[str, int]:
         """Return the guarantees that were broken, with their counts."""
@@ -59,10 +58,9 @@ BROKEN = frozenset(_NAMES[_NAMES.index("lost") :])
 
 
 class Evidence:
-    """The lines of all workers. `lives` holds the times at which the broker was started again, in order.
-
-    `single` names the groups, as (queue, group), that have one consumer. `limits` holds the delivery limit by queue. In
-    the queues in `keyed`, the topic is the key, and all messages have QoS 2.
+    """All workers' lines. `lives` holds the times at which the broker was restarted, in order. `single` lists the
+    groups with one consumer, as (queue, group). `limits` holds each queue's delivery limit. In the queues in `keyed`,
+    the topic is the key and all messages have QoS 2.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class Evidence:
         self._dead_at: dict[str, int] = {}
 
     def take(self, line: list[Any]) -> None:
-        """Add a line of a worker."""
+        """Add a line from a worker."""
         kind, at, name, connection, *more = line
         if kind == "N":
             self._connected[name, connection] = bisect_right(self.lives, at)
@@ -169,8 +167,8 @@ class Evidence:
             self._died(dead, offset, message, what)
 
     def _check_confirmed(self, place: Place) -> None:
-        """Check the order of the last delivery and the last processed acknowledgement. Lines of several processes come
-        in any order.
+        """Check the order of the last delivery and the last processed acknowledgement. Lines from different processes
+        come in any order.
         """
         life, at = self._confirmed.get(place, (-1, 0.0))
         where, when = self._last[place]
@@ -187,7 +185,7 @@ class Evidence:
             self._note(f"dead twice: {what}, before at {before}")
 
     def missing(self, queue: str, group: str, streams: Iterable[Stream]) -> list[tuple[str, int]]:
-        """Return the acknowledged messages of `streams` that a group has not settled."""
+        """Return the acknowledged messages in `streams` that a group has not settled."""
         settled = self.acked[queue, group] | self.dead[queue]
         return [
             (stream.target, number)
@@ -197,7 +195,8 @@ class Evidence:
         ]
 
     def judge(self, owed: Iterable[tuple[str, str, Iterable[Stream]]]) -> QueueCounts:
-        """Check the end of a run: each (queue, group, streams) in `owed` must have settled everything."""
+        """Check the state at the end of a run: for each (queue, group, streams) in `owed`, everything must be
+        settled."""
         counts = self.counts
         counts.due = counts.lost = counts.doubled = counts.reordered = 0
         counts.dead_letters = len(self._dead_at)

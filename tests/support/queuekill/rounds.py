@@ -1,11 +1,11 @@
-"""Kill a broker with queues, and the processes of its consumers, again and again under load.
+"""Kill a broker with queues and its consumers' processes repeatedly under load.
 
-Publishers fill three queues, with QoS 1 and 2 and over a binding. Three processes hold the consumers of six groups; some
-of them leave messages unacknowledged. One queue sends a message to the queue `dead` after three deliveries, and one
-delivers the messages of each topic in order.
+Publishers fill three queues, at QoS 1 and 2 and through a binding. Three processes hold the consumers of six groups;
+some of them leave messages unacknowledged. One queue sends a message to the queue `dead` after three deliveries, and
+one delivers the messages of each topic in order.
 
-Each round ends with the death of the broker (with or without its storage writer), and often of a process of consumers
-as well. One seed determines all choices, but the exact moment of a kill also depends on the machine.
+Each round ends by killing the broker (with or without its storage writer), and often a consumer process as well. One
+seed determines all choices, but the exact moment of a kill also depends on the machine.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from queuekill.evidence import Evidence, QueueCounts
 EACH: Final = 60
 """Maximum number of messages that each publisher sends between two kills."""
 BEHIND: Final = 600
-"""Number of messages that the groups have not settled, from which on publishers wait for consumers."""
+"""Publishers wait for consumers once the groups have this many unsettled messages."""
 SOON: Final = 1.0
-"""Seconds that a round waits for consumers."""
+"""How long a round waits for consumers, in seconds."""
 LIMIT: Final = 3
 QUEUES: Final = """\
   - use: queues
@@ -67,7 +67,7 @@ Say = Callable[[str], None]
 
 
 class Worker:
-    """A process of consumers, which is started again after each kill."""
+    """A process with consumers, which is restarted after each kill."""
 
     def __init__(
         self, consumers: tuple[dict[str, Any], ...], port: int, take: Callable[[bytes], None]
@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, seed: int) -> None:
@@ -103,7 +103,7 @@ class Worker:
                 self._take(line)
 
     async def kill(self) -> None:
-        """Send SIGKILL, and take all that the process has written."""
+        """Send SIGKILL, and read everything that the process has written."""
         assert self._process is not None
         assert self._reader is not None
         if self._process.returncode is not None:
@@ -115,8 +115,8 @@ class Worker:
 
 
 class QueueRun:
-    """A broker with queues that is killed repeatedly, with its publishers and consumers. `patience` is the number of
-    seconds without an acknowledgement, at the end, after which missing messages count as lost.
+    """A broker with queues that is killed repeatedly, with its publishers and consumers. At the end, messages count as
+    lost after `patience` seconds without an acknowledgement.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class QueueRun:
             await asyncio.sleep(0.05)
 
     async def _reach(self, done: Callable[[], bool], tasks: list["asyncio.Task[None]"]) -> bool:
-        """Wait until `done()`, as long as there is progress and no publisher fails."""
+        """Wait until `done()`, while there is progress and no publisher has failed."""
         while True:
             before = self.ledger.counts.acknowledged
             if await self.ledger.until(lambda: done() or any(t.done() for t in tasks), STUCK):
@@ -261,7 +261,7 @@ class QueueRun:
                 return False
 
     def _behind(self) -> int:
-        """Return about how many messages the groups have not settled."""
+        """Return roughly how many messages the groups have not settled."""
         return sum(
             sum(stream.sent for stream in streams)
             - len(self.evidence.acked[queue, group] | self.evidence.dead[queue])

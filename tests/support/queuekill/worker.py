@@ -1,4 +1,4 @@
-"""Consumers of queues in one process, which a test kills with SIGKILL.
+"""Queue consumers in one process, which a test kills with SIGKILL.
 
     python worker.py PORT SEED '[{"name": "one", "filter": "$queue/jobs/#", "level": 5, "hold": 0.1}]'
 
@@ -10,7 +10,8 @@ the number of its connection. It is written before the consumer does anything el
 - ``C``: the broker has processed the acknowledgement, because it answered a later PINGREQ; as ``A``
 - ``N``: a new connection was accepted
 
-A consumer of MQTT 3.1.1 does not know offset and delivery count, which are -1. It takes queue and group from its filter.
+An MQTT 3.1.1 consumer does not know the offset and the delivery count, so they are -1. It takes the queue and group
+from its filter.
 """
 
 import asyncio
@@ -34,11 +35,11 @@ from killing.ledger import Stream
 Place = tuple[str, str, int, str, int]
 """Queue, group, offset, source topic and number of a message."""
 HELD = 3
-"""Number of messages that a consumer leaves unacknowledged before it drops its connection."""
+"""How many messages a consumer leaves unacknowledged before it drops its connection."""
 
 
 class Consumer:
-    """A consumer that acknowledges most messages at once, some later, and the fraction `hold` never."""
+    """A consumer that acknowledges most messages at once, some later, and a fraction `hold` never."""
 
     def __init__(
         self,

@@ -161,7 +161,7 @@ def check_gone(
     hooks: Hooks,
     complain: Complain,
 ) -> None:
-    """Check the invariants that hold after all clients have left: none of their state remains."""
+    """Check the invariants that hold once all clients have left: none of their state remains."""
     core = broker.state
     left = {
         "connections": len(broker.connections),

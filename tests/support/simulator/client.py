@@ -26,7 +26,7 @@ class Client(Hearing):
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def connect(self, wanted: tuple[Any, ...]) -> None:
-        """Connect with these options. This takes over the client's own connection, if it has one."""
+        """Connect with these options, taking over the client's own connection if it has one."""
         self.wanted = wanted
         self.online = True
         five = self.version == 5
@@ -139,7 +139,7 @@ class Client(Hearing):
             self._retry()
 
     def drop(self) -> None:
-        """Disconnect without DISCONNECT."""
+        """Close the connection without DISCONNECT."""
         if self.link is not None:
             self.link.cut()
             self._gone()

@@ -1,4 +1,4 @@
-"""The processing of the broker's packets by a correct client, and the errors it detects in them."""
+"""How a correct client processes the broker's packets, and the errors that it detects in them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -137,8 +137,8 @@ class Hearing(Peer):
     def _doubt(self, life: Life) -> None:
         """Withdraw the guarantees that depend on the session.
 
-        A connection attempt without an answer may have found the session expired and started a new one. The client
-        cannot know.
+        An unanswered connection attempt may have found the session expired and started a new one. The client cannot
+        know.
         """
         for sub in life.subs:
             sub.certain_until = sub.certain_from = -1.0

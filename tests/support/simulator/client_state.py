@@ -52,7 +52,7 @@ class World(Protocol):
 
 
 class Peer:
-    """A client that cannot receive. `Hearing` adds the processing of packets, `Client` the actions."""
+    """A client that cannot receive. `Hearing` adds packet processing, and `Client` adds actions."""
 
     def __init__(
         self,
@@ -127,8 +127,7 @@ class Peer:
     def vouched(self) -> bool:
         """Return whether the client uses an authentication method.
 
-        The plugin that authenticates it is then not the one that accepts other clients, so the session has a different
-        owner.
+        A different plugin then authenticates it than accepts other clients, so the session has a different owner.
         """
         return self.version == 5 and bool(self.wanted[5])
 

@@ -8,7 +8,7 @@ from hookmq_testing.runtime import EPOCH, VirtualRuntime, VirtualTimer
 
 
 class Clock:
-    """Runs events in the order of their time. Events at the same time run in the order in which they were scheduled."""
+    """Runs events in time order. Events at the same time run in the order in which they were scheduled."""
 
     __slots__ = ("_events", "_number", "now")
 
@@ -39,8 +39,8 @@ class Clock:
 class SimRuntime(VirtualRuntime):
     """The runtime of one broker process.
 
-    Its event loop takes a turn `lag` seconds after the first event, so that events in between belong to the same turn.
-    `kill` discards everything that is scheduled.
+    Its event loop takes a turn `lag` seconds after the first event. Events in between share that turn. `kill` discards
+    everything that is scheduled.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ UNREACHABLE: Final[dict[Cell, str]] = {}
 
 
 class Coverage:
-    """The number of times that each cell was reached."""
+    """How often each cell was reached."""
 
     def __init__(self) -> None:
         self.cells: Counter[Cell] = Counter()

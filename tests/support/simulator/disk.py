@@ -114,7 +114,7 @@ class Image:
                     complain(f"no key {key!r} of {space} to delete")
 
     def sweep(self) -> None:
-        """Delete messages that are in no queue."""
+        """Delete messages that are not in any queue."""
         for id in [id for id, uses in self.uses.items() if not uses]:
             del self.uses[id], self.messages[id]
 
@@ -285,7 +285,7 @@ class OpenDisk:
         return CommitId(self.identity, self.disk.number)
 
     def next_message_id(self) -> int:
-        """Return an id above all ids in use."""
+        """Return an id higher than any in use."""
         return self.disk.image.next_id
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
@@ -302,7 +302,7 @@ class OpenDisk:
     ) -> None:
         """Read a page, as `hookmq.storage.protocols.Store.read` does.
 
-        A delayed page shows the state at the time of the request or of the delivery.
+        A delayed page shows the state either at the time of the request or at the time of delivery.
         """
         delay = self.disk.page_delay()
         if not delay:

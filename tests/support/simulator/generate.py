@@ -22,9 +22,7 @@ SHARED: Final = ("s/0", "s/1")
 SPECIAL: Final = ("deny/0", "drop/0", "boom/0", "mv/t/0", "echo/0")
 FILTERS: Final = ("t/#", "t/0", "t/+", "t/1/#", "t/+/x", "r/#", "r/+", "r/0", "e/#")
 SHARES: Final = ("$share/g/s/0", "$share/h/s/1")
-"""Shared filters that do not overlap with any other filter, so that a copy's topic shows which subscription it came
-from.
-"""
+"""Shared filters that overlap no other filter, so that a copy's topic shows which subscription it came from."""
 CELLS: Final = 75
 RUDE: Final = (
     "cell", "cell", "cell", "cell", "garbage", "acks", "ids", "steal", "flood", "vanish", "slow", "huge", "mutate",
@@ -54,8 +52,8 @@ def make_plan(seed: int) -> Plan:
 
 
 def make_queue_plan(seed: int) -> Plan:
-    """Return the plan of a seed, with queues and fewer other steps. The store is durable, and there are no journals of
-    other plugins.
+    """Return the plan of a seed, with queues and fewer other steps. The store is durable, and no other plugin has a
+    journal.
     """
     plan = make_plan(seed)
     random = Random(seed ^ QUEUES_SEED)
@@ -159,8 +157,7 @@ class _Taste(NamedTuple):
 
     `kinds` weighs the groups of topics on which they publish: `topics`, `retained`, `shared` and the special ones.
     `share` is the fraction of shared subscriptions. Other fields say how often clients ask for a clean start or
-    reconnect at once, and how often the broker crashes then. They also say how long sessions last, and for how many
-    seconds clients may be slow.
+    reconnect at once, how often the broker then crashes, how long sessions last, and how long clients may be slow.
     """
 
     faults: dict[str, float]
@@ -180,7 +177,7 @@ class _Taste(NamedTuple):
     sleepy: bool = False
     """Whether many clients do not acknowledge messages from the start."""
     apart: bool = False
-    """Whether the first client, whose session never ends, avoids the topics of the others."""
+    """Whether the first client, whose session never ends, avoids the other clients' topics."""
 
 
 def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
@@ -279,7 +276,7 @@ class _Script:
         return tuple(sorted(steps, key=lambda step: step.at))
 
     def _aside(self, at: float) -> float:
-        """Return `at`, or a time up to 0.1 s later, when the effects of the step at `at` may still be in progress."""
+        """Return `at` or a time up to 0.1 s later, while the effects of the step at `at` may still be in progress."""
         return at if self.random.random() < 0.3 else round(at + self.random.random() * 0.1, 4)
 
     def _times(self, count: int) -> list[float]:
@@ -416,4 +413,4 @@ _DRAW: Final[dict[str, Callable[[_Script], tuple[int, tuple[Any, ...]]]]] = {
     "right": lambda s: (s._other(), (s.random.choice(("t/#", "r/#", "s/#")), s.random.random() < 0.5)),
     "rude": _Script._rude,
 }  # fmt: skip
-"""How to draw the client and the arguments of each kind of step."""
+"""How to choose the client and the arguments for each kind of step."""

@@ -23,7 +23,7 @@ JOURNALS: Final[dict[str, tuple[str, ...]]] = {
     "outbox": ("s/#", "r/#", "t/1/#"),
     "all": ("#",),
 }
-"""The available journals, with the filters that each wants."""
+"""The available journals, and the filters that each one wants."""
 
 Flushed = Callable[[StoreFailed | None], None]
 
@@ -67,7 +67,7 @@ class JournalDisk:
         self.since = self.journals.clock.now
 
     def wants(self, topic: str) -> bool:
-        """Return whether the journal currently wants messages of `topic`."""
+        """Return whether the journal currently wants messages on `topic`."""
         return any(matches(filter, topic) for filter in self.filters)
 
     def crash(self) -> None:
@@ -89,7 +89,7 @@ class JournalDisk:
         self.keep(entries[: self.journals.random.randrange(len(entries) + 1)])
 
     def recover(self, last: CommitId) -> None:
-        """Drop entries of the store of `last` that it did not commit."""
+        """Drop the entries that the store of `last` did not commit."""
         good = [
             entry
             for entry in self.kept
@@ -234,7 +234,7 @@ class Journals:
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def store_begins(self, number: int) -> None:
-        """Check that everything up to commit `number` is safe in the journals when the store starts to write it."""
+        """Check that everything up to commit `number` is safe in the journals when the store starts writing it."""
         if self.failed_at is not None:
             self.complain("11 journal", f"commit {number} goes on after a journal failed")
         for disk in self.disks.values():
@@ -267,7 +267,7 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} serves what is beyond the store")
 
     def check_step(self) -> None:
-        """Check that journals are ahead of the store by at most the commit in progress."""
+        """Check that journals are at most one commit ahead of the store: the one in progress."""
         for disk in self.disks.values():
             process = disk.process
             if process is None or process.last is None or not disk.kept:
@@ -316,7 +316,7 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} serves {disk.kept[-1]}, never committed")
 
     def _ahead(self, commit: CommitId) -> bool:
-        """Return whether the store has not made this commit yet."""
+        """Return whether the store has yet to make this commit."""
         last = self.committed()
         return commit.store == last.store and commit.number > last.number
 

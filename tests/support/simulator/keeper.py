@@ -1,8 +1,8 @@
-"""A plugin that keeps state and sets timers, and a ledger of the changes that were confirmed to it.
+"""A plugin that keeps state and sets timers, and a ledger of the changes that were confirmed to the plugin.
 
-After a crash, the broker must have the state that followed some change. That change must not be older than the last one
-whose commit was confirmed. Changes that a hook makes together are kept or lost together. A timer is called when it is
-due, and again until the hook has returned.
+After a crash, the broker must have the state after the last confirmed change, or after a later one. Changes that a hook
+makes together are kept or lost together. A timer's hook is called when the timer is due, and again until the hook has
+returned.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class Keeper:
         self.calls = 0
 
     def _change(self, *changes: Change) -> int:
-        """Record changes that belong together. Return how many changes there are now."""
+        """Record changes that belong together. Return the number of changes so far."""
         self.made.append(changes)
         _apply(self.now, changes)
         return self.known + len(self.made)
@@ -156,12 +156,12 @@ class Keeper:
                 self.complain("13 disk", f"{_shown(stored)} on disk, not {_shown(self.now)}")
 
     def begin_anew(self) -> None:
-        """Forget everything, because the broker now has another store."""
+        """Forget everything, because the broker now has a different store."""
         self.sure, self.now, self.made = {}, {}, []
 
 
 def _stored(records: Mapping[Place, PutState]) -> Kept:
-    """Return the records of the keeper, without those of other plugins."""
+    """Return the keeper's records, without those of other plugins."""
     mine = (_STATE, _TIMERS)
     return {place: (one.value, one.due) for place, one in records.items() if place[0] in mine}
 

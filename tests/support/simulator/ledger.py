@@ -226,8 +226,8 @@ class Ledger:
     ) -> str:
         """Return whether CONNACK may report Session Present: "yes", "no" or "either".
 
-        `anew` is True if the client asked for a clean start or belongs to another owner. `suspects` are connections
-        without an answer that may have been active after `since`.
+        `anew` is True if the client asked for a clean start or belongs to another owner. `suspects` are unanswered
+        connections that may have been active after `since`.
         """
         if any(link.broker_ended_at is None or link.broker_ended_at > since for link in suspects):
             # An attempt that was given up is heard after one that was not: it takes over, and begins or ends a session.
@@ -309,7 +309,7 @@ class Ledger:
                     return
 
     def check_retained(self, now: dict[str, bytes]) -> None:
-        """Check that each retained message at the end could be the last one published to its topic."""
+        """Check that each retained message at the end could be the last one published on its topic."""
         for topic in {sent.topic for sent in self.sent if sent.retain}:
             writes = [
                 s

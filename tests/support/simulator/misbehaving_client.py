@@ -54,7 +54,7 @@ class World(Protocol):
 
 
 class Rude:
-    """A client that violates the protocol once, on one connection."""
+    """A client that violates the protocol once, on a single connection."""
 
     def __init__(self, world: World, name: str, kind: str, number: int, version: int) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""The plan of one run: knobs, drawn once (swarm testing), and a script of steps.
+"""The plan of one run: knobs, which are chosen once (swarm testing), and a script of steps.
 
 Both are plain data. A failure can therefore be shrunk by removing steps and resetting knobs, and kept as a regression
 test.
@@ -33,26 +33,26 @@ class Knobs:
     versions: tuple[int, ...] = (5, 5, 5, 4)
     """The MQTT version of each client. The first client watches wills and is never offline for long."""
     tainted: int = -1
-    """The number of the client whose id other clients use, or -1. Only the general invariants are checked for it."""
+    """The client whose id other clients use too, or -1. Only the general invariants are checked for it."""
     rude: int = 0
     duration: float = 20.0
     crash_at_turns: float = 0.0
-    """Probability of a crash when a session has just started, resumed or ended. There is at most one such crash per
+    """The probability of a crash just after a session starts, resumes or ends. There is at most one such crash per
     second.
     """
     volatile: bool = False
-    """Use a store without persistence. The broker then never crashes."""
+    """Use a store without persistence. The broker never crashes then."""
     disk_latency: float = 0.005
     read_delay: float = 0.0
     max_records: int = 20000
-    """Records after which a batch is split if that is safe."""
+    """A batch is split after this many records, if that is safe."""
     journals: tuple[str, ...] = ()
     """Names from `journal.JOURNALS`."""
     journal_latency: float = 0.005
     queues: bool = False
     """Whether the plugin `queues` runs, with its own clients."""
     keeper: float = 0.0
-    """Mean seconds between changes made by a plugin that keeps state; 0 for no such plugin."""
+    """The mean time in seconds between changes by a plugin that keeps state; 0 for no such plugin."""
     latency: float = 0.002
     jitter: float = 0.002
     split: float = 0.0
@@ -63,7 +63,7 @@ class Knobs:
     plugin_fault: float = 0.0
     ack_delay: float = 0.0
     window: int = 20
-    """The Receive Maximum of each client, and the limit of its own unfinished messages."""
+    """Each client's Receive Maximum, and the limit on its own unfinished messages."""
     aliases: int = 0
     max_inflight: int = 256
     receive_maximum: int = 1024

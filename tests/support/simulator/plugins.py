@@ -1,7 +1,7 @@
 """Plugins of the simulated broker, which delay, raise, refuse, drop, replace, redirect, answer and observe.
 
-Their decisions depend only on the topic, so that they are the same after a crash or a retransmission. Delays and
-failures are random.
+Their decisions depend only on the topic, so they are the same after a crash or a retransmission. Delays and failures
+are random.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class World(Protocol):
         """Report a violated invariant."""
 
     def timer_called(self, key: str, data: bytes, broker: BrokerHandle) -> None:
-        """Record that the keeper's timer is called."""
+        """Record a call of the keeper's timer."""
 
 
 class Broken(Exception):
@@ -242,7 +242,7 @@ class Watch(Part):
 
 
 class Warden(Part):
-    """A plugin that observes sessions and adds claims to clients. The world uses its handle to disconnect clients and
+    """A plugin that observes sessions and gives clients claims. The world uses its handle to disconnect clients and
     revoke permissions.
     """
 
@@ -256,7 +256,7 @@ class Warden(Part):
 
 
 class Scribe(Part):
-    """A plugin that provides a journal with its own name."""
+    """A plugin that provides a journal under its own name."""
 
     @hookimpl
     def provide_journal(self) -> Journal:

@@ -1,4 +1,4 @@
-"""The broker's process in its world: started, crashed and restarted from the disk.
+"""The broker's process in the simulated world: started, crashed and restarted from disk.
 
 The class also implements the interfaces that clients and plugins use.
 """
@@ -205,7 +205,7 @@ class Process:
         self.hooks.ready(lambda: None)
 
     def _keep(self) -> None:
-        """Let the keeper make a change now and then, while the broker is up and there are faults."""
+        """Let the keeper make a change now and then, while the broker is up and faults are injected."""
         if self.calm:
             return
         keeper = self.keeper
@@ -271,7 +271,7 @@ class Process:
         return next((c for c in self.clients if c.client_id == client_id), None)
 
     def wrap(self, client_id: str) -> None:
-        """Skip the packet ids up to that of the oldest message in flight, as if 65,535 ids had been used."""
+        """Skip packet ids up to that of the oldest message in flight, as if 65,535 ids had been used."""
         session = self.broker.sessions.get(client_id) if self.broker is not None else None
         if session is not None and session.inflight:
             session.last_packet_id = (min(session.inflight) - 1) or 65535

@@ -1,4 +1,4 @@
-"""Publishers and consumers of queues in a simulated world. They connect again whenever a connection ends."""
+"""Publishers and consumers of queues in a simulated world. They reconnect whenever a connection ends."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -26,7 +26,7 @@ from simulator.network import Endpoint, Link
 from simulator.queue_ledger import Delivered, QueueLedger
 
 AGAIN: Final = 0.3
-"""Seconds after which a client connects or subscribes again."""
+"""How long a client waits before it reconnects or resubscribes, in seconds."""
 
 
 class World(Protocol):
@@ -46,7 +46,7 @@ class World(Protocol):
 
 
 class QueueClient:
-    """A client of MQTT 5 without a session. Subclasses handle what it receives."""
+    """An MQTT 5 client without a session. Subclasses handle what it receives."""
 
     def __init__(
         self, world: World, ledger: QueueLedger, name: str, seed: int, window: int
@@ -74,7 +74,7 @@ class QueueClient:
             self.send(Connect(self.name, 5, True, 0, properties=properties))
 
     def leave(self, lost: bool) -> None:
-        """End the connection and stay away. If `lost`, what is on its way to the broker is lost."""
+        """End the connection and do not reconnect. If `lost`, data on its way to the broker is lost."""
         self.online = False
         if self.link is not None:
             self.link.cut(lost)
@@ -95,7 +95,7 @@ class QueueClient:
                 self.received(packet, link)
 
     def ended(self, link: Link) -> None:
-        """Connect again, unless the client has left."""
+        """Reconnect, unless the client has left."""
         if link is self.link:
             self._gone()
             self.world.clock.after(AGAIN, self._return)
@@ -122,24 +122,24 @@ class QueueClient:
         return self._number
 
     def opened(self) -> None:
-        """Begin, because the broker has accepted the connection."""
+        """Start working, because the broker has accepted the connection."""
 
     def received(self, packet: Packet, link: Link) -> None:
         """Handle a packet."""
 
     def closed(self) -> None:
-        """Forget what belongs to the connection."""
+        """Forget the connection's state."""
 
 
 class Feeder(QueueClient):
-    """A publisher. It sends nothing again: a message without PUBACK may or may not be in the queue."""
+    """A publisher. It resends nothing, so a message without PUBACK may or may not be in the queue."""
 
     def __init__(self, world: World, ledger: QueueLedger, seed: int) -> None:
         super().__init__(world, ledger, "feeder", seed, 20)
         self._pending: dict[int, int] = {}
 
     def publish(self, topic: str, count: int) -> None:
-        """Publish messages at QoS 1, if there is a connection, and as many as the broker allows."""
+        """Publish messages at QoS 1 while connected, as many as the broker allows."""
         if self.open:
             made = []
             for _ in range(min(count, self.allowed - len(self._pending))):
@@ -150,7 +150,7 @@ class Feeder(QueueClient):
             self.send(*made)
 
     def received(self, packet: Packet, link: Link) -> None:
-        """Note which messages were accepted."""
+        """Record which messages were accepted."""
         if isinstance(packet, Puback):
             number = self._pending.pop(packet.packet_id)
             if packet.code < 0x80:
@@ -162,7 +162,7 @@ class Feeder(QueueClient):
 
 
 class Worker(QueueClient):
-    """A consumer. It acknowledges after a while, and sometimes not before the world is calm."""
+    """A consumer. It acknowledges after a while, or sometimes only once the world is calm."""
 
     def __init__(
         self, world: World, ledger: QueueLedger, name: str, seed: int, window: int, filter: str, hold: float
@@ -183,7 +183,7 @@ class Worker(QueueClient):
             self.send(Subscribe(self.next_id(), (SubscribeRequest(self.filter, 1),)))
 
     def received(self, packet: Packet, link: Link) -> None:
-        """Take messages, and note which acknowledgements the broker has processed."""
+        """Take messages, and record which acknowledgements the broker has processed."""
         if isinstance(packet, Suback):
             if packet.codes[0] >= 0x80:
                 self.world.clock.after(AGAIN, self.opened)
@@ -226,7 +226,7 @@ class Worker(QueueClient):
             self._acknowledge(self.link, list(self._unacked))
 
     def closed(self) -> None:
-        """Forget what belongs to the connection."""
+        """Forget the connection's state."""
         self._unacked.clear()
         self._pings.clear()
         self._newest.clear()

@@ -1,4 +1,4 @@
-"""The ledger of queues: which messages were accepted, delivered and settled, and what that shows to be broken."""
+"""The ledger of queues: which messages were accepted, delivered and settled, and which guarantees are broken."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 from hookmq.mqtt.packets import Publish
 
 DURABLE: Final = 8.0
-"""Seconds after which a processed acknowledgement must be committed, if the broker has not crashed meanwhile."""
+"""How soon a processed acknowledgement must be committed, in seconds, if the broker does not crash first."""
 
 
 class Delivered(NamedTuple):
-    """A delivery to a consumer. `dead` is the group and the id of a dead letter, or empty."""
+    """A delivery to a consumer. `dead` is a dead letter's group and id, or empty."""
 
     queue: str
     group: str
@@ -65,7 +65,7 @@ class QueueLedger:
         return len(self._topics) - 1
 
     def accepted(self, number: int) -> None:
-        """Note that PUBACK arrived."""
+        """Record that PUBACK arrived."""
         self._accepted.add(number)
 
     def delivered(self, one: Delivered, who: str, written_at: float) -> None:
@@ -91,11 +91,11 @@ class QueueLedger:
             self._complain("queue dead", f"{what} was dead at {self._dead[one.dead]} before")
 
     def acknowledged(self, one: Delivered) -> None:
-        """Note that a consumer acknowledges a message."""
+        """Record that a consumer acknowledges a message."""
         self._acked.add((one.queue, one.group, one.number))
 
     def confirmed(self, one: Delivered, at: float) -> None:
-        """Note that the broker had processed an acknowledgement at this time."""
+        """Record that the broker had processed an acknowledgement by this time."""
         self._confirmed[one.place] = at
 
     def check_settled(self, groups: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
-"""Queues in a simulated world: the real plugin with files in memory, its clients, and faults of its disk.
+"""Queues in a simulated world: the real plugin with in-memory files, its clients, and disk faults.
 
-A write to a queue's log runs as a whole, as in a thread. If the broker crashes before that, the disk holds nothing of
-the write, all of it, or a part. `trouble` makes the next write fail: ``error`` (nothing written) or ``unknown``.
+A write to a queue's log runs as a whole, as in a thread. If the broker crashes first, the disk holds none, some or all
+of it. `trouble` makes the next write fail: ``error`` (nothing written) or ``unknown``.
 """
 
 import shutil
@@ -29,7 +29,7 @@ MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class Queues:
-    """The queues of one world. The plugin has one queue `jobs` and one for dead letters."""
+    """The queues of one world. The plugin has a queue `jobs` and a dead-letter queue."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class Queues:
     # the broker's process --------------------------------------------------------------------------------------------
 
     def make(self) -> Plugin:
-        """Return the plugin of a broker that starts now, or of the running one."""
+        """Return the plugin for a broker that starts now, or that of the running broker."""
         if self.plugin is None:
             self.plugin = QueuesPlugin(self.config, Context(PLUGIN))
         return self.plugin
 
     def watch(self, journals: tuple[Any, ...]) -> None:
-        """Put the faults between the logs of a new broker and their files."""
+        """Insert the faults between a new broker's logs and their files."""
         for one in journals:
             if isinstance(one, QueueLog):
                 log = one.log
@@ -119,7 +119,7 @@ class Queues:
         return run(write, done)
 
     def _write_part(self, log: Any, call: Callable[[], Any]) -> None:
-        """Write, and keep any part of it."""
+        """Write, and keep a random part of the data."""
         before = {one.path: one.path.stat().st_size for one in log.segments}
         call()
         last = log.segments[-1].path
@@ -129,7 +129,7 @@ class Queues:
                 file.truncate(self.random.randrange(before[last], size + 1))
 
     def crash(self, journals: tuple[Any, ...]) -> None:
-        """End the process. Of each write in progress, the disk may have a part."""
+        """End the process. The disk may keep a part of each write in progress."""
         writes, self._writes = self._writes, {}
         for log, call in writes.items():
             if self.random.random() < 0.6:
@@ -159,7 +159,7 @@ class Queues:
             one.connect()
 
     def heal(self) -> None:
-        """End the faults. All consumers connect and acknowledge everything."""
+        """Stop the faults. All consumers connect and acknowledge everything."""
         self.trouble = ""
         for one in self.clients:
             if one.link is not None:
@@ -169,7 +169,7 @@ class Queues:
             worker.calm()
 
     def check_settled(self) -> None:
-        """Check, long after the last fault, that nothing is left."""
+        """Check, long after the last fault, that no messages are left."""
         self.ledger.check_settled(self.groups)
         plugin = self.plugin
         for queue in plugin.queues.values() if plugin is not None else ():

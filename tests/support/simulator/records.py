@@ -45,7 +45,7 @@ class Sent:
 
 
 class Sub:
-    """A subscription as its client knows it. It exists certainly from SUBACK on, and possibly from SUBSCRIBE on."""
+    """A subscription as its client knows it. It certainly exists after SUBACK, and possibly after SUBSCRIBE."""
 
     __slots__ = (
         "as_published", "certain_from", "certain_until", "filter", "no_local", "possible_from", "possible_until", "qos",
@@ -66,7 +66,7 @@ class Sub:
 
 
 class Receipt:
-    """The newest delivery of one message to one session."""
+    """The latest delivery of one message to one session."""
 
     __slots__ = ("at", "count", "link", "qos", "written_at")
 

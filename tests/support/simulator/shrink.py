@@ -1,4 +1,5 @@
-"""Shrink a failing plan to the shortest that fails in the same way: default knobs and fewer steps (delta debugging)."""
+"""Shrink a failing plan to the shortest one that fails in the same way, with default knobs and fewer steps (delta
+debugging)."""
 
 import time
 from collections.abc import Callable

@@ -48,7 +48,7 @@ class Will:
         self.fired_at = -1.0
 
     def end(self) -> float | None:
-        """Return when the connection ended, as the broker knows it."""
+        """Return when the connection ended, as far as the broker knows."""
         return self.link.broker_ended_at if self.ended_at is None else self.ended_at
 
     def due(self) -> float | None:
@@ -109,7 +109,7 @@ class Wills:
         self.open[client] = rest
 
     def doubt(self, link: Link) -> None:
-        """Record that an older connection attempt may still take over, and then end or resume the session."""
+        """Record that an older connection attempt may still take over the session, and then end or resume it."""
         will = self.by_link.get(link.number)
         if will is not None:
             will.session_over = True
@@ -157,7 +157,7 @@ class Wills:
             )
 
     def crashed(self, kept: Mapping[str, SessionRecord], now: float) -> None:
-        """Check the wills after a restart. `kept` is the record of each session on disk."""
+        """Check the wills after a restart. `kept` holds each session's record on disk."""
         on_disk = {
             sent.uid: record
             for record in kept.values()
@@ -181,9 +181,8 @@ class Wills:
                 will.gone = True
 
     def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:
-        """Check at the end that all due wills were published. The check requires a watcher whose session existed
-        throughout.
-        """
+        """Check at the end that all due wills were published. This requires a watcher whose session existed
+        throughout."""
         if watcher is None:
             return
         since = min(

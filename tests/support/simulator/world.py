@@ -150,7 +150,7 @@ class World(Epochs):
         )
 
     def _crash_once_more(self) -> None:
-        """Crash, to see whether everything that the queues' consumers have settled is on the disk."""
+        """Crash the broker to see whether everything that queue consumers have settled is on disk."""
         self._check_queues()
         self.crash(0.1)
 

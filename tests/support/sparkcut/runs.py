@@ -1,4 +1,4 @@
-"""A broker with a Spark sink, recorded with a publisher and a reader, and checks of what power cuts leave of it.
+"""Record a broker with a Spark sink, a publisher and a reader, and check what power cuts leave of it.
 
 In addition to the marks of `brokercut.memory`, the reader records the rows it received, with CRCs of their payloads:
 ``["served", LOG, [[PARTITION, OFFSET, TOPIC, CRC], ...]]``.
@@ -92,7 +92,7 @@ class Reader:
 
 
 def rows_of(data: bytes) -> Iterator[Row]:
-    """Yield the rows of a response."""
+    """Yield the rows in a response."""
     at = 0
     while at < len(data):
         length = block.read_head(data, at).length
@@ -108,7 +108,7 @@ def _rows(one: block.Block) -> Iterator[Row]:
 def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
     """Record several broker processes with their publisher and reader.
 
-    Each process ends by a stop, because the last writes of a killed process cannot be recorded reliably.
+    Each process is stopped normally, because the last writes of a killed process cannot be recorded reliably.
     """
     recorder = Recorder(work / "disk", work)
     config = work / "hookmq.yaml"
@@ -234,7 +234,7 @@ def _acknowledged(
 def cut_and_check(
     recording: Recording, cuts: int, seed: int, first: int = 0, most: int = 5
 ) -> Report:
-    """Cut the power at points in a recording `cuts` times and check each cut."""
+    """Cut the power at `cuts` points in a recording, and check each cut."""
     return cut(recording, check, cuts, seed, first=first, most=most)
 
 
