@@ -1,4 +1,4 @@
-"""Documents with users and groups: what an import would store and change. All of this may run in a thread."""
+"""Documents with users and groups, and what importing one would store and change. All of this may run in a thread."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from hookmq_accounts.stored import StoredAccount, check_name
 VERSION: Final = 1
 """Version of exported documents."""
 _IGNORED: Final = frozenset({"created_at", "changed_at", "revision", "has_password"})
-"""Fields of shown accounts that an import ignores."""
+"""Fields in the shown form of accounts that an import ignores."""
 Key = tuple[Kind, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a change means for connected clients. `users` are those that were deleted, disabled or given another
-    password. `rights` says whether any rules have changed.
+    """What a change means for connected clients. `users` are those that were deleted, disabled or given a new password.
+    `rights` says whether any rules have changed.
     """
 
     users: set[str]
@@ -30,7 +30,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """A valid import: the accounts after it, the records to store, and the keys to delete."""
+    """A valid import: the resulting accounts, the records to store, and the keys to delete."""
 
     book: Book
     records: list[tuple[str, bytes]]
@@ -120,7 +120,7 @@ def _loaded(
 def _check_whole(
     book: Book, config: AccountsConfig, puts: Mapping[Key, StoredAccount], deletes: Set[Key]
 ) -> None:
-    """Check groups and limits as they will be after the import."""
+    """Check that groups and limits will be valid after the import."""
     limits: dict[Kind, int] = {"user": config.max_users, "group": config.max_groups}
     for kind, most in limits.items():
         names = {one.name for one in book.all(kind) if (kind, one.name) not in deletes}
@@ -137,7 +137,7 @@ def _check_whole(
 
 
 def _listed(document: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a list in a document, each with its location."""
+    """Return the objects in one of a document's lists, each with its location."""
     given = document.get(name)
     if given is None:
         return []

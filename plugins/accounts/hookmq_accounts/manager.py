@@ -19,7 +19,7 @@ from hookmq_accounts.stored import StoredAccount
 EXAMINED: Final = 1000
 """Maximum number of accounts that one page examines."""
 _ATTEMPTS: Final = 3
-"""How often an import is planned, if other changes are made in between."""
+"""How many times an import is planned if other changes keep being made in between."""
 
 
 class Served(Protocol):
@@ -35,8 +35,8 @@ class Served(Protocol):
     def pool(self) -> Pool: ...
 
     def changed(self, users: set[str], rights: bool) -> None:
-        """Apply a change to connected clients. `users` are those that were deleted, disabled or given another
-        password. `rights` says whether any rules have changed.
+        """Apply a change to connected clients. `users` are those that were deleted, disabled or given a new password.
+        `rights` says whether any rules have changed.
         """
 
 
@@ -167,7 +167,7 @@ class Manager:
     async def load(
         self, document: Mapping[str, Any], replace: bool, check: bool
     ) -> Mapping[str, int]:
-        """Create or change all users and groups of a document, or nothing.
+        """Create or change all users and groups in a document, or none of them.
 
         A thread parses and validates it. Only the result is applied on the event loop, in one turn.
         """
@@ -183,7 +183,7 @@ class Manager:
     # parts -----------------------------------------------------------------------------------------------------------
 
     async def _planned(self, document: Mapping[str, Any], replace: bool) -> ImportPlan:
-        """Plan an import of the accounts as they are now. Other changes may be made while the thread works."""
+        """Plan an import based on the current accounts. Other changes may be made while the thread works."""
         plugin = self._plugin
         for _ in range(_ATTEMPTS):
             book, changes = plugin.book, plugin.book.changes
@@ -201,7 +201,7 @@ class Manager:
         return made
 
     def _check_groups(self, account: StoredAccount, known: Sequence[str]) -> None:
-        """Check that a user's groups exist, except those that it had before."""
+        """Check that a user's groups exist, except those that the user already had."""
         for index, group in enumerate(account.groups):
             if group not in known and self._plugin.book.get("group", group) is None:
                 raise invalid(f"groups[{index}]", "no group has this name")

@@ -38,8 +38,8 @@ _UNREADABLE: Final = Deny(
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, decided=False, rule="unreadable account"
 )
 _LATER: Final = (5.0, 20.0, 60.0)
-"""Seconds after a change at which connections are checked again. A client accepted before the change may still have
-been waiting for another plugin or its session."""
+"""Seconds after a change until connections are checked again. A client accepted before the change may still have been
+waiting for another plugin or its session."""
 
 
 class AccountsPlugin(Plugin):
@@ -133,7 +133,7 @@ class AccountsPlugin(Plugin):
         self._sweep_later()
 
     def reconfigure(self, config: AccountsConfig) -> Callable[[], None]:
-        """Continue with other settings, so that no change to an account can be lost in a replaced object."""
+        """Continue with the new settings. Replacing the object could lose a change to an account."""
 
         def apply() -> None:
             self.config = config
@@ -228,7 +228,8 @@ class AccountsPlugin(Plugin):
         self._later = []
 
     def _sweep(self) -> None:
-        """Disconnect clients whose account was deleted or disabled, or has another password. One sweep runs at a time."""
+        """Disconnect clients whose account was deleted, was disabled or has a new password. Only one sweep runs at a
+        time."""
         broker = self.broker
         since = self._sweeping_since
         if since is not None and broker.now() - since < _LATER[-1]:  # otherwise, it has failed

@@ -1,4 +1,4 @@
-"""A rule of a user or group: its JSON form, its validation, and the toolkit rules that it stands for."""
+"""A rule of a user or group: its JSON form, its validation, and the toolkit rules that it becomes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,9 +50,8 @@ def actions_of(words: tuple[str, ...]) -> frozenset[Action]:
 
 
 def parse_rule(value: object, id: int, field: str) -> AccountRule:
-    """Parse a rule from a JSON value. Raises AccountError, which names the invalid field; `field` is the path of the
-    value.
-    """
+    """Parse a rule from a JSON value. Raises AccountError, which names the invalid field; `field` is the value's
+    path."""
     if not isinstance(value, Mapping):
         raise invalid(field, "expected an object")
     given = {key: one for key, one in value.items() if one is not None and key != "id"}
@@ -92,7 +91,7 @@ def parse_rule(value: object, id: int, field: str) -> AccountRule:
 
 
 def texts(value: object, field: str, most: int, least: int = 1) -> tuple[str, ...]:
-    """Return a list of texts without repetitions. Raises AccountError."""
+    """Return a list of strings without duplicates. Raises AccountError."""
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
         raise invalid(field, "expected a list of strings")
     if not least <= len(value) <= most:
@@ -103,5 +102,5 @@ def texts(value: object, field: str, most: int, least: int = 1) -> tuple[str, ..
 
 
 def invalid(field: str, text: str) -> AccountError:
-    """Return an error about the value of a field."""
+    """Return an error about a field's value."""
     return AccountError("invalid", text, field)

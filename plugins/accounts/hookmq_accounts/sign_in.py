@@ -1,4 +1,4 @@
-"""Decide on connections: verify passwords in threads, and refuse in the same time whether or not a user exists."""
+"""Decide on connections: verify passwords in threads, and take equally long to refuse whether or not a user exists."""
 
 from collections import Counter
 from collections.abc import Awaitable
@@ -32,7 +32,7 @@ Answer = Accept | Deny | None
 
 
 class Admitted(NamedTuple):
-    """The user that a client was accepted as, in `ClientInfo.state`."""
+    """The user as whom a client was accepted, in `ClientInfo.state`."""
 
     name: str
     mark: str
@@ -63,7 +63,7 @@ class SignIn:
         self._plugin = plugin
 
     def decide(self, client: ClientInfo, connect: Connect) -> Answer | Awaitable[Answer]:
-        """Accept or refuse a client. The verdict is returned at once if no hash must be computed."""
+        """Accept or refuse a client. Returns the verdict at once if no hash needs to be computed."""
         plugin = self._plugin
         config = plugin.config
         if connect.properties.authentication_method is not None:

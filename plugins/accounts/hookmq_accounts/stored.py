@@ -15,9 +15,9 @@ MAX_NAME: Final = 512
 """Maximum length of a name, in bytes of UTF-8."""
 MAX_NOTE: Final = 256
 MAX_GROUPS: Final = 32
-"""Maximum number of groups of one user."""
+"""Maximum number of groups per user."""
 FORMAT: Final = 1
-"""Version of the records. A record of another version is not read, because it may contain unknown restrictions."""
+"""Version of the records. Records of other versions are not read, because they may contain unknown restrictions."""
 _COMMON: Final = frozenset({"name", "rules", "note"})
 FIELDS: Final[Mapping[Kind, frozenset[str]]] = {
     "user": _COMMON | {"enabled", "groups", "hash"},
@@ -30,7 +30,7 @@ _RECORD: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """A user or group. `next_rule` is the id of the next new rule, so that no id is used twice."""
+    """A user or group. `next_rule` is the id for the next new rule, so that ids are never reused."""
 
     kind: Kind
     name: str
@@ -51,12 +51,12 @@ class StoredAccount:
 
     @property
     def delivers(self) -> bool:
-        """Whether a rule names the action deliver, so that deliveries must be decided on."""
+        """Whether a rule names the action deliver, in which case deliveries must be decided too."""
         return any("deliver" in rule.words for rule in self.rules)
 
     @property
     def mark(self) -> str:
-        """A value that changes with the password, and when the account is created again. It does not reveal the hash."""
+        """A value that changes when the password changes or the account is recreated. It does not reveal the hash."""
         text = "" if self.hash is None else self.hash.text
         return hashlib.sha256(f"{self.created_at!r}:{text}".encode()).hexdigest()[:16]
 
@@ -79,7 +79,7 @@ class StoredAccount:
         return found
 
     def exported(self, hashes: bool) -> dict[str, Any]:
-        """Return the fields with which `changed` makes the same account."""
+        """Return the fields from which `changed` would make the same account."""
         found: dict[str, Any] = {
             "name": self.name,
             "note": self.note,

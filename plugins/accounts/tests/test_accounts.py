@@ -75,7 +75,7 @@ def test_a_disabled_user_and_one_without_password_are_refused(site: AccountSite)
 
 
 class Other(Plugin):
-    """Accepts every client as a user of its own, and allows everything."""
+    """Accepts every client as its own user, and allows everything."""
 
     @hookimpl
     def on_connect(self, client: Any) -> Accept:
@@ -128,9 +128,7 @@ def test_rules_of_the_user_come_before_those_of_its_groups(site: AccountSite) ->
 
 
 def test_rules_have_the_meaning_of_acl_file(site: AccountSite) -> None:
-    """This covers containment for allowed subscriptions, overlap for denied ones, the highest QoS, RETAIN and
-    variables.
-    """
+    """This covers containment for allowed subscriptions, overlap for denied ones, maximum QoS, RETAIN and variables."""
     site.user(
         "ann",
         deny("subscribe", topic="home/secret"),
@@ -207,7 +205,7 @@ def test_clients_of_a_changed_user_are_disconnected(site: AccountSite, change: s
 
 
 class Slow(Plugin):
-    """Abstains once the test lets it."""
+    """Abstains when the test lets it."""
 
     @hookimpl
     async def on_connect(self, client: Any, broker: BrokerHandle) -> None:

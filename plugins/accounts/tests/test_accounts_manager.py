@@ -73,7 +73,7 @@ USERS: list[tuple[dict[str, Any], str, str]] = [
 def test_an_invalid_user_is_refused_with_the_field(
     site: AccountSite, fields: Mapping[str, Any], field: str, text: str
 ) -> None:
-    """The same applies to a document: one invalid user is enough to refuse all of it."""
+    """One invalid user in a document is also enough to refuse the whole document."""
     before = state(site)
     with pytest.raises(AccountError, match=text) as caught:
         site.run(site.manager.create("user", fields))
@@ -141,7 +141,7 @@ def test_a_change_keeps_the_other_fields(site: AccountSite) -> None:
 
 
 def test_a_rule_keeps_its_id(site: AccountSite) -> None:
-    """The id of a deleted rule is not used again, so that nobody deletes another rule by mistake."""
+    """The id of a deleted rule is not reused, so that nobody deletes the wrong rule by mistake."""
     manager = site.manager
     site.run(manager.add_rule("user", "ann", deny("publish", topic="x"), 0))
     rules = site.run(manager.add_rule("user", "ann", allow("all", topic="y")))["rules"]
@@ -159,7 +159,7 @@ def test_a_rule_keeps_its_id(site: AccountSite) -> None:
 
 
 def test_two_requests_for_the_same_name(site: AccountSite) -> None:
-    """The second one fails after its password was hashed."""
+    """The second one fails after its password has been hashed."""
     work = [site.manager.create("user", {"name": "x"}, SECRET) for _ in range(2)]
 
     async def both() -> list[object]:
@@ -259,7 +259,7 @@ def test_an_invalid_document_changes_nothing(
 def test_a_document_that_exceeds_the_state_changes_nothing(
     site: AccountSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's limit on the state is reached in the middle of the import."""
+    """The broker's limit on state is reached in the middle of the import."""
     site.harness.reload({"broker": {"plugin_state_keys": 3}})
     before = state(site)
     document = {"groups": [{"name": "g", "note": "other"}], "users": [{"name": "b"}, {"name": "c"}]}
@@ -356,8 +356,8 @@ def test_too_many_passwords_at_once() -> None:
 
 
 def test_a_group_that_is_deleted_while_a_password_is_hashed() -> None:
-    """Otherwise, the new user would belong to an unknown group. No decision could be made about it, and no
-    export could be imported.
+    """Otherwise, the new user would belong to an unknown group, no decision about it would be possible, and exports
+    could not be imported.
     """
     site = AccountSite()
     site.group("g")

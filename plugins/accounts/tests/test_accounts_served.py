@@ -13,7 +13,7 @@ SECRET = "correct horse"
 
 
 class Running:
-    """A configuration with the plugins, and the commands for the broker that runs with it."""
+    """A configuration with the plugins, and commands for the broker that uses it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

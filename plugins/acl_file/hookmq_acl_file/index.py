@@ -16,7 +16,7 @@ from hookmq_acl_file.who import Key, Who, keys_of
 EAGER: Final = 64
 """Sections with more rules than this are compiled when the file is loaded.
 
-Smaller sections are compiled when the first client needs them. In a file with one section for each of 100,000 users, only
+Smaller sections are compiled when the first client needs them. If a file has a section for each of 100,000 users, only
 connected users then need memory for compiled rules.
 """
 
@@ -142,7 +142,7 @@ class Index:
         yield
 
     def choose(self, client: ClientInfo) -> Chosen:
-        """Return the rules that apply to `client`, given its current identity and claims."""
+        """Return the rules that apply to `client` with its current identity and claims."""
         keys = keys_of(client, self._groups, self._claims, self._prefixes)
         found = list(self.everybody)
         seen: set[int] = set()

@@ -133,7 +133,7 @@ class AclFilePlugin(Plugin):
     def decide(
         self, client: ClientInfo, action: Action, topic: str, qos: int, retain: bool
     ) -> Rule | None:
-        """Return the rule that decides the action, or None if no rule applies."""
+        """Return the rule that decides on the action, or None if no rule applies."""
         if action is Action.SUBSCRIBE and topic.startswith(SHARE_PREFIX):
             # The broker has already removed one $share/NAME/. No rule can exist for a second one.
             return None
@@ -195,7 +195,7 @@ class AclFilePlugin(Plugin):
             self._broker.log(level, event, file=str(self.config.path), **fields)
 
     def _changed(self, rules: Index) -> None:
-        """Replace the rules, and make the broker decide all permissions again."""
+        """Replace the rules, and make the broker check all permissions again."""
         broker = self._broker
         assert broker is not None
         old, self.rules = self.rules, rules

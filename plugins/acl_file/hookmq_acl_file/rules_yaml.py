@@ -222,7 +222,7 @@ class _Reader:
         return node.mapping
 
     def _listed(self, node: Node, what: str) -> list[tuple[str, Node]]:
-        """Return the texts of a list or of a single scalar, each with its node."""
+        """Return the strings in a list or a single scalar, each with its node."""
         if node.text is not None:
             return [(self._text(node, what), node)]
         if not node.items:

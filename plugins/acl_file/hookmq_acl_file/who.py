@@ -1,4 +1,4 @@
-"""Define conditions on clients, and collect the facts to which they are compared."""
+"""Define conditions on clients, and collect the facts that they are compared with."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Key = tuple[str, ...] | tuple[str, int, int, int]
 """One fact about a client, such as ``("user", "ann")``, ``("claim", "role", "admin")`` or ``("ip", 4, 8, 10 << 24)``."""
 
 GROUPS: Final = "groups"
-"""Name of the claim that lists a client's groups. The file can assign further groups to a user."""
+"""Name of the claim that lists a client's groups. The file can assign more groups to a user."""
 CERTIFICATE_FIELDS: Final = ("common_name", "fingerprint", "san")
 
 
@@ -67,7 +67,7 @@ def user_of(client: ClientInfo) -> str | None:
 
 
 def _texts(found: Any) -> Iterator[str]:
-    """Yield a claim's values as texts, as a rule file spells them. Skip values that a rule file cannot contain."""
+    """Yield a claim's values as strings, spelled as in a rule file. Skip values that a rule file cannot contain."""
     for value in found if isinstance(found, list | tuple | set | frozenset) else (found,):
         if isinstance(value, str):
             yield value
@@ -83,7 +83,7 @@ def keys_of(
     claims: frozenset[str],
     prefixes: frozenset[tuple[int, int]],
 ) -> set[Key]:
-    """Return the facts about a client on which the rules in a file depend.
+    """Return the facts about a client that a file's rules depend on.
 
     `groups` maps each user to the groups that the file assigns. `claims` contains the claims that the file names, and
     `prefixes` the IP version and prefix length of each network in the file.

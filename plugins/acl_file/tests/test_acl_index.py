@@ -149,7 +149,7 @@ def brute(
     qos: int,
     retain: bool,
 ) -> Rule | None:
-    """Return the first rule that applies, compiling each alone. The toolkit's tests cover single rules."""
+    """Return the first rule that applies, compiling each rule separately. The toolkit's tests cover single rules."""
     for rule, who in listed:
         if meant(who, client):
             alone = Rules([rule])

@@ -19,7 +19,7 @@ WILL = will("w", b"gone", qos=1)
 
 
 class Running:
-    """A broker with a store and rules, which restarts with other rules."""
+    """A broker with a store and rules, which can restart with different rules."""
 
     def __init__(self, file: Path, *lines: str) -> None:
         self.file = file
@@ -42,8 +42,8 @@ class Running:
 def test_a_subscription_granted_by_certificate_survives_a_restart(
     tmp_path: Path, field: str
 ) -> None:
-    """After a restart and a reload, the rules decide on the stored subscription, for which the client's certificate
-    is still known."""
+    """After a restart and a reload, the rules still decide on the stored subscription, because the client's certificate
+    is known."""
     rules = (
         f"allow: subscribe, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: t",
         "allow: publish, topic: t",

@@ -1,4 +1,4 @@
-"""Routes for users, groups and their rules. A plugin such as `accounts` keeps them; see `hookmq_toolkit.accounts`."""
+"""Routes for users, groups and their rules, which a plugin such as `accounts` stores; see `hookmq_toolkit.accounts`."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -128,7 +128,7 @@ def _tag(call: Call, kind: Kind) -> str:
 
 
 def _given(call: Call) -> dict[str, Any]:
-    """Return the arguments that the request contains."""
+    """Return the arguments in the request."""
     return {name: value for name, value in call.arguments.items() if value is not None}
 
 

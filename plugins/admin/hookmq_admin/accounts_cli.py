@@ -1,4 +1,4 @@
-"""The commands for users, groups and rules, and those that explain decisions."""
+"""The commands for users, groups and rules, and the commands that explain decisions."""
 
 import argparse
 import json
@@ -18,7 +18,8 @@ from hookmq_admin.tables import print_fields, print_table, shown
 
 MAX_PASSWORD: Final = 4096
 TESTED: Final = ("publish", "subscribe", "deliver", "will")
-"""The actions that ``hookmq admin access`` tests. Importing the API's would take longer than running the command."""
+"""The actions that ``hookmq admin access`` tests. Importing the API's list would take longer than running the
+command."""
 ACTIONS: Final = ("publish", "subscribe", "deliver", "will", "all")
 """The actions of rules."""
 USER_COLUMNS: Final = ("name", "enabled", "has_password", "groups", "rules", "note")
@@ -29,7 +30,7 @@ Command = Callable[..., argparse.ArgumentParser]
 
 
 def register(commands: Any, command: Command) -> None:
-    """Add the commands. ``command(name, help, run, to)`` adds one of them to a group of commands."""
+    """Add the commands. ``command(name, help, run, to)`` adds one to a group of commands."""
     _users(commands, command)
     _groups(commands, command)
     _rules(commands, command)

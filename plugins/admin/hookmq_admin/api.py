@@ -28,12 +28,12 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""The headers of every response. None of them allows a web page from another origin to read the response."""
+"""The headers of every response. They do not let web pages from other origins read it."""
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="hookmq-admin"'}
 PART: Final = re.compile(r"\{(\w+)\}")
-"""A named part of a path. By default, aiohttp would not match a part that contains a brace, as client ids may."""
+"""A named part of a path. By default, aiohttp does not match parts that contain braces, and client ids may."""
 AT_ONCE: Final = 16_384
-"""Maximum length of a body that is parsed on the event loop. A thread parses longer ones."""
+"""Maximum length of a body that is parsed on the event loop. Longer ones are parsed in a thread."""
 MAX_QUERY: Final = 300_000
 """Maximum length of a query string. A cursor may contain a topic."""
 
@@ -46,7 +46,7 @@ class Serving(Protocol):
 
 
 def register(router: HttpRouter, plugin: Serving, routes: tuple[Route, ...]) -> None:
-    """Add `routes` to the HTTP listeners. Requests need a token of the API, not the listener's token."""
+    """Add `routes` to the HTTP listeners. Requests need an API token, not the listener's token."""
     for route in routes:
         served = _Served(plugin, route)
         router.add(

@@ -43,7 +43,7 @@ class BrokerUnreachable(RequestRefused):
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the options that set the address of the API and the token to use."""
+    """Add the options for the API's address and the token to use."""
     add = parser.add_argument
     add("--url", help=f"where the plugin is (default: ${URL}, or {DEFAULT_URL})")
     add(
@@ -133,7 +133,7 @@ class ApiClient:
     def events(
         self, path: str, query: Mapping[str, Any], opened: Callable[[], None] | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """Yield the server-sent events of a response. Calls `opened` when the response begins."""
+        """Yield the server-sent events of a response. Calls `opened` when the response starts."""
         with self._open("GET", path, query, None) as response:
             if opened is not None:
                 opened()

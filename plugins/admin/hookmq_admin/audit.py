@@ -1,4 +1,4 @@
-"""The audit log: every change that was made or refused. It is kept in the plugin state."""
+"""The audit log, in the plugin state, of every change that was made or refused."""
 
 import json
 from bisect import bisect_left
@@ -16,8 +16,8 @@ MAX_TEXT: Final = 512
 
 
 class AuditLog:
-    """An append-only log. It remembers `most` changes that were made, and `most` that were refused, so that refused
-    requests do not displace changes. Each new entry above that deletes the oldest of its kind.
+    """An append-only log. It keeps the latest `most` changes, and separately the latest `most` refusals, so that
+    refused requests do not displace changes.
     """
 
     def __init__(self, state: PluginState, most: int) -> None:
@@ -48,8 +48,8 @@ class AuditLog:
         return kept
 
     def entries(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
-        """Return the newest entries with a number below `before`, newest first, and the `before` of the next page.
-        That is None after the oldest entry."""
+        """Return the newest entries numbered below `before`, newest first, and the `before` for the next page, which is
+        None after the oldest entry."""
         self._catch_up()
         kinds = [(_before(numbers, before), keys) for keys, numbers in self._numbers.items()]
         newest = merge(
@@ -65,7 +65,7 @@ class AuditLog:
         return found, None
 
     def _catch_up(self) -> None:
-        """Find the entries of another instance of the plugin, which finishes its requests after a reload."""
+        """Find the entries of another instance of the plugin that is finishing its requests after a reload."""
         while True:
             known = [
                 keys
@@ -88,8 +88,8 @@ def _key(keys: str, number: int) -> str:
 
 
 def recorded(value: Any, hidden: bool, secret: bool) -> Any:
-    """Return an argument's value as an entry shows it: a `secret` only as present, and a `hidden` or long value by
-    its length.
+    """Return an argument's value as shown in an entry: for a `secret`, only that it is present; for a `hidden` or long
+    value, its length.
     """
     if secret:
         return "***"

@@ -11,7 +11,7 @@ from hookmq_admin.api_client import ApiClient
 from hookmq_admin.tables import print_fields
 
 INTERVAL: Final = 0.5
-"""Seconds between two requests for the progress."""
+"""Seconds between progress requests."""
 
 
 def register(command: Callable[..., argparse.ArgumentParser]) -> None:

@@ -13,7 +13,7 @@ from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
 PARTS: Final = 20
-"""Maximum number of parts of the sessions that one request examines."""
+"""Maximum number of parts of the session list that one request examines."""
 CLIENT: Final = "/clients/{client_id}"
 LISTED: Final = {
     **PAGED,

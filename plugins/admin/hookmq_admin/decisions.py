@@ -118,7 +118,7 @@ def _client(call: Call) -> tuple[ClientInfo, bool]:
 
 
 def _voucher(call: Call, user: str | None) -> str:
-    """Return the plugin that has an account for a user: it would authenticate the client."""
+    """Return the plugin that has an account for a user and would therefore authenticate the client."""
     for plugin, manager in call.broker.services(SERVICE).items():
         if user is not None and isinstance(manager, AccountManager):
             try:
@@ -142,7 +142,7 @@ def _topic(client: ClientInfo, action: Action, topic: str) -> str:
 
 
 def _combined(found: tuple[PluginDecision, ...]) -> Accept | Allow | Deny:
-    """Return the verdict of all plugins together. The list ends with a default if all abstain."""
+    """Return the combined verdict of all plugins. The list ends with a default if all of them abstain."""
     verdicts = [one.verdict for one in found if one.verdict is not None]
     return next((one for one in verdicts if isinstance(one, Deny)), verdicts[0])
 

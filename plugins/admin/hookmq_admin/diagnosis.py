@@ -1,4 +1,4 @@
-"""Routes for finding trouble: slow clients, hot topics and dropped messages."""
+"""Routes for troubleshooting: slow clients, hot topics and dropped messages."""
 
 import asyncio
 from heapq import nlargest
@@ -16,11 +16,11 @@ from hookmq_admin.tokens import Role
 from hookmq_admin.top_counts import Counted
 
 SLICE: Final = 250
-"""Number of sessions to examine before other work of the event loop continues: about a millisecond."""
+"""How many sessions to examine, in about a millisecond, before the event loop's other work continues."""
 EXAMINED: Final = 10_000
 """Maximum number of sessions that one request examines."""
 FIGURES: Final = ("queued", "queued_bytes", "inflight")
-"""The figures by which clients can be slow."""
+"""The figures that can show that a client is slow."""
 SLOW: Final[Fields] = {
     "by": Field("string", "the figure to sort by", default="queued", choices=FIGURES),
     "limit": Field("integer", "maximum number of clients", default=20, minimum=1, maximum=100),
@@ -42,7 +42,7 @@ TOP: Final[Fields] = {
 
 
 async def slow(call: Call) -> Any:
-    """Return the slowest clients of one part of the sessions."""
+    """Return the slowest clients in one part of the sessions."""
     given = call.arguments
     by, limit = given["by"], given["limit"]
     cursor, examined = given["cursor"], 0
@@ -75,7 +75,7 @@ async def _slow_client(call: Call, found: SessionSnapshot) -> Any:
 
 
 async def _oldest(call: Call, found: SessionSnapshot) -> float | None:
-    """Return the age of the client's oldest message that is queued or not acknowledged, or None if there is none."""
+    """Return the age of the client's oldest queued or unacknowledged message, or None if there is none."""
     received: list[float] = []
     try:
         if found.queued:
@@ -126,7 +126,7 @@ async def stop_hot(call: Call) -> Any:
 
 
 async def drops(call: Call) -> Any:
-    """Return the counts of dropped messages, and the last recording."""
+    """Return the counts of dropped messages and the last recording."""
     found = call.services.drops
     most = call.arguments["limit"]
     reasons = dropped(call.broker.counters())

@@ -61,7 +61,7 @@ def _slow(api: ApiClient, arguments: argparse.Namespace) -> None:
 def _measured(
     api: ApiClient, path: str, body: dict[str, Any], arguments: argparse.Namespace
 ) -> Any:
-    """Measure for some time, and return the result. The measurement also ends if this is interrupted."""
+    """Measure for some time and return the result. An interrupt also ends the measurement."""
     api.ask("POST", path, body={**body, "seconds": max(1.0, arguments.seconds)})
     try:
         time.sleep(arguments.seconds)

@@ -1,4 +1,4 @@
-"""``hookmq admin drain``: disconnect all clients, so that they connect to another broker."""
+"""``hookmq admin drain``: disconnect all clients, so that they reconnect to another broker."""
 
 import argparse
 import sys
@@ -11,9 +11,9 @@ from hookmq.cli_api import seconds
 from hookmq_admin.api_client import ApiClient, RequestRefused
 
 INTERVAL: Final = 0.5
-"""Seconds between two requests for the progress."""
+"""Seconds between progress requests."""
 PATIENCE: Final = 30.0
-"""Seconds to wait for connections that are closing, after the last client was disconnected."""
+"""Seconds to wait for closing connections after the last client was disconnected."""
 
 
 def register(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -56,7 +56,7 @@ def _drain(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 
 def waited(api: ApiClient, found: Any, most: float) -> Any:
-    """Wait until no client is connected or the drain is cancelled, but at most `most` seconds. Return the status."""
+    """Wait until no client is connected or the drain is cancelled, for at most `most` seconds. Return the status."""
     end = time.monotonic() + most
     shown = sys.stderr.isatty()
     while found["draining"] and found["connections"] and time.monotonic() < end:

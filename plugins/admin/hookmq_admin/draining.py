@@ -1,4 +1,4 @@
-"""The routes that drain the broker: its clients connect to another one while it keeps running."""
+"""Routes that drain the broker, so that its clients reconnect elsewhere while it keeps running."""
 
 from typing import Any, Final
 

@@ -8,9 +8,9 @@ from hookmq.plugin import BrokerHandle, ClientInfo, Dropped, Message, Timer
 from hookmq_admin.top_counts import MAX_KEY, TopCounts
 
 CAPACITY: Final = 500
-"""Number of clients, and of topics, that are counted at the same time."""
+"""Maximum number of clients, and of topics, to count at the same time."""
 SAMPLES: Final = 100
-"""Number of the newest dropped messages to keep, without their payloads."""
+"""Number of the latest dropped messages to keep, without their payloads."""
 
 
 class DropLog:

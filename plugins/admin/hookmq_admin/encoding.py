@@ -1,4 +1,5 @@
-"""Encode responses in parts. A page with long client ids or a long history must not occupy the event loop at once."""
+"""Encode responses in parts, because a page with long client ids or a long history would otherwise block the event
+loop."""
 
 import asyncio
 import json
@@ -8,15 +9,15 @@ from typing import Any, Final
 from aiohttp import web
 
 PART: Final = 1 << 16
-"""Number of bytes after which other work of the event loop gets a turn. Encoding them takes less than a millisecond."""
+"""Number of bytes, encoded in less than a millisecond, after which the event loop's other work gets a turn."""
 SLICE: Final = 512
-"""Number of list values that are encoded in one call, if they are numbers or null."""
+"""Number of list values to encode in one call if they are numbers or null."""
 
 
 async def send(
     request: web.BaseRequest, value: Any, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Return the response with a JSON value. A large one is sent in parts, each after the client has read the previous
+    """Return a response with a JSON value. A large value is sent in parts, each once the client has read the previous
     one.
     """
     response: web.StreamResponse | None = None
@@ -39,7 +40,7 @@ async def send(
 
 
 async def encoded(value: Any) -> AsyncIterator[bytes]:
-    """Yield the parts of a JSON text. After each part except the last, the event loop has had a turn."""
+    """Yield a JSON text in parts. The event loop gets a turn after each part except the last."""
     texts: list[str] = []
     size = 0
     for text in _texts(value):
@@ -53,7 +54,7 @@ async def encoded(value: Any) -> AsyncIterator[bytes]:
 
 
 def _texts(value: Any, depth: int = 3) -> Iterator[str]:
-    """Yield texts that make a JSON text. Objects and lists are divided to `depth` levels."""
+    """Yield the pieces of a JSON text. Objects and lists are split down to `depth` levels."""
     if depth and isinstance(value, dict) and value:
         start = "{"
         for name, one in value.items():

@@ -11,9 +11,9 @@ from aiohttp import web
 from hookmq_admin.services import Call
 
 TICK: Final = 1.0
-"""Seconds between two checks of the token, and between two reports of skipped events."""
+"""Seconds between checks of the token, and between reports of skipped events."""
 SILENCE: Final = 5
-"""Ticks without an event after which a comment is sent, so that clients and proxies keep the connection open."""
+"""A comment is sent after this many ticks without an event, so that clients and proxies keep the connection open."""
 MAX_BUFFER: Final = 1 << 20
 """Maximum number of bytes of events that may wait to be sent. Further events are skipped."""
 HEADERS: Final = {
@@ -27,8 +27,8 @@ HEADERS: Final = {
 
 
 class EventStream:
-    """One response. `name` is that of its route, and `what` names the skipped events. `on_tick` is called once
-    a second."""
+    """One response. `name` is its route's name, and `what` says what the skipped events are. `on_tick` is called once a
+    second."""
 
     def __init__(
         self, call: Call, name: str, what: str, on_tick: Callable[[], None] | None = None
@@ -45,7 +45,7 @@ class EventStream:
 
     @property
     def full(self) -> bool:
-        """Whether so much is waiting to be sent that events must be skipped."""
+        """Whether so much is waiting to be sent that new events must be skipped."""
         return self._size > MAX_BUFFER
 
     def add(self, name: str, data: dict[str, Any]) -> None:
@@ -57,18 +57,18 @@ class EventStream:
         self._skipped += count
 
     def say_skipped(self) -> None:
-        """Report the skipped events, if there are any."""
+        """Report the skipped events, if any."""
         if self._skipped:
             self.add("skipped", {self._what: self._skipped})
             self._skipped = 0
 
     def end(self, reason: str) -> None:
-        """End the response, once the waiting events have been sent. Only the first reason counts."""
+        """End the response once the waiting events have been sent. Only the first reason counts."""
         self._ended = self._ended or reason
         self._wake.set()
 
     async def run(self) -> web.StreamResponse:
-        """Send events until the end. Return the response."""
+        """Send events until the stream ends. Return the response."""
         services, request = self._call.services, self._call.request
         response = web.StreamResponse(headers=HEADERS)
         silent = 0

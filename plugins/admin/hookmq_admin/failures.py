@@ -23,7 +23,7 @@ class FailureLimit:
         self.limited = 0
 
     def wait(self, address: str) -> int:
-        """Return for how many more seconds requests from `address` are refused, or 0 if they are allowed."""
+        """Return how many more seconds requests from `address` will be refused, or 0 if they are allowed."""
         left = self._full.get(_network(address), 0.0) - self._now() - (self._most - 1) * EVERY
         if left <= 0:
             return 0

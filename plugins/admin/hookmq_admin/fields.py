@@ -22,7 +22,7 @@ class Field:
 
     For a string, `minimum` and `maximum` limit its length. `check` raises ValueError or ProtocolError for an invalid
     value. A ``map`` is an object of strings. A ``list`` has at most `maximum` values of `items`. An ``object`` has
-    `fields`; those that are missing or null are left out. The value of a `secret` is never shown or recorded.
+    `fields`; missing and null fields are left out. The value of a `secret` is never shown or recorded.
     """
 
     kind: Kind
@@ -153,7 +153,7 @@ def schema_of(fields: Fields) -> dict[str, Any]:
 
 
 def parse_query(fields: Fields, query: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return the values of all fields from the parameters of a query. Raises ApiError."""
+    """Return the values of all fields from a query's parameters. Raises ApiError."""
     found: dict[str, Any] = {}
     for name, text in query:
         if name not in fields:
@@ -236,4 +236,4 @@ REASON: Final = Field("string", "the reason, for the log and for MQTT 5 clients"
 PAGED: Final[Fields] = {"cursor": CURSOR, "limit": LIMIT}
 """The fields that select a page of a listing. One page occupies the event loop for a few milliseconds."""
 MESSAGES: Final[Fields] = {"cursor": CURSOR, "limit": FEW}
-"""The fields that select a page of messages. Its limit is lower, because messages are larger than other items."""
+"""The fields that select a page of messages. The limit is lower because messages are larger than other items."""

@@ -1,4 +1,4 @@
-"""Samples of the broker's metrics. A limited number of them is kept in memory."""
+"""Samples of the broker's metrics, of which a limited number is kept in memory."""
 
 import math
 from array import array
@@ -17,7 +17,7 @@ GAUGES: Final = (
     "connections", "sessions", "subscriptions", "retained_messages", "retained_bytes", "queue_bytes",
 )  # fmt: skip
 LAG: Final = "loop_lag"
-"""Name of the series that shows by how many seconds each sample was late because the event loop was busy."""
+"""Name of the series that shows how many seconds late each sample was because the event loop was busy."""
 SERIES: Final = (*COUNTERS, *GAUGES, LAG, *LATENCIES)
 _DROPPED: Final = "messages_dropped_total{"
 
@@ -36,7 +36,7 @@ class History:
         self._buckets: Buckets = {}
 
     def start(self) -> None:
-        """Take a sample now, and further samples at regular intervals."""
+        """Take a sample now, and then more at regular intervals."""
         broker = self._broker
         now = broker.now()
         counters = broker.counters()
@@ -57,7 +57,7 @@ class History:
         self._timer = broker.runtime.call_later(self.interval, self.start)
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Stop taking samples."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -65,8 +65,8 @@ class History:
     def samples(
         self, since: float, most: int, names: tuple[str, ...]
     ) -> tuple[list[float], dict[str, list[float | None]]]:
-        """Return the times and values of the newest samples after `since`, at most `most` of them. A latency is None in
-        a sample without values."""
+        """Return the times and values of at most `most` of the latest samples after `since`. A latency is None in a
+        sample without values."""
         first = max(0, len(self._times) - min(most, self._most))
         while first < len(self._times) and self._times[first] <= since:
             first += 1
@@ -78,7 +78,7 @@ class History:
         return list(self._times[first:]), found
 
     def rates(self) -> dict[str, float]:
-        """Return the changes per second of the counters between the last two samples."""
+        """Return how much the counters changed per second between the last two samples."""
         if len(self._times) < 2:
             return {name.removesuffix("_total"): 0.0 for name in COUNTERS}
         seconds = max(self._times[-1] - self._times[-2], 1e-3)
@@ -88,8 +88,7 @@ class History:
         }
 
     def latency(self) -> dict[str, float | None]:
-        """Return the percentiles of the latencies between the last two samples, in seconds. None if there was no
-        value."""
+        """Return the latency percentiles between the last two samples, in seconds, or None for those without values."""
         if not self._times:
             return dict.fromkeys(LATENCIES)
         return {name: _known(self._values[name][-1]) for name in LATENCIES}
@@ -101,7 +100,7 @@ class History:
 
 
 def _known(value: float) -> float | None:
-    """Return a value, or None if it is missing, because an array has no None."""
+    """Return a value, or None if it is missing (arrays cannot hold None)."""
     return None if math.isnan(value) else value
 
 

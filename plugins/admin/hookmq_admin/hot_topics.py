@@ -21,9 +21,9 @@ from hookmq_admin.sampling import SampledSubscription
 from hookmq_admin.top_counts import TopCounts
 
 CAPACITY: Final = 1000
-"""Number of topics that are counted at the same time."""
+"""Maximum number of topics to count at the same time."""
 MOST: Final = 2000
-"""Messages to count per second. After that, the client is not subscribed for the rest of the second."""
+"""Messages to count per second. After that, the client unsubscribes for the rest of the second."""
 
 
 class HotTopics:
@@ -54,14 +54,14 @@ class HotTopics:
 
     @property
     def listened(self) -> float:
-        """Seconds during which messages were counted. Less than `seconds` if there were too many messages."""
+        """How many seconds messages were counted; less than `seconds` if there were too many messages."""
         return 0.0 if self._sampled is None else min(self._sampled.listened, self.seconds)
 
     async def start(
         self, filter: str, seconds: float, levels: int, identity: str, address: str
     ) -> None:
-        """Count the messages that match `filter`, by the first `levels` levels of their topics, or by whole topics if
-        `levels` is 0. Raises ApiError."""
+        """Count the messages that match `filter`, grouped by the first `levels` levels of their topics, or by whole
+        topics if `levels` is 0. Raises ApiError."""
         if self.running or self._starting:
             raise ApiError(409, "another measurement is running")
         self._starting = True
@@ -116,7 +116,7 @@ class HotTopics:
         self.stop()
 
     def _over(self, client: ClientHandle, reason: DisconnectReason) -> None:
-        """End the measurement of a client that has ended. Another measurement may have started meanwhile."""
+        """End the measurement of a client that has ended. Another measurement may have started in the meantime."""
         if client is self._client:
             self.stop()
 

@@ -17,11 +17,11 @@ LATENCIES: Final = tuple(f"{name}_{quantile}" for name in FAMILIES for quantile 
 _KINDS: Final = {family: name for name, family in FAMILIES.items()}
 _BUCKET: Final = re.compile(rf'({"|".join(_KINDS)})_bucket{{.*\ble="([^"]+)"')
 Buckets = dict[str, dict[float, float]]
-"""By latency and upper bound, the number of values so far that are at most this bound."""
+"""For each latency and upper bound, the number of values so far up to this bound."""
 
 
 def buckets(counters: Mapping[str, float]) -> Buckets:
-    """Return the buckets of the histograms. Those with different labels, such as the hooks, are added up."""
+    """Return the histograms' buckets. Histograms that differ only in labels, such as the hooks, are added up."""
     found: Buckets = {name: {} for name in FAMILIES}
     for key, value in counters.items():
         match = _BUCKET.match(key)
@@ -33,7 +33,7 @@ def buckets(counters: Mapping[str, float]) -> Buckets:
 
 
 def percentiles(before: Buckets, now: Buckets) -> dict[str, float | None]:
-    """Return the percentiles of the values between two readings, in seconds. None if there was no value."""
+    """Return the percentiles of the values between two readings, in seconds, or None for those without values."""
     found: dict[str, float | None] = {}
     for name, bounds in now.items():
         earlier = before.get(name, {})
@@ -44,8 +44,8 @@ def percentiles(before: Buckets, now: Buckets) -> dict[str, float | None]:
 
 
 def _quantile(counts: Iterable[tuple[float, float]], share: float) -> float | None:
-    """Return the lowest bound below which `share` of the values are. For values above the highest finite bound, return
-    that bound, because JSON has no infinity."""
+    """Return the lowest bound that `share` of the values do not exceed. Above the highest finite bound, return that
+    bound, because JSON has no infinity."""
     counts = list(counts)
     total = counts[-1][1] if counts else 0.0
     if total <= 0:

@@ -1,4 +1,4 @@
-"""The routes for the broker's log: its level, and its events as server-sent events."""
+"""Routes for the broker's log: its level, and a stream of its events as server-sent events."""
 
 import asyncio
 from typing import Any, Final
@@ -26,7 +26,7 @@ async def level(call: Call) -> Any:
 
 
 async def set_level(call: Call) -> Any:
-    """Change the log level until a reload or a restart."""
+    """Change the log level until the next reload or restart."""
     try:
         call.broker.set_log_level(call.arguments["level"])
     except PluginError as error:
@@ -82,7 +82,7 @@ class _Tail:
             self.stream.end(self._follower.ended or "the tail failed")
 
     def _tick(self) -> None:
-        """Count the events that arrived faster than they could be passed on."""
+        """Count the events that arrived too fast to be passed on."""
         skipped = self._follower.skipped
         self.stream.skip(skipped - self._skipped)
         self._skipped = skipped

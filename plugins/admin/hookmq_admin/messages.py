@@ -92,7 +92,7 @@ async def subscribers(call: Call) -> Any:
 
 
 async def _denied(call: Call, client: ClientInfo, subscription: Subscription) -> str | None:
-    """Return the plugin, and its rule, that would deny a QoS 0 message to an online client, or None."""
+    """Return the plugin and rule that would deny a QoS 0 message to an online client, or None."""
     topic = call.arguments["topic"]
     decisions = await call.broker.explain(client, Action.DELIVER, topic, subscription=subscription)
     for one in decisions:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API, made from the table of routes.
+"""The API's OpenAPI 3.1 document, generated from the table of routes.
 
 python -m hookmq_admin.openapi > plugins/admin/openapi.json
 """

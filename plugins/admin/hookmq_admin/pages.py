@@ -1,4 +1,4 @@
-"""The console: static files of a web page, which uses the API with the token that a person enters."""
+"""The console: the static files of a web page that uses the API with the token that the user enters."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ FILES: Final = {
 
 
 def register(router: HttpRouter, plugin: Serving) -> None:
-    """Add the page. Its files need no token, because they disclose nothing but the ports of WebSocket listeners."""
+    """Add the page. Its files need no token, because they disclose only the ports of WebSocket listeners."""
     for path, name in FILES.items():
         router.add("GET", path, _served(plugin, name), authenticates=True)
 
@@ -81,7 +81,7 @@ def _served(plugin: Serving, name: str) -> RouteHandler:
 def connectable(
     host: str, listeners: Iterable[ListenerSnapshot], further: Iterable[str] = ()
 ) -> str:
-    """Return what the page may connect to: the API, the WebSocket listeners under the `host` of the page, and `further`
+    """Return what the page may connect to: the API, the WebSocket listeners on the page's `host`, and `further`
     addresses."""
     allowed = ["'self'", *further]
     found = _HOST.fullmatch(host)

@@ -65,7 +65,7 @@ class AdminPlugin(Plugin):
 
     @hookimpl
     async def on_dropped(self, client: ClientInfo | None, message: Message, why: Dropped) -> None:
-        """Record a dropped message. The hook is on only during a recording."""
+        """Record a dropped message. The hook is only on during a recording."""
         self.services.drops.record(client, message, why)
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""Entity tags and ``If-Match``: an administrator does not overwrite a change that another one made meanwhile."""
+"""Entity tags and ``If-Match``, which keep administrators from overwriting each other's changes."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _TAG: Final = re.compile(r'\s*(W/)?("[\x21\x23-\x7e]*")\s*(?:,|$)')
 
 
 def tag_of(parts: Iterable[str]) -> str:
-    """Return the entity tag of a state that consists of `parts`."""
+    """Return the entity tag for the state made up of `parts`."""
     digest = sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -21,7 +21,7 @@ def tag_of(parts: Iterable[str]) -> str:
 
 def check(given: Iterable[str], tag: str) -> None:
     """Check the ``If-Match`` headers of a request. Raises ApiError 412 unless one of them names `tag`, and 400 if one
-    of them is malformed. Without such a header, every state matches."""
+    of them is malformed. Without the header, every state matches."""
     headers = list(given)
     if not headers:
         return

@@ -1,4 +1,4 @@
-"""Routes for queues. A plugin such as `queues` implements them; see `hookmq_toolkit.queues`."""
+"""Routes for queues, which a plugin such as `queues` manages; see `hookmq_toolkit.queues`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,7 +68,7 @@ async def create_queue(call: Call) -> Any:
 
 
 async def change_queue(call: Call) -> Any:
-    """Change some settings of a queue."""
+    """Change some of a queue's settings."""
     settings = call.arguments["settings"]
     with reported():
         return _detail(await manager_of(call.broker).change_queue(call.parts["queue"], settings))
@@ -82,7 +82,7 @@ async def delete_queue(call: Call) -> Any:
 
 
 async def peek_queue(call: Call) -> Any:
-    """Return messages of a queue without delivering them."""
+    """Return a queue's messages without delivering them."""
     given = call.arguments
     with reported():
         page = await manager_of(call.broker).peek_queue(
@@ -99,12 +99,12 @@ async def purge_queue(call: Call) -> Any:
 
 
 async def pause_queue(call: Call) -> Any:
-    """Pause the deliveries of a queue or group."""
+    """Pause a queue's or group's deliveries."""
     return await _pause(call, True)
 
 
 async def resume_queue(call: Call) -> Any:
-    """Resume the deliveries of a queue or group."""
+    """Resume a queue's or group's deliveries."""
     return await _pause(call, False)
 
 
@@ -116,7 +116,7 @@ async def _pause(call: Call, paused: bool) -> Any:
 
 
 async def seek_queue(call: Call) -> Any:
-    """Move a group of a stream to a position."""
+    """Move a stream's group to a position."""
     given = call.arguments
     with reported():
         found = manager_of(call.broker)
@@ -125,7 +125,7 @@ async def seek_queue(call: Call) -> Any:
 
 
 async def start_redrive(call: Call) -> Any:
-    """Begin to move dead letters back."""
+    """Start moving dead letters back."""
     given = {
         name: call.arguments[name]
         for name in _REDRIVE_NAMES
@@ -137,7 +137,7 @@ async def start_redrive(call: Call) -> Any:
 
 
 async def get_redrive(call: Call) -> Any:
-    """Return the progress of a redrive."""
+    """Return a redrive's progress."""
     with reported():
         return asdict(manager_of(call.broker).redrive_status(call.parts["queue"]))
 

@@ -30,7 +30,7 @@ examples:
 The token is in --token-file or ${TOKEN}. The plugin admin is at {DEFAULT_URL} unless --url names another place.
 exit codes: 0 done, 1 refused, stopped or not reachable, 2 usage error"""
 INTERVAL: Final = 0.5
-"""Seconds between two requests for the progress of a redrive."""
+"""Seconds between requests for a redrive's progress."""
 LIST: Final = (
     "name", "type", "made_by", "messages", "delayed", "bytes", "oldest", "consumers", "unacknowledged", "redelivered",
     "state",

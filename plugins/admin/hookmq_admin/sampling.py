@@ -1,4 +1,4 @@
-"""Subscribe a plugin client for only part of each second, if it would get more messages than it needs.
+"""Subscribe a plugin client for only part of each second if it would otherwise get more messages than it needs.
 
 A message for a plugin client costs about as much as one for any other subscriber, and keeps its topic off the fast path.
 So a client that needs only samples must not be subscribed all the time.
@@ -12,10 +12,10 @@ SECOND: Final = 1.0
 
 
 class SampledSubscription:
-    """The subscription of the client `client_id` to `filter` at QoS 0, for about `most` messages a second.
+    """A QoS 0 subscription of the client `client_id` to `filter`, limited to about `most` messages a second.
 
-    Call `open` first, `take` for each message, and `close` at the end. If it cannot subscribe again, no more messages
-    arrive, and `lost` is true.
+    Call `open` first, `take` for each message, and `close` at the end. If it cannot resubscribe, no more messages
+    arrive, and `lost` becomes true.
     """
 
     def __init__(self, broker: BrokerHandle, client_id: str, filter: str, most: int) -> None:
@@ -37,7 +37,7 @@ class SampledSubscription:
 
     @property
     def listened(self) -> float:
-        """Seconds during which the client was subscribed."""
+        """How many seconds the client was subscribed."""
         open_ = 0.0 if self._opened_at is None else self._broker.time() - self._opened_at
         return self._listened + max(0.0, open_)
 
@@ -55,7 +55,7 @@ class SampledSubscription:
         self._taken = 0
 
     def take(self, received_at: float) -> bool:
-        """Count a message. Return False for one that arrived after the subscription ended for this second."""
+        """Count a message. Return False if it arrived after the subscription ended for this second."""
         opened_at = self._opened_at
         if opened_at is None:
             return False

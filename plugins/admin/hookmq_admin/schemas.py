@@ -43,7 +43,7 @@ def record(optional: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
 
 
 def ref(name: str) -> Schema:
-    """Return a reference to a schema of `COMPONENTS`."""
+    """Return a reference to a schema in `COMPONENTS`."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 

@@ -1,4 +1,4 @@
-"""What the routes of the API use: the broker, the tokens, the audit log, the history and the live tails."""
+"""What the API's routes use: the broker, the tokens, the audit log, the history and the live tails."""
 
 import asyncio
 from collections import Counter
@@ -27,8 +27,8 @@ NO_FIELDS: Final[Fields] = {}
 
 @dataclass(slots=True)
 class Services:
-    """The state of a running plugin. `plugin_id` is the plugin id, and `counts` holds the values of its metrics.
-    Changes with an entity tag hold `changing`, so that no other change happens between the check and the change.
+    """A running plugin's state. `counts` holds the values of its metrics. Changes with an entity tag hold the lock
+    `changing`, so that nothing else changes after the check.
     """
 
     plugin_id: str
@@ -66,7 +66,7 @@ class Call:
     parts: Mapping[str, str]
     arguments: Mapping[str, Any]
     begin: Callable[[], Awaitable[None]] = _nothing
-    """Record the change in the audit log now. A route that streams calls this, because it ends late."""
+    """Record the change in the audit log now. Streaming routes call this, because they end late."""
 
     @property
     def broker(self) -> BrokerHandle:
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def payloads(self) -> bool:
-        """Whether the token may read the contents of messages."""
+        """Whether the token may read message contents."""
         return self.token.rank >= Role.OPERATOR
 
     def paging(self) -> tuple[str, int]:
@@ -110,11 +110,11 @@ class Route:
 
     - `path`: below ``/api/v1``, with ``{name}`` parts.
     - `name`: the operation id, and the action in the audit log.
-    - `change`: whether the route changes something, so that its calls are in the audit log.
+    - `change`: whether the route changes something; its calls are then recorded in the audit log.
     - `hidden`: fields whose values are not in the audit log.
     - `errors`: possible statuses in addition to 400, 401, 403 and 429.
-    - `tag`: returns the entity tag of the state that the route reads or changes. Changes then accept ``If-Match``.
-    - `streams`: whether the handler sends the response itself, as server-sent events.
+    - `tag`: returns the entity tag of the state that the route reads or changes. Changes also accept ``If-Match``.
+    - `streams`: whether the handler itself sends the response, as server-sent events.
     """
 
     method: str

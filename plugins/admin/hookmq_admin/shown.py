@@ -46,7 +46,7 @@ def payload(data: bytes, most: int = PREVIEW) -> Shown:
 
 
 def message(found: Message, *, payloads: bool, most: int = PREVIEW) -> Shown:
-    """Return a message. Without `payloads`, its content is left out: the payload and all properties."""
+    """Return a message. Without `payloads`, its payload and all properties are left out."""
     shown: Shown = {
         "topic": found.topic,
         "qos": found.qos,
@@ -64,7 +64,7 @@ def message(found: Message, *, payloads: bool, most: int = PREVIEW) -> Shown:
 
 
 def properties(found: Properties, most: int) -> Shown:
-    """Return the properties that are set. Texts longer than `most` characters are truncated."""
+    """Return the properties that are set. Strings longer than `most` characters are truncated."""
     shown: Shown = {}
     for name in ("content_type", "response_topic"):
         text = getattr(found, name)
@@ -120,7 +120,7 @@ def client(found: SessionSnapshot, info: ClientInfo | None) -> Shown:
 
 
 def masked(value: Any) -> Any:
-    """Return a JSON value with secrets masked. Secrets are recognized by their names."""
+    """Return a JSON value with secrets masked. Secrets are recognized by name."""
     if isinstance(value, Mapping):
         return {
             str(name): MASK if any(word in str(name).lower() for word in SECRET) else masked(one)
@@ -148,7 +148,7 @@ def subscription(found: SubscriptionSnapshot) -> Shown:
 
 
 def queued(found: QueuedMessage, payloads: bool) -> Shown:
-    """Return a queued message, as the client will receive it."""
+    """Return a queued message as the client will receive it."""
     shown = message(found.message, payloads=payloads)
     return shown | {"qos": found.qos, "retain": found.retain, "filter": found.filter}
 
@@ -227,5 +227,5 @@ def token(found: Token) -> Shown:
 
 
 def page(found: Page[Any], items: list[Shown]) -> Shown:
-    """Return a page as a JSON value, with `items` that are already converted."""
+    """Return a page as a JSON value. Its `items` have already been converted."""
     return {"items": items, "cursor": found.cursor}

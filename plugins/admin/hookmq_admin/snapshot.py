@@ -1,4 +1,5 @@
-"""Snapshots of a running broker, for `hookmq top`: what one round of requests returned, and rates between two of them."""
+"""Snapshots of a running broker for `hookmq top`: the results of one round of requests, and the rates between two
+rounds."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ _BUCKET: Final = re.compile(r'(\w*commit\w*)_bucket\{le="([^"]+)"\}')
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of the broker at one moment. `more` is true if it has more clients than `clients`."""
+    """The broker's state at one moment. `more` is true if it has more clients than those in `clients`."""
 
     overview: Mapping[str, Any]
     counters: Mapping[str, float]
@@ -54,8 +55,8 @@ def fetch(api: ApiClient, prefix: str, most: int) -> Snapshot:
 
 
 def rates(before: Snapshot | None, now: Snapshot) -> dict[str, float]:
-    """Return the changes per second of the counters since `before`, or those that the broker sampled if there is no
-    earlier snapshot of the same run."""
+    """Return how much the counters changed per second since `before`. If there is no earlier snapshot of the same run,
+    return the rates that the broker sampled."""
     sampled = {name: float(value) for name, value in now.overview["rates"].items()}
     if not _same_run(before, now):
         return sampled
@@ -85,8 +86,8 @@ def drops(before: Snapshot | None, now: Snapshot) -> list[tuple[str, float, int]
 
 
 def commit_quantile(before: Snapshot | None, now: Snapshot, quantile: float) -> float | None:
-    """Return the bucket, in seconds, below which the `quantile` of the commits is. None if the broker has no such
-    histogram, or made no commit. Without an earlier snapshot, all commits of the run count."""
+    """Return the bucket bound, in seconds, that `quantile` of the commits do not exceed, or None if the broker has no
+    such histogram or made no commits. Without an earlier snapshot, all commits of the run count."""
     earlier = before.counters if before is not None and _same_run(before, now) else {}
     buckets = []
     for name, value in now.counters.items():

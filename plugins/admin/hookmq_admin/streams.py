@@ -1,4 +1,4 @@
-"""The route for the streams of other plugins; see `hookmq_toolkit.streams`."""
+"""The route for other plugins' streams; see `hookmq_toolkit.streams`."""
 
 import asyncio
 import math
@@ -12,9 +12,9 @@ from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
 PATIENCE: Final = 5.0
-"""Seconds that a plugin has to list its streams."""
+"""How long a plugin may take to list its streams, in seconds."""
 MAX_ROWS: Final = 2000
-"""Maximum number of streams and consumers of one plugin in a response."""
+"""Maximum number of streams and consumers per plugin in a response."""
 MAX_PARTITIONS: Final = 256
 """Maximum number of partitions of a stream in a response."""
 MAX_TEXT: Final = 512
@@ -22,10 +22,10 @@ MAX_TEXT: Final = 512
 
 
 async def streams(call: Call) -> Any:
-    """Return the streams, by plugin in the order of the configuration.
+    """Return the streams, grouped by plugin in the order of the configuration.
 
-    A plugin that fails, responds too late or has too many streams does not affect the others. `failed` says
-    why.
+    A plugin that fails, responds too late or has too many streams does not affect the others; `failed` gives the
+    reason.
     """
     asked = {
         plugin: asyncio.ensure_future(_Rows(plugin).read(owner))
@@ -49,7 +49,7 @@ async def streams(call: Call) -> Any:
 
 
 def _result(asked: "asyncio.Future[_Rows]") -> tuple[list[dict[str, Any]], str]:
-    """Return what a plugin listed, and why something is missing."""
+    """Return what a plugin listed, and the reason if something is missing."""
     if not asked.done():
         return [], f"no answer within {PATIENCE:g} s"
     if asked.cancelled():
@@ -80,7 +80,7 @@ class _Rows:
         return self
 
     def _take(self) -> bool:
-        """Return whether one more row is allowed."""
+        """Count a row. Return False if it exceeds the limit."""
         self.full = self._left == 0
         self._left = max(self._left - 1, 0)
         return not self.full

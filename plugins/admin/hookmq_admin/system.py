@@ -98,7 +98,7 @@ async def reload(call: Call) -> Any:
 
 
 async def check(call: Call) -> Any:
-    """Return the mistakes in a configuration document, or the changes that a reload of it would make."""
+    """Return the mistakes in a configuration document, or the changes that reloading it would make."""
     try:
         found = await call.broker.check_configuration(call.arguments["yaml"])
     except PluginError as error:

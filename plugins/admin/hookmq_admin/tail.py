@@ -22,7 +22,7 @@ from hookmq_admin.sampling import SampledSubscription
 from hookmq_admin.services import Call
 
 MOST: Final = 1000
-"""Messages per second after which a tail is not subscribed for the rest of the second, or four times its rate."""
+"""A tail unsubscribes for the rest of the second after this many messages, or after four times its rate."""
 
 
 async def tail(call: Call) -> Any:

@@ -25,7 +25,7 @@ PLAIN: Final = "\x1b[0m"
 
 
 def colored(stream: IO[str]) -> bool:
-    """Return whether colors are allowed: `stream` is a terminal that is not dumb, and NO_COLOR is not set."""
+    """Return whether colors are allowed: `stream` is a terminal, TERM is not "dumb", and NO_COLOR is not set."""
     return interactive(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -61,7 +61,7 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 
 def split_keys(text: str) -> Iterator[str]:
-    """Yield the keys in what a terminal sent: names such as ``up``, and single characters."""
+    """Yield the keys in a terminal's input: names such as ``up``, and single characters."""
     at = 0
     while at < len(text):
         for size in (4, 3, 1):
@@ -86,7 +86,7 @@ def split_keys(text: str) -> Iterator[str]:
 
 @contextmanager
 def screen() -> Iterator[int]:
-    """Use the whole terminal without echo until the end of the block. Yields the file descriptor that keys arrive at."""
+    """Use the whole terminal, without echo, until the block ends. Yields the file descriptor on which keys arrive."""
     source = sys.stdin.fileno()
     before = termios.tcgetattr(source)
     try:

@@ -13,7 +13,7 @@ from typing import Final
 from hookmq.plugin import PluginState
 
 PREFIX: Final = "hmq"
-"""Prefix of every token, by which secret scanners recognize it."""
+"""Prefix of every token, so that secret scanners recognize it."""
 KEYS: Final = "token/"
 MAX_TOKENS: Final = 1000
 _ID: Final = re.compile("[0-9a-f]{8}")
@@ -22,7 +22,7 @@ _NOBODY: Final = sha256(b"nobody").hexdigest()
 
 
 class Role(IntEnum):
-    """What a token may do. Each role may also do what the roles before it may do."""
+    """What a token may do. Each role includes the roles before it."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -65,8 +65,8 @@ class Token:
 
 
 class Tokens:
-    """All tokens, in the plugin state. There is no copy: during a reload, two instances of the plugin serve
-    requests, and a token that one of them revokes must be refused by both."""
+    """All tokens, in the plugin state. They are never copied: during a reload, two instances of the plugin serve
+    requests, and both must refuse a token that either revokes."""
 
     def __init__(self, state: PluginState) -> None:
         self._state = state
@@ -91,7 +91,7 @@ class Tokens:
         return None if value is None else Token(**json.loads(value))
 
     def find(self, text: str, now: float) -> Token | None:
-        """Return the valid token with this text, or None. The duration does not depend on how much of the text is
+        """Return the valid token with this text, or None. The time taken does not depend on how much of the text is
         right."""
         parts = text.split("_", 2)
         token = self.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX else None
@@ -104,7 +104,7 @@ class Tokens:
         return any(token.name == name for token in self)
 
     def admins(self, now: float) -> list[Token]:
-        """Return the valid tokens with the role admin."""
+        """Return the valid tokens with the admin role."""
         return [token for token in self if token.rank is Role.ADMIN and token.valid(now)]
 
     def unused_name(self, name: str) -> str:
@@ -118,7 +118,7 @@ class Tokens:
     def draw(
         self, name: str, role: str, now: float, by: str, expires_at: float | None, identity: str
     ) -> tuple[Token, str]:
-        """Return a new token and its text. The text is never stored, and is not valid before `add`."""
+        """Return a new token and its text. The text is never stored, and the token is not valid until `add`."""
         id = token_hex(4)
         while self.get(id) is not None:
             id = token_hex(4)
@@ -127,11 +127,11 @@ class Tokens:
         return Token(id, name, role, identity or f"admin:{name}", now, by, expires_at, digest), text
 
     async def add(self, token: Token) -> None:
-        """Store a token. It is valid at once. Returns after the commit."""
+        """Store a token, which becomes valid at once. Returns after the commit."""
         await self._state.put(KEYS + token.id, json.dumps(asdict(token)).encode())
 
     async def revoke(self, id: str) -> None:
-        """Delete a token. It is refused at once. Returns after the commit."""
+        """Delete a token, which is refused from then on. Returns after the commit."""
         await self._state.delete(KEYS + id)
 
 
@@ -141,5 +141,5 @@ def is_token(text: str) -> bool:
 
 
 def without_hash(token: Token) -> Token:
-    """Return the token as it may be shown."""
+    """Return the token in a form that may be shown."""
     return replace(token, hash="")

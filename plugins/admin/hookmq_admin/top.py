@@ -29,7 +29,7 @@ examples:
 sort by: {", ".join(COLUMNS)}
 If the output is not a terminal, or TERM is dumb, the figures are printed again and again. NO_COLOR=1 turns colors off."""
 AFTER_REFUSAL: Final = 30.0
-"""Seconds before a token that was refused is tried again, because wrong tokens are limited."""
+"""Seconds to wait before retrying a refused token, because wrong tokens are limited."""
 SHORTEST: Final = 0.2
 """The shortest interval, in seconds."""
 
@@ -87,7 +87,7 @@ def _print(view: View, arguments: argparse.Namespace) -> None:
 
 
 def _repeat(view: View, arguments: argparse.Namespace) -> None:
-    """Print a snapshot per interval. A broker that cannot be reached is reported on stderr."""
+    """Print a snapshot per interval. Report on stderr if the broker cannot be reached."""
     source = _Source(arguments)
     while True:
         found = source.ask(view.prefix)
@@ -104,7 +104,7 @@ def _repeat(view: View, arguments: argparse.Namespace) -> None:
 
 
 class _Source:
-    """Fetches snapshots, and explains why one could not be fetched. The token is read again after each failure."""
+    """Fetches snapshots, and explains why one could not be fetched. The token is reread after each failure."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -168,7 +168,7 @@ class _Top:
             self._work.put(None)
 
     def _step(self, keys: int) -> bool:
-        """Wait for a key, for news, or for a second, because the size of the screen may have changed."""
+        """Wait for a key or for news, but at most a second, because the screen size may have changed."""
         ready, _, _ = select.select([keys, self._wake_read], [], [], 1.0)
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)

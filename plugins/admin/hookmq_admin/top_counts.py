@@ -1,11 +1,11 @@
-"""Find the keys that are counted most often, in bounded memory: the Space-Saving algorithm of Metwally et al. (2005)."""
+"""Find the keys that occur most often, in bounded memory, with the Space-Saving algorithm of Metwally et al. (2005)."""
 
 from dataclasses import dataclass
 from heapq import heappush, heapreplace, nlargest
 from typing import Final
 
 MAX_KEY: Final = 256
-"""Maximum length of a key. Longer keys are counted by their first characters."""
+"""Maximum length of a key. Only the first characters of longer keys count."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class TopCounts:
         self.total = 0
 
     def add(self, key: str, count: int = 1, size: int = 0) -> None:
-        """Count `key`. A new key replaces the key with the lowest count if there are too many."""
+        """Count `key`. If there are too many keys, a new one replaces the key with the lowest count."""
         key = key[:MAX_KEY]
         self.total += count
         found = self._found.get(key)
@@ -52,5 +52,5 @@ class TopCounts:
         heapreplace(self._heap, (lowest + count, key))
 
     def top(self, most: int) -> list[Counted]:
-        """Return the keys with the highest counts, at most `most` of them."""
+        """Return up to `most` keys with the highest counts."""
         return nlargest(most, self._found.values(), key=lambda one: one.count)

@@ -1,4 +1,4 @@
-"""What `hookmq top` shows: pure functions of snapshots, pressed keys and the screen size."""
+"""What `hookmq top` shows, as pure functions of snapshots, pressed keys and the screen size."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ COLUMNS: Final = {
     "client_id": 24, "username": 12, "connected": 6, "listener": 10, "address": 15, "subscriptions": 5,
     "inflight": 9, "queued": 8, "queued_bytes": 9,
 }  # fmt: skip
-"""The columns of the table with their widths. The first one gets all remaining columns of the screen."""
+"""The table's columns with their widths. The first column takes the rest of the screen's width."""
 TITLES: Final = {
     "client_id": "CLIENT", "username": "USER", "connected": "ONLINE", "listener": "LISTENER", "address": "ADDRESS",
     "subscriptions": "SUBS", "inflight": "INFLIGHT", "queued": "QUEUED", "queued_bytes": "BYTES",
@@ -27,7 +27,7 @@ _HEAD: Final = 7
 
 @dataclass(slots=True)
 class View:
-    """What the user has chosen. `mode` is ``filter`` while a filter is typed, and ``kick`` while a kick waits for y."""
+    """What the user has chosen. `mode` is ``filter`` while typing a filter, and ``kick`` while a kick waits for y."""
 
     sort: str = "queued"
     reverse: bool = True
@@ -44,7 +44,7 @@ class View:
     """Client ids whose kick was confirmed. The caller takes them."""
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show another snapshot."""
+        """Switch to a new snapshot."""
         self.problem = ""
         self.before, self.now = self.now, snapshot
 
@@ -129,7 +129,7 @@ def rows_for(height: int) -> int:
 
 
 def render(view: View, width: int, height: int, color: bool = False) -> list[str]:
-    """Return the lines of the screen, each of at most `width` columns, of which there are at least two."""
+    """Return the lines of the screen, each at most `width` columns wide. `width` is at least 2."""
     if view.now is None:
         text = view.problem or "connecting…"
         return [_styled(fit(text, width).rstrip(), RED if view.problem else "", color)]
@@ -211,7 +211,7 @@ def cell(one: Mapping[str, Any], name: str) -> str:
 
 
 def _widths(width: int) -> dict[str, int]:
-    """Return the widths of the columns. Columns for which there is no room are left out."""
+    """Return the widths of the columns. Columns that do not fit are left out."""
     first, *others = COLUMNS
     widths = {first: 0}
     used = 0
@@ -226,7 +226,7 @@ def _widths(width: int) -> dict[str, int]:
 
 
 def _first(clients: Sequence[Mapping[str, Any]], selected: str, most: int) -> int:
-    """Return the first visible client, so that the selected one is visible."""
+    """Return the first client to show, so that the selected one is visible."""
     for at, one in enumerate(clients):
         if one["client_id"] == selected:
             return max(0, at - most + 1)

@@ -18,7 +18,7 @@ from hookmq_admin.terminal import BOLD, DIM, PLAIN, RED, colored
 
 Add = Callable[..., argparse.ArgumentParser]
 MARKS: Final = {"received": ">", "sent": "<", "hook": "?", "route": "=", "drop": "x", "event": "*"}
-"""The mark for each kind of event in the printed lines."""
+"""The mark that each kind of event gets in the output."""
 _STYLES: Final = {"received": BOLD, "sent": BOLD, "drop": RED}
 
 

@@ -1,4 +1,4 @@
-"""The route for traces: what the broker does with some clients or messages, as server-sent events."""
+"""The route for traces, which stream what the broker does with some clients or messages as server-sent events."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ from hookmq_admin.tokens import Role
 
 
 async def trace(call: Call) -> Any:
-    """Stream the events of a trace until its time is up, its client disconnects, or its token is no longer valid."""
+    """Stream a trace's events until its time is up, the client disconnects, or the token is no longer valid."""
     try:
         request = TraceRequest(**call.arguments)
     except ValueError as error:
@@ -35,7 +35,7 @@ async def trace(call: Call) -> Any:
 
 
 async def pump(found: Trace, stream: EventStream) -> None:
-    """Pass the events of a trace to the response. The response also ends if an event cannot be encoded."""
+    """Pass a trace's events to the response. The response also ends if an event cannot be encoded."""
     try:
         async for event in found:
             if stream.full:

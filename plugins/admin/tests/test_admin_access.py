@@ -1,4 +1,4 @@
-"""Tokens, roles, wrong tokens, bad input and the audit log."""
+"""Test tokens, roles, wrong tokens, bad input and the audit log."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def refused(answer: Answer) -> tuple[int, str]:
 
 
 def make(site: Site, name: str, **options: Any) -> Any:
-    """Create a token with the role viewer. `Site.ask` can then use it by its name."""
+    """Create a token with the viewer role. `Site.ask` can then use it by name."""
     answer = site.ask("POST", "/tokens", json={"name": name, "role": "viewer", **options})
     assert answer.status == 200, answer.text
     site.tokens[name] = answer.json["token"]

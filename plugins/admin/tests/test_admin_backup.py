@@ -1,4 +1,4 @@
-"""Backups over the API and on the command line, of a store on disk."""
+"""Test backups of a store on disk, through the API and on the command line."""
 
 import json
 from pathlib import Path

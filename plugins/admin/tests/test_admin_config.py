@@ -1,4 +1,4 @@
-"""Checking a configuration over the API and on the command line."""
+"""Test checking a configuration through the API and on the command line."""
 
 import json
 from pathlib import Path

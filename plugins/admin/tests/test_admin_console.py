@@ -1,4 +1,4 @@
-"""The console's files: they are served without a token and under a strict policy, and use routes that exist. The
+"""Test that the console's files are served without a token and under a strict policy, and use existing routes. The
 tests in `tests/console` run the page in a browser.
 """
 

@@ -84,7 +84,7 @@ def test_the_slowest_client_comes_first(site: Site, offline: None) -> None:
 def test_one_request_examines_a_bounded_part(
     site: Site, offline: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each request examines a part of the sessions in small slices. The command asks for all parts."""
+    """Each request examines a part of the sessions, in small slices. The command requests all parts."""
     monkeypatch.setattr(diagnosis, "SLICE", 1)
     monkeypatch.setattr(diagnosis, "EXAMINED", 2)
     first = site.ask("GET", "/slow-clients").json
@@ -244,7 +244,8 @@ def test_a_client_that_ends_before_its_suback_is_reported(
 
 
 def test_many_messages_are_sampled(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a number of messages, the client is not subscribed for the rest of the second. The rate is right anyway."""
+    """After a number of messages, the client unsubscribes for the rest of the second. The reported rate is still
+    right."""
     monkeypatch.setattr("hookmq_admin.hot_topics.MOST", 10)
     hot = HotTopics(harness.handle("mine"))
     start(harness, hot, "#")
@@ -298,7 +299,7 @@ def test_missed_messages_are_estimated(harness: Harness) -> None:
 
 
 def test_a_subscription_that_cannot_continue_is_lost(harness: Harness) -> None:
-    """The live tail then ends. Otherwise, it would be silent forever."""
+    """The live tail then ends. Otherwise, it would stay silent forever."""
     broker = harness.handle("mine")
     client = harness.clock.run(broker.connect(ClientRequest("sampler")))
     sampled = SampledSubscription(broker, "sampler", "#", 3)

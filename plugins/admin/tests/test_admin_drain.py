@@ -1,4 +1,4 @@
-"""A drain over the API and on the command line."""
+"""Test a drain through the API and on the command line."""
 
 import json
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Large responses are encoded in parts, between which the event loop serves others."""
+"""Large responses are encoded in parts, and the event loop serves other clients in between."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The log over the API and on the command line: its level, its events, roles, the audit log, and the limits."""
+"""Test the log through the API and on the command line: its level, its events, roles, the audit log, and limits."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ Event = tuple[str, Any]
 
 @pytest.fixture(autouse=True)
 def info(site: Site) -> None:
-    """Begin each test with the level info."""
+    """Start each test at the info level."""
     site.thread.call(lambda: site.event_log.set_level("info"))
 
 

@@ -1,4 +1,4 @@
-"""Queues over the API and with ``hookmq queues``, against a broker with the plugin `queues`."""
+"""Test queues through the API and with ``hookmq queues``, against a broker with the `queues` plugin."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def cli(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 @pytest.fixture
 def queue(site: Site, request: pytest.FixtureRequest) -> str:
-    """Make a queue with the name of the test, and return its name."""
+    """Make a queue named after the test, and return its name."""
     name: str = request.node.name.partition("[")[0].removeprefix("test_")
     assert (
         site.ask("POST", "/queues", json={"name": name, "settings": {"groups": ["a", "b"]}}).status
@@ -46,7 +46,7 @@ def publish(site: Site, topic: str, *payloads: bytes) -> None:
 
 
 def fails(cli: Cli, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that is refused, and return the reason."""
+    """Run a command that must be refused, and return the reason."""
     assert run_command(["queues", *arguments]) in (1, 2)
     return capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Every route: its response matches the schema in the OpenAPI document, and no request succeeds without the right
+"""Test every route: its response matches its schema in the OpenAPI document, and no request succeeds without the right
 token."""
 
 import json
@@ -159,7 +159,7 @@ def sinks(site: Site) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def clients(site: Site) -> None:
-    """A client with subscriptions and messages in flight, and offline ones with queues."""
+    """Clients: one with subscriptions and messages in flight, and offline ones with queues."""
     lamp = site.client("lamp", username="ann", auto_ack=False)
     site.run(lamp.subscribe(["light/#", "$share/team/work/+"], 1))
     for name in ("away", "doomed"):
@@ -185,7 +185,7 @@ def accounts(site: Site) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def queues(site: Site) -> None:
-    """Queues with messages, and a redrive that does not end soon."""
+    """Queues with messages, and a redrive that takes a long time."""
     for name in ("stored", "doomed", "purged", "slow", "work"):
         settings = {"delivery_limit": 1, "dead_letter": "slow"} if name == "work" else {}
         body = {"name": name, "settings": settings}
@@ -206,7 +206,7 @@ def test_each_route_has_a_sample() -> None:
 
 
 def start_endless(site: Site) -> None:
-    """Start a redrive that waits for its rate."""
+    """Start a redrive that is slowed down by its rate."""
     consumer = site.client("once", receive_maximum=5, auto_ack=False)
     site.run(consumer.subscribe("$queue/work", 1))
     publisher = site.client("worker")

@@ -1,5 +1,5 @@
-"""Send a real broker the requests that schemathesis generates from the OpenAPI document. The broker never fails, and
-each response matches the document.
+"""Send a real broker requests that schemathesis generates from the OpenAPI document. The broker must never fail, and
+each response must match the document.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 @pytest.fixture(scope="module")
 def session(site: Operated) -> Iterator[requests.Session]:
-    """Return an HTTP client with the token of an administrator."""
+    """Return an HTTP client with an administrator's token."""
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {site.tokens['admin']}"
         yield session

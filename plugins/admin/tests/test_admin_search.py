@@ -1,4 +1,4 @@
-"""Search clients among more sessions than the broker examines at a time."""
+"""Test searching for clients when there are more sessions than the broker examines at a time."""
 
 from collections.abc import Iterator
 

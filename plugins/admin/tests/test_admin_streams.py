@@ -1,4 +1,4 @@
-"""The streams of other plugins over the API and on the command line."""
+"""Test other plugins' streams through the API and on the command line."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The live tail: its events, its sampling, its limits, and its end."""
+"""Test the live tail: its events, sampling and limits, and how it ends."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Traces over the API and on the command line: events, roles, the audit log, and the end."""
+"""Test traces through the API and on the command line: events, roles, the audit log, and how they end."""
 
 import argparse
 import asyncio
@@ -215,7 +215,7 @@ def test_the_options_are_those_of_the_api() -> None:
 
 
 def test_a_trace_that_fails_ends_its_response() -> None:
-    """Otherwise, the response would be open and silent for as long as its client waits."""
+    """Otherwise, the response would stay open and silent for as long as the client waits."""
     reasons: list[str] = []
 
     class Stream(EventStream):

@@ -1,4 +1,4 @@
-"""`hookmq top` against a running broker: one snapshot, JSON, refused tokens, and a real terminal."""
+"""Test `hookmq top` against a running broker: one snapshot, JSON, refused tokens, and a real terminal."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""`hookmq top` as pure functions: figures, the table, keys, and screen sizes."""
+"""Test the pure functions of `hookmq top`: figures, the table, keys, and screen sizes."""
 
 from typing import Any
 

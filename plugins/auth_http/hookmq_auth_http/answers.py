@@ -25,16 +25,16 @@ class Undecided(Exception):
 
 
 class Answer(NamedTuple):
-    """A parsed response. If `verdict` is None, the decision is left to other plugins."""
+    """A parsed response. If `verdict` is None, other plugins decide."""
 
     verdict: Accept | Allow | Deny | None
     grants: Mapping[str, Any] = {}
     """Rights of an accepted client, under the keys `PERMISSIONS` and `SUPERUSER`. They are stored with the claims."""
     keep: float | None = None
-    """Number of seconds for which the response is valid, or None if the service does not specify it."""
+    """How long the response is valid in seconds, or None if the service does not say."""
     bare: bool = False
-    """True if only the status denies, as in a response from a gateway during an outage. In that case, the client must
-    not lose state.
+    """True if only the status denies, as when a gateway responds during an outage. The client must not lose state in
+    that case.
     """
 
 
@@ -66,7 +66,7 @@ def _take(found: Mapping[str, Any], key: str, *kinds: type) -> Any:
 def _known(found: Mapping[str, Any], keys: frozenset[str]) -> None:
     """Raise Unusable for an unknown key.
 
-    Ignoring unknown keys could grant too much: with a misspelt `expires_at`, access would never expire.
+    Ignoring unknown keys could grant too much: with `expires_at` misspelt, access would never expire.
     """
     unknown = sorted(set(found) - keys)
     if unknown:
@@ -287,7 +287,7 @@ def go_authenticate(status: int, body: bytes) -> Answer:
 
 
 def go_superuser(status: int, body: bytes) -> Answer:
-    """Parse a response from the superuser endpoint. The verdict is Allow for a superuser, and None otherwise."""
+    """Parse a response from the superuser endpoint. The verdict is Allow for a superuser, otherwise None."""
     return Answer(Allow() if _go_allows(status, body) else None)
 
 

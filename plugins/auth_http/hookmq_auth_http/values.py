@@ -53,7 +53,7 @@ class Values:
         return self._known.get(name)
 
     def text(self, name: str) -> str:
-        """Return the value of a placeholder as text. None becomes an empty text."""
+        """Return the value of a placeholder as text. None becomes an empty string."""
         return text_of(self.value(name))
 
 

@@ -50,7 +50,7 @@ class Service:
         return web.Response(status=status, body=data, content_type="application/json")
 
     async def never(self, request: web.Request) -> web.StreamResponse:
-        """Respond once `released` is set. Record a client that disconnects earlier."""
+        """Respond once `released` is set. Record clients that disconnect earlier."""
         try:
             await self.released.wait()
         except asyncio.CancelledError:

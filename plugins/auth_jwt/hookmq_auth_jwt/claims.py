@@ -20,7 +20,7 @@ _LIMITS: Final = frozenset(Limits.__slots__)
 _MAX_LIMIT: Final = (1 << 32) - 1
 _MAX_IDENTITY: Final = 1024
 _COMPILED: Final = 256
-"""Maximum number of compiled permissions to cache. Each is compiled from text no longer than a token."""
+"""Maximum number of compiled permissions to cache. Each is compiled from text that is no longer than a token."""
 
 
 class Checker:
@@ -192,7 +192,7 @@ def _media_type(value: Any) -> str:
 
 
 def _holds(found: Any, wanted: list[Any], client_id: str, username: str | None) -> bool:
-    """Return whether a claim equals or contains one of `wanted`. 1, "1" and true are three different values."""
+    """Return whether a claim equals or contains one of `wanted`. Note that 1, "1" and true are different values."""
     values = found if isinstance(found, list) else [found]
     for one in wanted:
         value = one.fill(client_id, username, {}) if isinstance(one, ClaimTemplate) else one

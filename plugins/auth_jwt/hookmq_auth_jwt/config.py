@@ -62,7 +62,7 @@ class KeyConfig:
 
     @property
     def kind(self) -> str:
-        """The name of the setting that is used."""
+        """The name of the setting in use."""
         return next(name for name in _KINDS if getattr(self, name))
 
     @property
@@ -223,8 +223,7 @@ class JwtConfig:
 
     @property
     def located(self) -> tuple[tuple[tuple[str | int, ...], KeyConfig], ...]:
-        """All key sources, each preceded by the path of its settings. The path is empty for the plugin's own
-        settings."""
+        """All key sources, each with the path of its settings. The path is empty for the plugin's own settings."""
         given = {name: getattr(self, name) for name in _KINDS if getattr(self, name)}
         own = [((), KeyConfig(**{name: value})) for name, value in given.items()]
         return (*own, *((("keys", index), one) for index, one in enumerate(self.keys)))

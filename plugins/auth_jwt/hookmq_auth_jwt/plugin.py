@@ -335,8 +335,8 @@ class AuthJwtPlugin(Plugin):
         )
 
     def _claims_to_keep(self, verified: Verified) -> Mapping[str, Any]:
-        """Return the token's claims, plus a claim that belongs to this plugin. That claim stores the data that
-        permissions need after a restart, when the client may have another plugin's claims.
+        """Return the token's claims, plus a claim that belongs to this plugin. That claim stores what permissions need
+        after a restart, when the client may have another plugin's claims.
         """
         claims, rules = verified.claims, verified.rules
         if rules is None:

@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class UnknownKey(Refused):
-    """No available key verifies the token, but a key that has not been fetched yet might."""
+    """No available key verifies the token, but one that has not been fetched yet might."""
 
 
 KINDS: Final = (

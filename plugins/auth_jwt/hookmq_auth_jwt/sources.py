@@ -19,7 +19,7 @@ from hookmq_auth_jwt.keys import Key, UnusableKey, pem_keys, secret_key
 
 MAX_FILE: Final = 1 << 20
 RETRY: Final = 1.0
-"""Half the delay before the first retry of a failed fetch, in seconds. It doubles with each failure, up to 60 or
+"""Half the delay before a failed fetch is first retried, in seconds. It doubles with each failure, up to 60 or
 `refresh`."""
 
 Changed = Callable[["Source", frozenset[str]], None]
@@ -211,7 +211,7 @@ class UrlSource:
         return promise
 
     def missed(self) -> Promise | None:
-        """Call `refresh` because a token names an unknown key, at most once per ``miss_interval``."""
+        """Call `refresh` because a token names an unknown key, but at most once per ``miss_interval``."""
         runtime = self._runtime
         if runtime is None:
             return None

@@ -1,4 +1,4 @@
-"""Parse tokens. Sizes are checked before anything is read, and parsing is strict in cases where parsers differ.
+"""Parse tokens. Sizes are checked before anything is read, and parsing is strict where parsers differ.
 
 The RFC 7515 envelope is parsed here, not by the JWT library, so that size, nesting, duplicate names and `crit` are
 checked first. The library verifies signatures; see `hookmq_auth_jwt.keys`.
@@ -39,7 +39,7 @@ def looks_like_token(data: bytes) -> bool:
 
 
 def parse(data: bytes, max_size: int) -> Token:
-    """Split a token in compact form into its parts. Raises Refused for any other bytes."""
+    """Split a compact token into its parts. Raises Refused for any other bytes."""
     if len(data) > max_size:
         raise Refused("malformed", f"{len(data)} bytes, more than max_size ({max_size})")
     parts = data.split(b".")

@@ -391,7 +391,7 @@ def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
 
 @pytest.mark.parametrize("require", [False, True])
 def test_a_restart_takes_no_permission_for_another(broker_harness: Make, require: bool) -> None:
-    """After a crash, each stored will is published with the permissions of its own client."""
+    """After a crash, each stored will is published with its own client's permissions."""
     open_to_all = Settings(auth=AuthSettings("deny"), authz=AuthzSettings("allow"))
     harness: Harness = broker_harness([made(require_acl=False)], open_to_all, store=DurableStore())
     tokens = {

@@ -103,7 +103,7 @@ def _change(
 def rehash(
     path: Path, format: Format, changes: Mapping[str, tuple[Hash, str]]
 ) -> tuple[list[str], tuple[FileStamp, FileStamp] | None]:
-    """Write new hashes of the same passwords. Skip users whose old hash has been replaced meanwhile.
+    """Write new hashes of the same passwords. Skip users whose old hash has been replaced in the meantime.
 
     `changes` maps each user name to the old and the new hash. Return the names of the changed users, and the file's
     states before and after. This call blocks. Raises ConfigError and OSError.
@@ -131,7 +131,7 @@ def rehash(
 
 
 class New(NamedTuple):
-    """A user to write. A `hash` of None means no password; `groups` of None leaves the groups unchanged."""
+    """A user to write. If `hash` is None, the user has no password; if `groups` is None, the groups stay unchanged."""
 
     name: str
     hash: str | None
@@ -139,7 +139,8 @@ class New(NamedTuple):
 
 
 def put(path: Path, format: Format, users: Sequence[New], *, replacing: bool = True) -> list[str]:
-    """Add users, and update the hash and any given groups of existing users. Return the names of the existing users.
+    """Add users, and update the hash and, if given, the groups of existing users. Return the names of those that
+    existed.
 
     A missing file is created. This call blocks. Raises OSError and ConfigError, including for existing users unless
     `replacing` is True.

@@ -54,7 +54,8 @@ def read(path: Path) -> Content:
 
 
 def too_open(mode: int) -> str:
-    """Return why a file's permissions are too open, or ''. The group may read the file; others must have no access."""
+    """Return why a file's permissions are too open, or ''. The group may read the file, but others must have no
+    access."""
     if mode & 0o022:
         return f"mode {mode:04o}: users other than the owner may write to it; chmod 0600"
     return f"mode {mode:04o}: all users may access it; chmod 0600 or 0640" if mode & 0o007 else ""
@@ -62,7 +63,7 @@ def too_open(mode: int) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Wait for other writers that use this function, then lock `path` against them."""
+    """Wait for other writers that use this function, then lock them out of `path`."""
     while True:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -95,7 +96,7 @@ def rewrite(
 
 
 def create(path: Path, text: str) -> FileStamp:
-    """Create a file with mode 0600. This call blocks. Raises FileExistsError and other OSErrors."""
+    """Create a file with mode 0600. This call blocks. Raises FileExistsError or another OSError."""
     return _replace(path, text, None)
 
 

@@ -1,4 +1,4 @@
-"""mosquitto's ``password_file``: one line for each user, ``name:hash``."""
+"""mosquitto's ``password_file``, with one line ``name:hash`` per user."""
 
 from collections.abc import Sequence
 

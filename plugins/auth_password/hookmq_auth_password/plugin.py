@@ -37,8 +37,8 @@ _NOBODY: Final = Deny(ReasonCode.NOT_AUTHORIZED)
 _BUSY: Final = Deny(ReasonCode.SERVER_BUSY)
 _ANYBODY: Final = Accept()
 _LATER: Final = (5.0, 20.0, 60.0)
-"""Seconds after a change at which connections are checked again. A client accepted before the change may still have
-been waiting for another plugin or its session."""
+"""Seconds after a change until connections are checked again. A client accepted before the change may still have been
+waiting for another plugin or its session."""
 
 Answer = Accept | Deny | None
 
@@ -146,7 +146,7 @@ class AuthPasswordPlugin(Plugin):
 
     @hookimpl
     def on_connect(self, client: ClientInfo, connect: Connect) -> Answer | Awaitable[Answer]:
-        """Accept or refuse a client. The verdict is returned at once if no hash must be computed."""
+        """Accept or refuse a client. Returns the verdict at once if no hash needs to be computed."""
         if connect.properties.authentication_method is not None:
             return None  # the plugin that handles the method authenticates it
         name, password = client.username, connect.password

@@ -35,7 +35,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The user that a client was accepted as."""
+    """The user as whom a client was accepted."""
 
     name: str
     mark: str
@@ -49,7 +49,7 @@ def admitted(user: User) -> Admitted:
 
 
 def bad_name(name: str) -> str:
-    """Return why a user name is invalid, or ''."""
+    """Return why a user name is invalid, or '' if it is valid."""
     if not name:
         return "the user name is empty"
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
@@ -86,7 +86,7 @@ class Users:
     def decoy(self, key: bytes, name: str) -> Hash:
         """Return a hash to verify for a user that does not exist.
 
-        It costs as much as the hashes in the file, and is always the same for the same name. The duration of a login
+        It costs as much as the hashes in the file, and is always the same for the same name. How long a login takes
         therefore does not reveal whether a name exists, even if the file has several kinds of hashes.
         """
         if not self._decoys:
@@ -94,7 +94,7 @@ class Users:
         return choose_decoy(self._decoys, key, name)
 
     def follow(self, before: "Users") -> None:
-        """Copy the marks of users whose hash did not change."""
+        """Take over the marks of users whose hash has not changed."""
         for name, user in self._by_name.items():
             old = before._by_name.get(name)
             if old is not None and old.hash == user.hash and old.mark != user.mark:

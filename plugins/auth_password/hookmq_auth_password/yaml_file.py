@@ -1,4 +1,5 @@
-"""Parse users from YAML strictly, reporting the position of each mistake; edit them without touching the other text."""
+"""Parse users from YAML strictly, with the position of each mistake, and edit them without touching the rest of the
+text."""
 
 import difflib
 import json
@@ -282,7 +283,8 @@ def remove(text: str, source: str, name: str) -> str:
 
 
 def _written(text: str, position: int) -> int:
-    """Return where the text before `position` ends, without line breaks: a block scalar ends on the next line."""
+    """Return where the text before `position` ends, without line breaks, because a block scalar ends on the next
+    line."""
     while position and text[position - 1] in " \n":
         position -= 1
     return position

@@ -204,7 +204,7 @@ def test_in_a_file_without_users_it_is_as_well(
 
 
 def test_the_decoys_password_lets_nobody_in(broker: Make, file: Path) -> None:
-    """A missing user is checked against the hash of a real user, the decoy. The decoy's password does not let the
+    """A missing user is checked against the hash of a real user, the decoy. The decoy's password must not let the
     client connect.
     """
     file.write_text(f"version: 1\nusers:\n  alice: {{hash: '{ALICE}'}}\n  none: {{hash: null}}\n")
@@ -365,8 +365,8 @@ def test_a_very_long_password_is_not_hashed(broker: Make, verified: Verified) ->
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_nul_in_a_user_name(broker: Make, version: int) -> None:
-    """A user name with NUL is refused by the decoder. A password file cannot contain such a name,
-    and the plugin finds no such user.
+    """The decoder refuses a user name with NUL. A password file cannot contain such a name, and the plugin would not
+    find the user.
     """
     harness = broker()
     client = harness.open(version)

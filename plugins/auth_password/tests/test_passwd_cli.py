@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of answers to the password prompts, in order."""
+    """Return the list of answers to password prompts, in order."""
     answers: list[str] = []
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(getpass, "getpass", lambda prompt: answers.pop(0))

@@ -423,7 +423,7 @@ def test_writers_wait_for_each_other(file: Path) -> None:
 def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process waiting for another writer locks the new file that the writer put in place, not the old file."""
+    """A process that waited for another writer locks the new file that the writer put in place, not the old one."""
     tried: queue.SimpleQueue[int] = queue.SimpleQueue()
     real = fcntl.flock
 
@@ -488,7 +488,7 @@ def test_edits_do_what_they_say(
     steps: list[tuple[str, str, str | None, tuple[str, ...] | None]],
     start: str,
 ) -> None:
-    """Each edit has the same effect as on a model of the file. No file in this test is refused."""
+    """Each edit has the same effect as on a model of the file. No file is refused in this test."""
     path = tmp_path_factory.mktemp("users") / "f"
     model: dict[str, tuple[str | None, tuple[str, ...]]] = {}
     if start:

@@ -36,7 +36,7 @@ def broker(path: Path, extra: str = "", format: str = "yaml") -> Iterator[Served
 
 
 async def code(port: int, username: str | None, password: str | None) -> int:
-    """Return the reason code that aiomqtt receives in MQTT 5."""
+    """Return the reason code that aiomqtt receives over MQTT 5."""
     try:
         async with aiomqtt.Client(
             "127.0.0.1", port, username=username, password=password, protocol=aiomqtt.ProtocolVersion.V5, timeout=60
@@ -174,7 +174,7 @@ def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> 
 
 
 async def ask(path: Path, name: str, password: bytes) -> int:
-    """Return the code with which the broker at a Unix socket answers an MQTT 3.1.1 client."""
+    """Return the code that the broker on a Unix socket sends an MQTT 3.1.1 client."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         client = await AsyncioClient("c", 4, username=name, password=password).connect(

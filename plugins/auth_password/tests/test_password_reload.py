@@ -334,7 +334,7 @@ def test_the_file_changes_while_a_password_is_hashed(
 def test_another_configuration_judges_those_who_are_there(
     broker: Make, file: Path, tmp_path: Path
 ) -> None:
-    """After a reload that names another file, clients without a user in that file are disconnected."""
+    """After a reload switches to another file, clients without a user in that file are disconnected."""
     harness = broker()
     clients: dict[str, MemoryClient] = {}
     for name, password in (("alice", b"secret"), ("bob", b"hunter2")):

@@ -111,7 +111,7 @@ class Churn:
     # connections
 
     async def _open(self, client: Client) -> bool:
-        """Connect a client and return whether it succeeded. Failures are counted by reason."""
+        """Connect a client and return whether that succeeded. Failures are counted by reason."""
         process = self.process
         connection = Connection(process.turn, self.plan.target.version)
         will = self._will_of(client) if self._watches else b""
@@ -138,9 +138,7 @@ class Churn:
             connection.close()
 
     async def _connect(self) -> Mark:
-        """Open all connections and hold them. Return the counts at the moment when all connections
-        were open.
-        """
+        """Open all connections and hold them. Return the counts at the moment when all connections are open."""
         process, plan = self.process, self.plan
 
         async def one(client: Client) -> None:

@@ -78,8 +78,8 @@ def _nothing() -> None:
 class Connection(asyncio.BufferedProtocol):
     """An MQTT connection. Put bytes into `out` to write them in the next turn.
 
-    `lost` is called once, with a reason, if the connection ends without our closing it. `patience` is how many seconds
-    to wait for CONNACK and SUBACK.
+    `lost` is called once, with a reason, if the connection ends without our closing it. `patience` is how long to wait
+    for CONNACK and SUBACK, in seconds.
     """
 
     patience = 30.0

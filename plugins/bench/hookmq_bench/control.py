@@ -55,8 +55,8 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class Watched:
-    """The raw outcome of a run: each process's account, and the time series. If the run stalled, `stood_still` is the
-    number of seconds without progress after which it was ended; otherwise it is 0."""
+    """The raw outcome of a run: each process's account, and the time series. If the run was ended because it stalled,
+    `stood_still` is the number of seconds without progress; otherwise it is 0."""
 
     accounts: list[Account]
     points: list[Point] = field(default_factory=list)
@@ -114,7 +114,7 @@ def _work(
     sockets: list[dict[int, socket.socket]],
     parents: list[Pipe],
 ) -> None:
-    """Run one child process. It closes `parents`, its copies of the parent's pipe ends. While a copy is open, no
+    """Run one child process. It closes `parents`, its copies of the parent's pipe ends: while any copy is open, no
     process notices that the parent has exited."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     for pipe_end in parents:

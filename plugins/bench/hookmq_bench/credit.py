@@ -43,7 +43,7 @@ class Credit:
             self._streams[process] = transport
 
     def arrived(self, publisher: int, gained: int) -> None:
-        """Record that a publisher's messages arrived in this process."""
+        """Record that a publisher's messages have arrived in this process."""
         arrived = self._arrived
         arrived[publisher] = arrived.get(publisher, 0) + gained
         self._turn.schedule()

@@ -11,7 +11,7 @@ class Flow:
     """The flow from one publisher to one subscriber. `next` is the message number expected next.
 
     When the expected number arrives, the caller adds one to `next` itself. For any other number it calls `odd`.
-    Counting started at `first`. `missing` counts the numbers below `next` that have not arrived. `duplicates` counts
+    Counting starts at `first`. `missing` counts the numbers below `next` that have not arrived. `duplicates` counts
     repeats, and `reordered` counts messages that arrived once but late.
     """
 

@@ -106,7 +106,8 @@ class Histogram:
 
 
 def percentile_of(counts: Iterable[tuple[int, int]], total: int, percent: float) -> int:
-    """Return the upper end of the bucket that reaches `percent` of `total` durations. `counts` is sorted by bucket."""
+    """Return the upper end of the bucket in which the count reaches `percent` of `total` durations. `counts` is sorted
+    by bucket."""
     wanted = max(1, -(-total * percent // 100))
     seen = 0
     last = 0

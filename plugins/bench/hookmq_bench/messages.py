@@ -151,7 +151,8 @@ class Messages:
     # during the run
 
     async def _load(self, start: int) -> tuple[Mark, Mark]:
-        """Send until time runs out or everything is sent. Return the counts at the start and end of the measured time."""
+        """Send until time runs out or everything is sent. Return the counts at the start and the end of the measured
+        time."""
         plan, process = self.plan, self.process
         begin_at = start + int(plan.warm_up * SECOND)
         self._stop_at = begin_at + int(plan.duration * SECOND) if plan.duration else 1 << 62

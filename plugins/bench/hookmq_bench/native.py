@@ -37,7 +37,7 @@ DEFECTS: Final = {
     "wrong_qos": "at another QoS",
     "unacknowledged": "never acknowledged",
 }
-"""The counts that make a strict run void, each with its word in messages."""
+"""The counts that make a strict run void, each with the word that messages use for it."""
 
 
 class NativeError(BenchError):

@@ -80,7 +80,7 @@ class Account:
 @dataclass(slots=True)
 class Connects:
     """Additional counts for connect and churn. `resumed` counts connections that found their session. `storms` lists
-    how many nanoseconds each storm took until all clients had reconnected."""
+    how long it took after each storm until all clients had reconnected, in nanoseconds."""
 
     opened: int = 0
     resumed: int = 0

@@ -205,9 +205,7 @@ def _bars(histogram: Histogram) -> list[tuple[float, float, int]]:
 
 
 def _curve(histogram: Histogram) -> list[tuple[float, float]]:
-    """Return points of the percentile curve, which get denser towards 100. Stop where there are too
-    few values.
-    """
+    """Return the points of the percentile curve, which get denser towards 100. Stop where there are too few values."""
     found = []
     left = 1.0
     while left * histogram.count >= 1 and left > 1e-6:

@@ -8,8 +8,8 @@ from hookmq.cli_api import ConnectTarget
 from hookmq.plugin import EMPTY, Properties
 
 STAMP: Final = struct.Struct(">QQQ")
-"""The layout of the stamp that starts every payload: the publisher's key (`Plan.key`), the message number (from 0), and
-the time when the message was due (nanoseconds since 1970)."""
+"""The layout of the stamp at the start of every payload: the publisher's key (`Plan.key`), the message number (from 0),
+and when the message was due (nanoseconds since 1970)."""
 TOPIC: Final = "hookmq-bench/{run}/{i}"
 MAGIC: Final = 0x484B
 """The upper 16 bits of every key. They are followed by 24 bits for the run and 24 for the publisher."""
@@ -173,7 +173,5 @@ def fill(template: str, number: str, run: int) -> str:
 
 
 def share(count: int, parts: int, part: int) -> int:
-    """Return how many of `count` items belong to part number `part` if the items are dealt out in
-    turn to `parts` parts.
-    """
+    """Return how many of `count` items part number `part` gets if they are dealt out in turn to `parts` parts."""
     return count // parts + (part < count % parts)

@@ -12,7 +12,7 @@ from hookmq_bench.tally import Tally
 UNBOUNDED: Final = 10_000
 """Maximum number of messages written in one turn if there is no window."""
 BURST: Final = 1 << 20
-"""Maximum number of payload bytes written in one turn. Only after the turn can the transport pause the publisher."""
+"""Maximum number of payload bytes written in one turn. The transport can pause the publisher only after the turn."""
 _PUBREL: Final = b"\x62\x02"
 
 
@@ -20,8 +20,8 @@ class Publisher(Connection):
     """A connection that publishes.
 
     A message is outstanding until it is acknowledged and the condition `waits` is met: "arrival" at its subscribers, a
-    later "pong", or nothing. At a fixed rate, the owner calls `due` for each message. Otherwise the publisher sends as
-    long as `running` is set.
+    later "pong", or nothing. At a fixed rate, the owner calls `due` for each message. Otherwise the publisher keeps
+    sending while `running` is set.
     """
 
     def __init__(

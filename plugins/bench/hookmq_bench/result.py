@@ -10,10 +10,10 @@ from hookmq_bench.outcome import Account, Connects, FlowSum
 from hookmq_bench.plan import NAMES, SECOND, Limits, Plan
 
 BUSY: Final = 0.8
-"""The share of a core above which the generator itself may limit the results."""
+"""The share of a core above which the generator itself may be the bottleneck."""
 SUSTAINED: Final = 0.98
 LATE: Final = 1_000_000
-"""The generator's own p99 delay, in nanoseconds, above which the report shows a warning."""
+"""The report shows a warning if the generator's own p99 delay is above this, in nanoseconds."""
 PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9}
 
 
@@ -204,7 +204,7 @@ def _count_messages(plan: Plan, accounts: list[Account], result: Result) -> None
 
 
 def _judge_messages(plan: Plan, accounts: list[Account], result: Result) -> None:
-    """Record everything that happened but must not."""
+    """Record everything that happened but should not have."""
     faults = result.faults
     qos = min([plan.qos, *(one.granted for one in accounts)])
     whole = not result.lost_connections

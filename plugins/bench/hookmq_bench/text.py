@@ -278,7 +278,7 @@ def latencies(result: Result) -> list[tuple[str, Histogram]]:
 
 
 def basis(plan: Plan) -> str:
-    """Describe the moment from which latencies are measured."""
+    """Describe when the measurement of latencies starts."""
     if plan.kind.connects:
         return "from opening the connection to CONNACK, TLS included"
     if plan.rate:

@@ -252,7 +252,7 @@ def test_wills_of_those_who_leave_without_a_word(broker: Place) -> None:
 
 
 def seen_by(port: int, client_id: str, topic_filter: str) -> tuple[bool, list[Publish]]:
-    """Return whether the broker has a session of a client, and the retained messages for a new subscription."""
+    """Return whether the broker has a session for a client, and the retained messages that a new subscription gets."""
 
     async def look() -> tuple[bool, list[Publish]]:
         client = await AsyncioClient(client_id, 4, clean_start=False).connect(port)

@@ -28,7 +28,7 @@ from hookmq_delayed.record import Record, id_key, owner_key
 from hookmq_delayed.request import PREFIX, Cancel, InvalidRequest, parse
 
 ID_PROPERTY = "delayed-id"
-"""The user property that gives a message an id, with which its client can cancel or replace it."""
+"""The user property that gives a message an id, so that its client can cancel or replace it."""
 MAX_DELAY = 4_294_967
 """The default maximum delay in seconds: 49 days, as in EMQX."""
 RETRY = 10.0
@@ -60,7 +60,7 @@ class DelayedPlugin(Plugin):
 
     A message is acknowledged once it is committed. It is stored with one of the broker's timers, so it survives a
     restart and is published at least once. The plugin state also contains the timers' keys, because they identify the
-    owners of the waiting messages.
+    waiting messages' owners.
 
     The other plugins decide on a message when it arrives, so that a refusal reaches the client. They are not asked again
     when it is published.
@@ -149,7 +149,7 @@ class DelayedPlugin(Plugin):
         return self._store(key, due, record, broker)
 
     def _store(self, key: str, due: float, record: Record, broker: BrokerHandle) -> Verdict:
-        """Set the timer of a message, or replace the message that has this key."""
+        """Set a message's timer, or replace the message with the same key."""
         owner = key.partition("/")[0]
         new = broker.state.get(key) is None
         if new and self._waiting[owner] >= self.config.max_messages_per_client:
@@ -172,7 +172,7 @@ class DelayedPlugin(Plugin):
         return Handled()
 
     def _forget(self, key: str, broker: BrokerHandle) -> None:
-        """Remove a message from the plugin state and from the counts, if it is still waiting."""
+        """Remove a message from the plugin state and the counts if it is still waiting."""
         if broker.state.get(key) is None:
             return
         broker.state.delete(key)

@@ -54,11 +54,11 @@ class Record:
 
 
 def owner_key(client_id: str, user: str) -> str:
-    """Return the first part of the keys of a client's messages. Another client, or another user of the same client id,
-    has a different one."""
+    """Return the key prefix for a client's messages. Other clients, and other users of the same client id, have
+    different ones."""
     return sha256(json.dumps([client_id, user]).encode()).hexdigest()
 
 
 def id_key(id: str) -> str:
-    """Return the second part of the key of a message with the id that its client chose."""
+    """Return the second part of the key for a message whose client chose this id."""
     return f"id-{sha256(id.encode()).hexdigest()}"

@@ -132,7 +132,7 @@ def test_a_client_cancels_its_message(harness: Harness) -> None:
 
 
 class Deciding(Plugin):
-    """A plugin that denies publishing to the topic ``secret`` itself."""
+    """A plugin that denies publishing directly to the topic ``secret``."""
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Allow | Deny:
@@ -216,7 +216,7 @@ def test_the_number_of_messages_of_one_client_is_bounded(make: Make) -> None:
 
 
 class Placing(Plugin):
-    """A plugin that moves messages below ``mine`` to the client's own topics, as a plugin with rules does."""
+    """A plugin that moves messages below ``mine`` to the client's own topics, as a rewriting plugin would."""
 
     @hookimpl
     def on_publish(self, client: ClientInfo | None, message: Message) -> Message | Deny | None:
@@ -282,7 +282,7 @@ def test_a_message_without_room_is_published_when_there_is_room(
 
 def test_a_message_replaced_while_it_is_published_is_counted_once(make: Make) -> None:
     class Repeating(Plugin):
-        """A plugin that delays each message on ``a`` again when it is published, with the same id."""
+        """A plugin that delays each message on ``a`` again under the same id when it is published."""
 
         @hookimpl
         async def on_published(self, message: Message, broker: BrokerHandle) -> None:

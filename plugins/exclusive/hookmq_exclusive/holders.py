@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 UNCONFIRMED: Final = 10.0
-"""Seconds after which a subscription that was allowed, but not made, no longer holds its topic."""
+"""How long a subscription that was allowed but not made holds its topic, in seconds."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Holders:
         self._by_client.setdefault(client_id, set()).add(topic)
 
     def confirm(self, topic: str, client_id: str) -> None:
-        """Note that the client has subscribed."""
+        """Record that the client has subscribed."""
         holder = self._by_topic.get(topic)
         if holder is not None and holder.client_id == client_id:
             holder.confirmed = True

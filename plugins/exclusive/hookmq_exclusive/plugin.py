@@ -37,8 +37,8 @@ class ExclusiveConfig:
 
 
 class ExclusivePlugin(Plugin):
-    """A plugin that grants ``$exclusive/TOPIC`` to the first client, and refuses it to others until that subscription
-    has ended.
+    """A plugin that grants ``$exclusive/TOPIC`` to the first client and refuses it to others until that subscription
+    ends.
 
     The subscription then receives messages on TOPIC, like an ordinary one. The broker authorizes
     both the exclusive filter and TOPIC.
@@ -106,7 +106,7 @@ class ExclusivePlugin(Plugin):
         return len(self.holders) >= most
 
     def _holds(self, holder: Holder, topic: str, broker: BrokerHandle) -> bool:
-        """Return whether the client still has the subscription, or may be about to make it."""
+        """Return whether the client still has the subscription or may be about to make it."""
         kept = broker.subscriptions(client_id=holder.client_id, filter=topic, limit=1000).items
         if any(
             one.client_id == holder.client_id and one.subscription.filter.startswith(PREFIX)
@@ -121,13 +121,13 @@ class ExclusivePlugin(Plugin):
 
     @hookimpl
     async def on_subscribed(self, client: ClientInfo, subscription: Subscription) -> None:
-        """Note that an allowed subscription was made."""
+        """Record that an allowed subscription was made."""
         if subscription.filter.startswith(PREFIX):
             self.holders.confirm(subscription.topic_filter, client.client_id)
 
     @hookimpl
     async def on_unsubscribed(self, client: ClientInfo, subscription: Subscription) -> None:
-        """Free the topic of an ended subscription."""
+        """Free the topic of a subscription that has ended."""
         if subscription.filter.startswith(PREFIX):
             self.holders.release(subscription.topic_filter, client.client_id)
 
@@ -135,7 +135,7 @@ class ExclusivePlugin(Plugin):
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """Free the topics of an ended session. The client may already have a new session with other topics."""
+        """Free the topics of a session that has ended. The client may already have a new session with other topics."""
         if event not in (SessionEvent.ENDED, SessionEvent.EXPIRED):
             return
         for topic in self.holders.topics(client.client_id):

@@ -203,7 +203,7 @@ def test_a_broker_process_with_real_clients(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_real_broker_keeps_the_holder_over_a_restart(tmp_path: Path) -> None:
-    """The storage plugin keeps the session of the holder. The plugin finds it when it starts."""
+    """The storage plugin keeps the holder's session, and the exclusive plugin finds it when it starts."""
     config = tmp_path / "hookmq.yaml"
     config.write_text(
         'version: 1\nlisteners: [{name: tcp, bind: "127.0.0.1:0"}]\n'

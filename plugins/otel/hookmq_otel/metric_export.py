@@ -24,7 +24,7 @@ Points = list[tuple[dict[str, str], float]]
 
 
 def by_family(counters: Mapping[str, float]) -> dict[str, Points]:
-    """Group ``name{label="value"}`` by name, with the labels of each value. Histogram buckets are left out."""
+    """Group ``name{label="value"}`` by name, with each value's labels. Histogram buckets are left out."""
     found: dict[str, Points] = {}
     for text, value in counters.items():
         name, _, labels = text.partition("{")
@@ -40,7 +40,7 @@ def _plain(match: "re.Match[str]") -> str:
 
 
 class ReportingExporter(OTLPMetricExporter):
-    """An exporter that notes the result of each export in `health`."""
+    """An exporter that reports the result of each export to `health`."""
 
     health: ExportHealth
 
@@ -56,7 +56,7 @@ class ReportingExporter(OTLPMetricExporter):
 class MetricExport:
     """Exports the counters last passed to `update`, every `metrics_interval`.
 
-    Call `update` on the event loop, because the broker can only be read there. The SDK's thread reads the copy.
+    Call `update` on the event loop, the only place where the broker can be read. The SDK's thread reads the copy.
     """
 
     def __init__(self, config: OtelConfig, resource: Resource, log: Log) -> None:

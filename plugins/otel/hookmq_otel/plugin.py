@@ -36,15 +36,15 @@ from hookmq_otel.settings import OtelConfig
 from hookmq_otel.span_export import SpanExport
 
 PATIENCE: Final = 30.0
-"""Seconds after which a span is ended if no hook has reported its end."""
+"""How long before a span is ended if no hook has reported its end, in seconds."""
 DELIVERIES: Final = 10
-"""How many deliveries and spans from other plugins are traced per second, for each trace per second that may begin."""
+"""How many deliveries and other plugins' spans are traced per second, for each trace that may begin per second."""
 HOOKS: Final = {
     "connect": ("on_connect", "on_session", "on_auth_failed"),
     "publish": ("on_publish", "on_published", "on_dropped"),
     "deliver": ("on_delivered",),
 }
-"""The hooks that each kind of span needs. The others are only traced with their publish."""
+"""The hooks that each kind of span needs. Other kinds are only traced as part of their publish."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Open:
 
 
 class Budget:
-    """Allows `rate` events a second, and as many at once. Times are monotonic."""
+    """Allows `rate` events per second, in bursts of up to `rate`. Times are monotonic."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -129,7 +129,7 @@ class OtelPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Export the remaining spans and metrics. A collector that does not respond gets at most `timeout`."""
+        """Export the remaining spans and metrics. Waits at most `timeout` for a collector that does not respond."""
         for timer in self._timers.values():
             timer.cancel()
         spans, metrics = self._spans, self._metrics
@@ -169,7 +169,7 @@ class OtelPlugin(Plugin):
     # sampling -----------------------------------------------------------------------------------------------------
 
     def _sample(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
-        """Return the context for a new span, or None if no span should be started."""
+        """Return the context for a new span, or None not to start one."""
         context: TraceContext | None = None
         if pairs and self.config.parent:
             context = extract(pairs)
@@ -334,7 +334,7 @@ class OtelPlugin(Plugin):
             self._spans.end(span, broker.time(), error)
 
     def _published_context(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
-        """Return the context of a message that was traced, for one more span after `publish`, or None."""
+        """Return the context for one more span after a traced message's `publish`, or None."""
         key = traceparent(pairs) if pairs else ""
         if self._spans is None or not (key in self._recent or key in self._open):
             return None

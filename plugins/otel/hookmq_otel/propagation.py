@@ -10,10 +10,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 Pairs = Iterable[tuple[str, str]]
 NAMES: Final = ("traceparent", "tracestate")
 LONGEST: Final = 512
-"""Longest `tracestate` that is read, in characters. The standard requires at least this length."""
+"""The longest `tracestate` to read, in characters. The standard requires at least this length."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 EMPTY: Final = Context()
-"""A context without a span: a span that is started in it begins a new trace."""
+"""A context without a span, so that a span started in it begins a new trace."""
 
 
 def traceparent(pairs: Pairs) -> str:
@@ -39,7 +39,7 @@ def span_context(context: Context) -> SpanContext:
 
 
 def inject(pairs: Pairs, span: Span) -> tuple[tuple[str, str], ...]:
-    """Return `pairs` with the context of `span` in place of the client's context."""
+    """Return `pairs` with the client's context replaced by that of `span`."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(span, EMPTY))
     return (*((n, v) for n, v in pairs if n not in NAMES), *carrier.items())

@@ -1,12 +1,10 @@
-"""Check the spans that other plugins report. A single value that cannot be encoded would make the exporter lose a
-whole batch.
-"""
+"""Check the spans that other plugins report. A single unencodable value would make the exporter lose a whole batch."""
 
 from collections.abc import Mapping
 from typing import Final
 
 LATEST: Final = 2**63 / 1e9
-"""The end of time in OTLP, in epoch seconds."""
+"""The latest time that OTLP can represent, in epoch seconds."""
 LONGEST: Final = 1024
 """Maximum number of characters in a name, an attribute or an error."""
 MOST: Final = 64
@@ -31,7 +29,7 @@ def checked_text(text: str, what: str) -> str:
 
 
 def checked_attributes(attributes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the first attributes. Raises TypeError or ValueError if one of them cannot be exported."""
+    """Return the first `MOST` attributes. Raises TypeError or ValueError if one of them cannot be exported."""
     if not isinstance(attributes, Mapping):
         raise TypeError(f"the attributes must be a mapping, not {type(attributes).__name__}")
     found: dict[str, Value] = {}

@@ -64,9 +64,9 @@ class OtelConfig:
 
     @property
     def traced(self) -> frozenset[str]:
-        """The spans to record, or none if `sampling` is 0."""
+        """The kinds of spans to record; none if `sampling` is 0."""
         return frozenset(self.spans) if self.sampling > 0 else frozenset()
 
     def url(self, signal: str) -> str:
-        """Return the URL for `signal`: traces or metrics."""
+        """Return the URL for `signal`, which is traces or metrics."""
         return f"{self.endpoint.rstrip('/')}/v1/{signal}"

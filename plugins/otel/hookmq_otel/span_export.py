@@ -18,7 +18,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class CountedExporter(SpanExporter):
-    """Counts the spans that `exporter` exported and the spans that it failed to export."""
+    """Counts the spans that `exporter` exported and those that it failed to export."""
 
     def __init__(self, exporter: SpanExporter, health: ExportHealth) -> None:
         self._exporter = exporter
@@ -48,7 +48,7 @@ class CountedExporter(SpanExporter):
             return self.exported + self.failed
 
     def shutdown(self) -> None:
-        """Stop retrying and export nothing more."""
+        """Stop retrying, and export nothing more."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
@@ -57,7 +57,7 @@ class CountedExporter(SpanExporter):
 
 
 class SpanExport:
-    """Starts and ends spans. At most `max_queue` spans may be open or wait for export; further ones are dropped and
+    """Starts and ends spans. At most `max_queue` spans may be open or waiting for export; any more are dropped and
     counted.
 
     No method except `close` blocks. Times are in epoch seconds.

@@ -22,7 +22,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{SPAN}-01"
 NOT_SAMPLED = f"00-{TRACE}-{SPAN}-00"
 DEAD = {"endpoint": "http://127.0.0.1:1", "timeout": "100ms", "metrics_interval": "0s"}
-"""Nothing listens on port 1."""
+"""An unreachable URL: nothing listens on port 1."""
 Make = Callable[..., Harness]
 
 
@@ -109,7 +109,7 @@ def test_a_message_from_connect_to_delivery(make: Make, collector: Collector) ->
 
 
 def with_slow_store(make: Make, **config: Any) -> tuple[Harness, SlowStore]:
-    """Create a broker with an offline subscriber to `q`, whose store delays each commit."""
+    """Create a broker whose store delays each commit, with an offline subscriber to `q`."""
     store = SlowStore(DurableStore(), slow=False)
     harness = make(store=store, **config)
     away = harness.connect("away", session_expiry_interval=600)
@@ -167,7 +167,7 @@ def test_commits_that_are_not_selected(make: Make, collector: Collector) -> None
 
 
 def test_spans_that_other_plugins_report(make: Make, collector: Collector) -> None:
-    """Only spans of messages that the plugin traced are recorded, whatever context a client sent."""
+    """Only spans of messages that the plugin traced are recorded, no matter what context a client sent."""
     harness = make(max_rate=1, spans=["publish", "plugins"])
     reader = harness.connect("reader")
     reader.subscribe("a")
@@ -366,7 +366,7 @@ def test_the_metrics_of_the_broker(make: Make, collector: Collector) -> None:
 def test_a_collector_that_fails_costs_spans_that_are_counted(
     make: Make, collector: Collector, status: int | None
 ) -> None:
-    """At most `max_queue` spans wait; the others are dropped. Messages are still delivered."""
+    """At most `max_queue` spans wait, and the rest are dropped. Messages are still delivered."""
     config = {"max_queue": 20, "max_rate": 100_000, "timeout": "200ms", "spans": ["publish"]}
     if status is None:
         config["endpoint"] = DEAD["endpoint"]

@@ -70,7 +70,7 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Correct the statuses that the store kept. Clients that were connected before a restart are now offline."""
+        """Correct the stored statuses, because clients that were connected before a restart are now offline."""
         if not self.config.durable:
             return
         cursor = ""
@@ -107,7 +107,7 @@ class PresencePlugin(Plugin):
     async def on_disconnect(
         self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
     ) -> None:
-        """Publish ``offline``, unless the client has connected again meanwhile."""
+        """Publish ``offline``, unless the client has already reconnected."""
         if broker.client(client.client_id) is None:
             status: dict[str, object] = {
                 "status": "offline",

@@ -11,7 +11,7 @@ LONGEST: Final = 128
 
 
 def short(name: str) -> str:
-    """Return `name`, or its beginning and a digest if it is long. A limit on the number of keys then also limits
+    """Return `name`, or its beginning and a digest if it is long, so that a limit on the number of keys also limits
     memory."""
     if len(name) <= LONGEST:
         return name
@@ -21,7 +21,7 @@ def short(name: str) -> str:
 
 @lru_cache(4096)
 def network_of(host: str, ipv4_prefix: int, ipv6_prefix: int) -> str:
-    """Return the network under which an address is counted. A host that is not an IP address is returned unchanged."""
+    """Return the network under which an address is counted. Hosts that are not IP addresses are returned unchanged."""
     address = parse_address(host)
     if address is None:
         return host

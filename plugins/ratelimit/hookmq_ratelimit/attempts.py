@@ -25,7 +25,8 @@ class Attempt:
             bucket.trials.open[self] = now
 
     def settle(self, now: float, wrong: bool) -> None:
-        """End the attempt. Use up its tokens if the credential was `wrong`; otherwise return those not refilled yet."""
+        """End the attempt. Use up its tokens if the credential was `wrong`; otherwise return those that have not been
+        refilled."""
         for bucket, fulls in zip(self.buckets, self._fulls, strict=True):
             trials = bucket.trials
             trials.open.pop(self, None)

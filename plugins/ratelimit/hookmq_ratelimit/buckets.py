@@ -22,12 +22,13 @@ TINY: Final = 1e-9
 AT_ONCE: Final = 256
 """Maximum number of waiting messages to serve in one slice."""
 LAPSE: Final = 60.0
-"""Seconds after which an undecided attempt is abandoned. Its connection has ended, and its tokens are not returned."""
+"""Undecided attempts are abandoned after this many seconds. Their connections have ended, and their tokens are not
+returned."""
 
 
 class Cell:
-    """A window of a bucket. It will be full at time `full`. One token is refilled every `interval` seconds, and all
-    tokens in `base` seconds.
+    """A window of a bucket, which will be full at time `full`. One token is refilled every `interval` seconds, and all
+    of them in `base` seconds.
 
     `room` equals `base`, and `spare` is `base` less one token. While a message waits for the bucket, both are minus
     infinity, so that no other message overtakes it.
@@ -222,7 +223,7 @@ class Bucket:
 class Allowance:
     """A limit and the buckets for its keys.
 
-    At most `most` buckets are stored, in addition to those in use. The least recently used bucket is removed first.
+    At most `most` buckets are stored, not counting those in use. The least recently used bucket is removed first.
     """
 
     __slots__ = (

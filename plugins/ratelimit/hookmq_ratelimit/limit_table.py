@@ -57,7 +57,8 @@ class LimitTable:
         ]
 
     def key(self, per: Per | None, client: ClientInfo) -> str:
-        """Return the key of a client's bucket for a limit that counts per client, user, and so on."""
+        """Return the key of a client's bucket, depending on whether the limit counts per client, per user, and so
+        on."""
         if per == "client":
             return short(client.client_id)
         if per == "user":

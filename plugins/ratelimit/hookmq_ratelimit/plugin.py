@@ -244,7 +244,7 @@ class RateLimitPlugin(Plugin):
     # outcomes -----------------------------------------------------------------------------------------------------
 
     def limited(self, bucket: Bucket, client: ClientInfo, outcome: str) -> None:
-        """Count, log and emit an event that `client` was over a limit. A refusal counts towards a ban."""
+        """Count, log and report (as an event) that `client` was over a limit. A refusal counts towards a ban."""
         limit = bucket.limit
         key = (limit.name, outcome)
         self.counts[key] = self.counts.get(key, 0) + 1

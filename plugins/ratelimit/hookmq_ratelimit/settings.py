@@ -71,7 +71,7 @@ def _made(kind: type[T], value: Any) -> T:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: what is counted and per what, how much is allowed, and what happens above the limit."""
+    """One limit: what it counts and per what, how much it allows, and what happens above it."""
 
     what: What = setting("publishes", "what is counted")
     per: Per | None = setting(

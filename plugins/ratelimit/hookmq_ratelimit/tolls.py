@@ -31,7 +31,7 @@ Go = Callable[[LimitExceeded | None], None]
 
 
 class LimitOwner(Protocol):
-    """The plugin. It counts and reports how often each limit was applied."""
+    """The plugin, which counts and reports how often each limit was applied."""
 
     runtime: Runtime
 

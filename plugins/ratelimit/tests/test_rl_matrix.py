@@ -1,4 +1,4 @@
-"""Test what a client observes, by version, QoS and mode. Waiting messages are not lost."""
+"""Test what a client observes for each version, QoS and mode. Waiting messages are not lost."""
 
 from typing import Any
 

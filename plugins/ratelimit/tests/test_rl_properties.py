@@ -62,7 +62,7 @@ CLIENT = ClientInfo("c", 5, None, Peer("192.0.2.1"), Scope())
 
 
 def never_more(passed: list[tuple[float, float]], rates: tuple[Rate, ...], most: float = 1) -> None:
-    """Assert that any window admits at most the burst and the tokens that were added in that time.
+    """Assert that any window admits at most the burst plus the tokens added in that time.
 
     In addition, one message larger than the window may pass.
     """

@@ -1,7 +1,7 @@
 """Checks of payloads: UTF-8, JSON, JSON Schema, Avro and Protobuf.
 
 A check is a function of a payload. It returns '' for a valid payload, and otherwise a short reason. The reason gives a
-position in the payload but never quotes its content, because reasons are sent to clients and logged.
+position in the payload but never quotes it, because reasons are logged and sent to clients.
 """
 
 import json
@@ -126,8 +126,8 @@ def _refuse_unsafe(schema: Any) -> None:
 def avro(text: bytes) -> Check:
     """Return a check that a payload is one Avro value in binary encoding, without a header.
 
-    Raises ConfigError for an invalid schema. Also refuses schemas that let a short payload cause unbounded work: types
-    that contain themselves, and arrays of values that take no bytes.
+    Raises ConfigError for an invalid schema. Also refuses schemas with which a short payload could cause unbounded
+    work: types that contain themselves, and arrays of values that take no bytes.
     """
     document, problem = _parse_json(text)
     if problem:

@@ -160,7 +160,7 @@ class SchemaPlugin(Plugin):
         return Drop() if invalid == "drop" else self._tagged(message, reason)
 
     def _tagged(self, message: Message, reason: str) -> Message | None:
-        """Return the message with the tag, or without a tag that the client itself set."""
+        """Return the message with the plugin's tag or none, after removing any tag that the client set."""
         tag = self.config.tag
         kept = tuple(pair for pair in message.user_property if pair[0] != tag)
         pairs = (*kept, (tag, reason)) if reason else kept

@@ -163,7 +163,7 @@ def test_an_avro_schema_without_bounds_is_refused(document: Any, why: str) -> No
 
 
 def descriptors() -> bytes:
-    """Return what protoc writes for a message `plant.State` with a double, and a nested `plant.Report`."""
+    """Return what protoc writes for a message `plant.State` with a double, and a `plant.Report` that nests it."""
     files = FileDescriptorSet()
     file = files.file.add(name="plant.proto", package="plant", syntax="proto2")
     state: DescriptorProto = file.message_type.add(name="State")

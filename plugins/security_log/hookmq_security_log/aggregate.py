@@ -9,7 +9,7 @@ from hookmq_security_log.record import Record, SecurityEvent, record_of
 
 @dataclass(slots=True)
 class _Repeats:
-    """The events with one name from one source in the current period."""
+    """The events in the current period that have the same name and source."""
 
     began: float
     written: int = 0
@@ -21,10 +21,9 @@ class _Repeats:
 class Aggregator:
     """Decides which events are written.
 
-    In each `period`, the first `burst` events with the same name and source are written one by one. The others become
-    one record at the end of the period. At most `rate` records a second are written in total; further ones are
-    counted. Memory is bounded by `sources`: if there are more, the oldest are written at once. `now` is a monotonic
-    time.
+    In each `period`, the first `burst` events with the same name and source are written one by one. The rest become one
+    record at the end of the period. In total, at most `rate` records a second are written; the others are only counted.
+    `sources` limits memory: if there are more, the oldest are written at once. `now` is a monotonic time.
     """
 
     def __init__(self, burst: int, period: float, rate: float, sources: int) -> None:
@@ -66,8 +65,8 @@ class Aggregator:
         return found
 
     def due(self, now: float, time: float, end: bool = False) -> list[Record]:
-        """Return the records of periods that have ended, and a record that counts suppressed records. With `end`, end
-        all periods. `time` is the current time in epoch seconds.
+        """Return the records of periods that have ended, and a record that counts suppressed records. With `end`, all
+        periods are ended. `time` is the current time in epoch seconds.
         """
         found: list[Record] = []
         while self._repeats:
@@ -100,10 +99,9 @@ class Aggregator:
 
 
 class Alerts:
-    """Counts hostile events by source, and reports a source that causes `events` of them within `period` seconds.
+    """Counts hostile events by source, and reports any source that causes `events` of them within `period` seconds.
 
-    A source is reported once in each period. Memory is bounded by `sources`: if there are more, the oldest is
-    forgotten.
+    A source is reported once per period. `sources` limits memory: if there are more, the oldest is forgotten.
     """
 
     def __init__(self, events: int, period: float, sources: int) -> None:

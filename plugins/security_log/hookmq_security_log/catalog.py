@@ -1,4 +1,4 @@
-"""The security events: their names, and the ECS categories under which a SIEM finds them.
+"""The security events: their names, and the ECS categories by which a SIEM finds them.
 
 The names of fields and categories are those of the Elastic Common Schema, version 8.11.
 """
@@ -12,7 +12,7 @@ ECS: Final = "8.11.0"
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """What all events with one name have in common. `hostile` events count towards ``attack_suspected``."""
+    """What all events with the same name have in common. `hostile` events count towards ``attack_suspected``."""
 
     category: str
     types: tuple[str, ...]

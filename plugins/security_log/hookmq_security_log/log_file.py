@@ -15,7 +15,7 @@ WAITING: Final = 1000
 
 
 class RotatedFile:
-    """A file that is renamed to PATH.1 before it exceeds `max_bytes`; `files` old files are kept.
+    """A file that is renamed to PATH.1 before it exceeds `max_bytes`. `files` old files are kept.
 
     It is opened for each write, so another program may move it. It has mode 0640, because it names users and addresses.
     """
@@ -54,8 +54,8 @@ class RotatedFile:
 class LogFile:
     """Appends lines to `path` and keeps `files` older files of up to `max_bytes`, as PATH.1 to PATH.N.
 
-    If the disk is slower than the events, or fails, lines are dropped and counted in `dropped`. `report` is called with
-    the error when writing starts to fail, and with None when it works again.
+    If the disk fails or cannot keep up, lines are dropped and counted in `dropped`. `report` is called with the error
+    when writing starts to fail, and with None when it works again.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ CREDENTIALS: Final = frozenset(
         ReasonCode.BAD_AUTHENTICATION_METHOD,
     }
 )
-"""The codes that refuse a client because of its credentials. Other codes refuse it because of a limit or a failure."""
+"""The codes that refuse a client because of its credentials. Other codes mean a limit or a failure."""
 OF_BROKER: Final[Mapping[str, str]] = {
     "broker.protocol_error": "protocol_error",
     "broker.handshake_failed": "handshake_failure",
@@ -47,7 +47,7 @@ class SecurityLogPlugin(Plugin):
     """Writes security events to the broker's log, a file, topics below ``$SYS/security``, and other plugins.
 
     Clients choose names and topics, so each record escapes them, limits their length and never contains passwords. The
-    number of records that one address or all addresses can cause is limited.
+    number of records is limited, per address and in total.
     """
 
     Config = SecurityLogConfig
@@ -130,7 +130,7 @@ class SecurityLogPlugin(Plugin):
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """Report a session that moved to another address, or that is taken over too often."""
+        """Report a session that moved to another address or is taken over too often."""
         host = client.peer.host
         if event is SessionEvent.TAKEN_OVER:
             if self._takeovers.taken(client.client_id, host, broker.now()):

@@ -29,13 +29,13 @@ class SecurityEvent:
 
     @property
     def source(self) -> str:
-        """The key under which repeated events are counted: an IPv4 address, an IPv6 network of 64 bits, or the host."""
+        """The key under which repeated events are counted: an IPv4 address, a /64 IPv6 network, or the host."""
         return source_of(self.host)
 
 
 @lru_cache(4096)
 def source_of(host: str) -> str:
-    """Return the key of a host. An attacker usually controls a whole IPv6 network of 64 bits."""
+    """Return the key of a host. An attacker usually controls a whole /64 IPv6 network."""
     address = parse_address(host)
     if address is None:
         return host
@@ -56,8 +56,7 @@ def record_of(event: SecurityEvent, repeated: int = 0, since: float = 0.0) -> Re
     """Return the record of an event. Fields that a client chooses come last, so a pattern that starts at the beginning
     of the line cannot match them.
 
-    If `repeated` is not 0, the record stands for this number of similar events since the time `since`; `event` is the
-    last of them.
+    If `repeated` is not 0, the record represents this many similar events since `since`; `event` is the last of them.
     """
     kind = KINDS[event.action]
     record: Record = {
@@ -92,8 +91,8 @@ def record_of(event: SecurityEvent, repeated: int = 0, since: float = 0.0) -> Re
 
 
 def line_of(record: Record) -> str:
-    """Return a record as one line of ASCII. JSON escapes control characters, quotes and all other characters, so no
-    name that a client chooses can begin a line or change how a terminal shows it."""
+    """Return a record as one line of ASCII. JSON escapes control characters, quotes and everything outside ASCII, so no
+    name that a client chooses can start a new line or change how a terminal shows it."""
     return json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str)
 
 

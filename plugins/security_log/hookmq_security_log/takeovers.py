@@ -1,4 +1,4 @@
-"""Find takeovers of a session by another address, and sessions that are taken over again and again."""
+"""Find takeovers of a session by another address, and sessions that are taken over repeatedly."""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class _Session:
     host: str = ""
-    """Address of the connection that was taken over and whose successor is not known yet."""
+    """The address of a connection that was taken over, until its successor is known."""
     times: deque[float] = field(default_factory=deque)
 
 
@@ -27,7 +27,7 @@ class Takeovers:
         return len(self._sessions)
 
     def taken(self, client_id: str, host: str, now: float) -> bool:
-        """Note that a connection from `host` lost its session. Return whether the session began to flap."""
+        """Record that a connection from `host` lost its session. Return whether the session started to flap."""
         found = self._sessions.pop(client_id, None) or _Session()
         if len(self._sessions) >= self._most:
             self._sessions.popitem(last=False)
@@ -42,7 +42,7 @@ class Takeovers:
         return True
 
     def opened(self, client_id: str, host: str) -> str:
-        """Note that a connection from `host` now has the session. Return the address of the connection that lost it,
+        """Record that a connection from `host` now has the session. Return the address of the connection that lost it,
         or '' if that address is the same or unknown.
         """
         found = self._sessions.get(client_id)

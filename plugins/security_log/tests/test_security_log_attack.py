@@ -1,4 +1,5 @@
-"""Attack a real broker with the script of the how-to: an alert is raised, and `fail2ban` and Spark's stream find it."""
+"""Attack a real broker with the script from the how-to. An alert must be raised, and `fail2ban` and Spark's stream must
+find it."""
 
 import json
 import re
@@ -62,7 +63,8 @@ def receiver() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory, receiver: int) -> dict[str, Any]:
-    """Follow the how-to. Return the folder, the alert that the subscriber got, and the body of the webhook request."""
+    """Follow the how-to. Return the folder, the alert that the subscriber received, and the body of the webhook
+    request."""
     folder = tmp_path_factory.mktemp("attack")
     for block in blocks(PAGE):
         if block.file:

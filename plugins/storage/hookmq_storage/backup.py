@@ -1,4 +1,5 @@
-"""Copy a store to a new folder as it is at one moment, even while a broker runs: for the command and as a service."""
+"""Copy a store to a new folder as of one moment, even while a broker is running. Used by the command and as a
+service."""
 
 import os
 import shutil
@@ -42,7 +43,7 @@ def reading(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 _LARGE_LOG: Final = 64 << 20
-"""Size of the log in bytes up to which the free space is not checked."""
+"""Free space is not checked until the log exceeds this size, in bytes."""
 
 
 def _spare_log(folder: Path) -> None:
@@ -68,9 +69,9 @@ def write_backup(folder: Path, target: Path, progress: Callable[[int, int], None
     """Copy the store in `folder` to the new folder `target`, and return the number of bytes. Blocks.
 
     The copy is made in a folder with ``.part`` appended to its name, which is renamed when it is complete and synced. A
-    kill or a power cut therefore never leaves a `target` that a broker would take for an empty store. `progress` is
-    called with the number of copied pages and the total. If it raises, or if the copy fails, the folder is removed.
-    It also fails before the log, which grows meanwhile, fills the store's disk. Raises StoreError.
+    kill or a power cut therefore never leaves a `target` that a broker would mistake for an empty store. `progress` is
+    called with the number of copied pages and the total. If it raises, or if the copy fails, the folder is removed. The
+    log grows meanwhile; the copy fails before it can fill the store's disk. Raises StoreError.
     """
     target = target.absolute()
 
@@ -95,7 +96,7 @@ def write_backup(folder: Path, target: Path, progress: Callable[[int, int], None
 
 @contextmanager
 def _own_folder(part: Path) -> Iterator[None]:
-    """Create the folder `part`, or take over one that a killed process left. Remove it if the block raises."""
+    """Create the folder `part`, or take over one left by a killed process. Remove it if the block raises."""
     make_folder(part)
     held = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -141,7 +142,7 @@ class BackupJob:
         self._runtime = None
 
     def start(self, target: Path) -> None:
-        """Begin a backup. Raises BackupError."""
+        """Start a backup. Raises BackupError."""
         runtime = self._runtime
         if runtime is None:
             raise BackupError("the store is not open")
@@ -153,7 +154,7 @@ class BackupJob:
         runtime.run_blocking(copying, partial(self._ended, runtime))
 
     def _advance(self, done: int, total: int) -> None:
-        """Note the progress. Called in the thread."""
+        """Record the progress. Called in the thread."""
         if self._runtime is None:
             raise _Stopped
         self._pages = (done, total)
@@ -169,7 +170,7 @@ class BackupJob:
         self._log("error", "storage.backup_failed", target=str(status.target), error=why)
 
     def status(self) -> BackupStatus:
-        """Return how far the newest backup has progressed, or its result."""
+        """Return the progress or the result of the latest backup."""
         done, total = self._pages
         if self._status.state != "running" or not total:
             return self._status

@@ -1,4 +1,4 @@
-"""Check the checksum of every row, and check that the rows to which it refers exist."""
+"""Check every row's checksum, and check that the rows it refers to exist."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,8 @@ Progress = Callable[[str, int, int], None]
 STEP: Final = 5000
 
 _HELD: Final = "owner, seq, message, size, qos, retain, identifiers, filter, share_group"
-"""The remaining columns of an entry that contains its message. The body replaces the last ones, which are NULL."""
+"""The remaining columns of an entry that contains its message. The last ones are NULL, because the body replaces
+them."""
 _NOTHING: Final = (None,) * 5
 _LOST: Final = (
     (

@@ -132,7 +132,7 @@ class Bar:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock a store in order to change it. Raises StoreError if it is in use."""
+    """Lock a store to change it. Raises StoreError if it is in use."""
     if not (folder / DATABASE).exists() and not (folder / BUILT).exists():
         raise StoreError(f"{folder} contains no store")
     held = lock_folder(folder, in_use=_STOP, cure=CURE)
@@ -188,7 +188,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def plugin_state(arguments: argparse.Namespace) -> int:
-    """Print how much state each plugin keeps, or delete one plugin's state."""
+    """Print how much state each plugin has, or delete one plugin's state."""
     folder: Path = arguments.folder
     if arguments.delete is not None:
         return _delete_state(folder, arguments.delete)

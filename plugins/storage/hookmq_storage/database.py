@@ -45,7 +45,7 @@ class State(NamedTuple):
     number: int
     next_message: int
     at: float
-    """Wall clock time of the newest commit."""
+    """Wall clock time of the latest commit."""
     fresh: bool
     """Whether the identity is new, because the database was empty or is a copy."""
 
@@ -271,7 +271,7 @@ def copy(
     """Copy a snapshot of the database to the file `target`. Other processes may write to the database during the copy.
 
     `progress` is called with the number of copied pages and the total. The copy has a temporary name until it is
-    complete and synced, so that no broker opens it too early. The copy gets a new identity when it is first opened.
+    complete and synced, so that no broker can open it too early. The copy gets a new identity when it is first opened.
     """
     with_progress = None
     if progress is not None:

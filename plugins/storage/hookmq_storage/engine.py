@@ -48,7 +48,7 @@ HELD: Final = (
     "SELECT e.owner, e.seq, e.message, e.qos, e.size, e.retain, e.identifiers, e.filter, e.share_group, e.sent, e.body,"
     " e.crc FROM entry e WHERE e.body IS NOT NULL AND e.message IN (SELECT value FROM json_each(?))"
 )
-"""Selects the entries that contain one of the given messages. Scans the whole table."""
+"""The query for the entries that contain one of the given messages. It scans the whole table."""
 
 
 Rows = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]
@@ -160,7 +160,7 @@ class Engine:
         return self.number
 
     def put_messages(self, operations: Iterable[Operation]) -> None:
-        """Store messages whose entries follow in later commits, as in an import. Call `drop_unused` at the end."""
+        """Store messages whose entries will follow in later commits, as in an import. Call `drop_unused` at the end."""
         self.db.execute("BEGIN IMMEDIATE")
         rows = [
             (*row[1:], checksum_payload(row[3], row[1], row[2], *row[4:])) for row in operations
@@ -177,8 +177,8 @@ class Engine:
         )
 
     def _still_there(self) -> None:
-        """Raise StoreError if the files or their folder were removed or replaced. At the next startup, data written
-        to the open files would be missing.
+        """Raise StoreError if the files or their folder were removed or replaced. Data written to the open files would
+        be missing at the next startup.
         """
         found = _identity(self._path), _identity(self._wal)
         if found != self._files:

@@ -14,7 +14,7 @@ from hookmq_toolkit.state_folder import LOCK, prepare_folder, refuse_foreign
 DATABASE: Final = "hookmq.db"
 MARK: Final = "mark"
 BUILDING: Final = "building"
-"""Name of the subfolder in which a new database is built."""
+"""Name of the subfolder where a new database is built."""
 BUILT: Final = "built"
 """Name of that subfolder once the new database is complete. It then replaces the old one, now or at the next startup."""
 _OURS: Final = frozenset(

@@ -108,8 +108,8 @@ class Channel:
         del buffer[:start]
 
     def wait(self) -> tuple[bool, Any]:
-        """Return (True, value) for the next value, or (False, None) if the other end has closed. This call blocks;
-        make it only before `start`.
+        """Return (True, value) for the next value, or (False, None) if the other end has closed. This call blocks, so
+        call it only before `start`.
         """
         return receive(self._connection)
 
@@ -125,9 +125,9 @@ class Channel:
 class WriterProcess:
     """Starts the writer process and communicates with it.
 
-    `committed` is called with the commit's number, the id of the next message, the duration in seconds, and the
-    sizes of the database and its log in bytes. `answer` is called with each response, in the order of the requests.
-    `failed` is called once, with the reason, when no more responses can arrive.
+    `committed` is called with the commit's number, the id of the next message, the duration in seconds, and the sizes
+    of the database and its log in bytes. `answer` is called with each response, in the order of the requests. `failed`
+    is called once, with the reason, when no further responses can arrive.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The database's tables, and the migrations from older versions.
 
-Columns used in lookups are declared as integers. The other columns have no declared type, so values are read exactly
-as they were written: a float remains a float, even infinity. The `crc` column of a row is the CRC-32 of its other
-columns (see `checksum`), which reveals a flipped bit on the disk.
+Columns used in lookups are declared as integers. The other columns have no declared type, so values are read exactly as
+they were written: a float remains a float, even infinity. A row's `crc` column is the CRC-32 of its other columns (see
+`checksum`), which reveals bits flipped on disk.
 """
 
 import json

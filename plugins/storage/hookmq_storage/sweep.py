@@ -1,4 +1,4 @@
-"""Remove the rows of ended sessions and expired messages, in slices. Nothing waits for this work."""
+"""Remove the rows of ended sessions and expired messages in slices. Nothing waits for this work."""
 
 import sqlite3
 import time

@@ -83,7 +83,7 @@ class Checkpoints:
     """Moves the log into the database while commits continue.
 
     New commits keep adding pages, so this alone never empties the log. The few remaining pages are moved between two
-    commits, and the log then starts from the beginning.
+    commits, after which the log starts over.
     """
 
     def __init__(self, folder: Path, engine: Engine, limits: Limits) -> None:

@@ -2,8 +2,8 @@
 
     python killing_commands.py TEMPLATE WORK data storage repair @/data
 
-test_killed_commands runs this program. An `@` in the words stands for a copy of the folder TEMPLATE, with a new copy
-for each operation. ``data`` is the store to check in it.
+test_killed_commands runs this program. An `@` in the arguments is replaced by a copy of the folder TEMPLATE, a new one
+for each operation. ``data`` is the store in it to check.
 """
 
 import json
@@ -58,7 +58,7 @@ def found(folder: Path) -> int | str:
 
 
 def kill_all(template: Path, work: Path, store: str, words: list[str]) -> None:
-    """Kill the command at every operation until it ends by itself."""
+    """Kill the command at each operation in turn, until it finishes on its own."""
     run_command(
         ["storage", "export", str(template / "data"), "-o", os.devnull]
     )  # children import nothing more

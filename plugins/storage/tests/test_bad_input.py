@@ -1,4 +1,4 @@
-"""Test unusable files. Each causes an error message with advice, and existing data stays unchanged."""
+"""Test unusable files. Each one causes an error message with advice, and existing data stays unchanged."""
 
 import hashlib
 import os
@@ -175,8 +175,8 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """If the clock jumps back, no data is lost. Deadlines are absolute times, so they are delayed
-    accordingly, and commit numbers continue.
+    """If the clock jumps back, no data is lost. Deadlines are absolute times, so they come correspondingly later, and
+    commit numbers continue.
     """
     with Harness(start=False) as harness:
         harness.restart(store=SQLiteStore(tmp_path / "data", harness.clock))

@@ -228,8 +228,8 @@ def test_backup_of_a_store_in_use(
 
 
 def test_a_copy_is_of_one_moment(tmp_path: Path, folder: Path) -> None:
-    """A copy shows the store at one moment, however much is committed meanwhile. It must not start
-    again with each commit.
+    """A copy shows the store at one moment, however much is committed in the meantime. It must not restart with each
+    commit.
     """
     store = SQLiteStore(folder, VirtualRuntime())
     list(store.load())

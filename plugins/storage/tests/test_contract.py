@@ -29,12 +29,12 @@ class TestInline(StoreContract):
         self.runtime.turn()
 
     def messages(self, store: Store) -> int:
-        """Return the number of messages after those of ended sessions have been deleted in slices."""
+        """Return the number of messages, after deleting those of ended sessions in slices."""
         self.runtime.run_until_idle()
         return self._count()
 
     def crash(self, store: Store) -> None:
-        """Release files and lock without a checkpoint or an orderly close."""
+        """Release the files and the lock without a checkpoint or an orderly close."""
         assert isinstance(store, SQLiteStore)
         assert store._engine is not None
         assert store._pages is not None
@@ -61,7 +61,7 @@ class TestInline(StoreContract):
             setattr(engine, "commit", unsure)  # noqa: B010
 
     sure = False
-    """Whether a commit whose result is unknown was done."""
+    """Whether a commit with an unknown result took effect."""
 
     def _count(self) -> int:
         db = connect_reading(self.folder / "data")

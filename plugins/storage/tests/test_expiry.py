@@ -20,7 +20,7 @@ SESSIONS = 64
 
 
 class Watched(Harness):
-    """A broker with a store in files, whose commits are recorded."""
+    """A broker with a store on disk, whose commits are recorded."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         super().__init__(start=False, config=config)
@@ -41,7 +41,7 @@ class Watched(Harness):
         return self.sqlite._engine
 
     def rows(self) -> tuple[int, int]:
-        """Return the numbers of messages and queue entries on disk."""
+        """Return the number of messages and the number of queue entries on disk."""
         held = "SELECT count(*) FROM entry WHERE body IS NOT NULL"
         counts: tuple[int, int] = self.engine.db.execute(
             f"SELECT (SELECT count(*) FROM message) + ({held}), (SELECT count(*) FROM entry)"

@@ -1,5 +1,5 @@
-"""Test that ``hookmq storage`` may be killed at any operation. A broker then finds all data or reports an error, and
-the command can be repeated.
+"""Test killing ``hookmq storage`` at any operation. A broker then finds all data or reports an error, and the command
+can be repeated.
 """
 
 import json
@@ -23,7 +23,7 @@ COUNT = 5
 
 @pytest.fixture
 def template(tmp_path: Path) -> Path:
-    """Create a store that was killed, so that most of its data is in the log, and an export of it."""
+    """Create a store that was killed, so that most of its data is in the log. Also export it."""
     folder = tmp_path / "template"
     store = SQLiteStore(folder / "data", VirtualRuntime())
     list(store.load())
@@ -82,8 +82,8 @@ def test_import(tmp_path: Path, template: Path) -> None:
 
 @pytest.mark.slow
 def test_backup(tmp_path: Path, template: Path) -> None:
-    """If a backup is killed, the target does not exist or is a complete copy. A copy that does not exist can be made
-    with the same name.
+    """If a backup is killed, the target either does not exist or is a complete copy. If it does not exist, the same
+    name can be used again.
     """
     lines = killed(tmp_path, template, "copy", "backup", "@/data", "@/copy")
     for one in lines[:-1]:

@@ -1,4 +1,4 @@
-"""Test that queued messages are on disk, and that only as many as the settings allow are in memory."""
+"""Test that queued messages are on disk, and that no more of them are in memory than the settings allow."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test the plugin from the point of view of the broker, `hookmq check` and the exporter."""
+"""Test the plugin as seen by the broker, `hookmq check` and the exporter."""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -60,8 +60,8 @@ def pid_of(store: SQLiteStore) -> int:
 def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The process's exit is noticed after its last answer, even if the process left data unread. The kernel then
-    reports an error, and uvloop calls back only once. This happens when the disk fails during commits.
+    """The process's exit is noticed after its last answer, even if it left data unread. The kernel then reports an
+    error, and uvloop calls back only once. This happens when the disk fails during commits.
     """
     ours, theirs = socket.socketpair()
     told: list[Any] = []
@@ -160,8 +160,8 @@ class Unmovable:
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY])
 def test_a_log_that_cannot_be_moved_is_a_disk_that_fails(tmp_path: Path, code: int) -> None:
-    """If the log cannot be merged because of a disk error, the broker fails. If another process
-    merely reads the database, the log is merged later.
+    """If the log cannot be merged because of a disk error, the broker fails. If the cause is only another process
+    reading the database, the log is merged later.
     """
     limits = Limits(wal=1)
     store = SQLiteStore(tmp_path / "data", VirtualRuntime(), limits=limits)

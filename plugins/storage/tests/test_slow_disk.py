@@ -18,7 +18,7 @@ ROUNDS = 50
 
 
 def round_of(name: str, number: int) -> tuple[bytes, bytes]:
-    """Return what a client sends in a round, and what it must receive before the disk has written anything."""
+    """Return what a client sends in a round, and what it must receive before anything has been written to disk."""
     kept = m.publish("kept", b"%d" % number, 1, number, level=4)
     echo = m.publish(f"live/{name}", b"%d" % number, level=4)
     return kept + m.PINGREQ + echo, m.PINGRESP + echo

@@ -19,7 +19,7 @@ VERSIONS = Path(__file__).parent / "versions"
 
 
 def old(folder: Path, version: int) -> None:
-    """Create a store as `version` left it."""
+    """Create a store as written by `version`."""
     folder.mkdir()
     with closing(sqlite3.connect(folder / DATABASE)) as db:
         db.executescript((VERSIONS / f"{version}.sql").read_text("utf-8"))

@@ -33,8 +33,7 @@ class SysTopicsConfig:
 
 
 class SysTopicsPlugin(Plugin):
-    """A plugin that publishes the values that have changed, once per `interval`. The messages are retained in memory
-    only.
+    """A plugin that publishes changed values once per `interval`. The messages are retained in memory only.
 
     Clients cannot publish below ``$SYS``: the broker itself refuses this. Access rules decide who
     may subscribe.

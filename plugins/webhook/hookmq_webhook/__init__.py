@@ -1,4 +1,4 @@
-"""Send HookMQ events to HTTP services, in order and signed, and retry until they arrive.
+"""Send HookMQ events to HTTP services, signed and in order, and retry until they arrive.
 
 The plugin is in `hookmq_webhook.plugin`. Receivers import this package, which does not need a broker:
 

@@ -19,8 +19,7 @@ Kept = Callable[[StoreFailed | None], None]
 class Burial:
     """Stores the dead letters of one plugin instance.
 
-    They are published to `topic` or, without one, written to `dead`. Without either, they are
-    discarded.
+    They are published to `topic` if there is one, otherwise written to `dead`. Without either, they are discarded.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Burial:
         self._keep(one, reason, attempts, lambda failed: buried(failed.reason if failed else ""))
 
     def spill(self, event: Event, done: Kept) -> None:
-        """Store an event that did not fit into the outbox."""
+        """Store an event that does not fit into the outbox."""
         # The full outbox did not number the event, so it gets a random id.
         one = Numbered(0, event, 0, f"{self._broker.runtime.token(16)}-0")
         self._keep(one, "the outbox is full", 0, done)

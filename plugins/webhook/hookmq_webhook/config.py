@@ -34,7 +34,7 @@ def hidden(help: str) -> Any:
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Filters that select which of the events chosen by `events` are sent.
+    """Filters that select which of the events in `events` are sent.
 
     Topic filters do not apply to events without a topic, nor client filters to event types without
     a client.
@@ -96,7 +96,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """The settings that decide when an event is retried, and when it is given up."""
+    """When an event is retried, and when it is given up."""
 
     first_delay: Seconds = setting(
         0.5,

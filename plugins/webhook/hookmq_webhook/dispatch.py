@@ -27,7 +27,7 @@ Bury = Callable[[Numbered, str, int, Buried], None]
 
 
 TOGETHER: Final = 5
-"""Failed attempts after which a batch is split. If other events arrive meanwhile, two attempts are enough."""
+"""Failed attempts after which a batch is split. If other events arrive in the meantime, two attempts are enough."""
 BURY_AGAIN: Final = 5.0
 """Seconds to wait before retrying to store a dead letter."""
 
@@ -43,7 +43,8 @@ class Counts:
         self.durations = Histogram()
 
     def timed(self, seconds: float, time: float, events: Sequence[Numbered]) -> None:
-        """Count a request that ended at `time`, in epoch seconds. A message with a sampled trace is an exemplar."""
+        """Count a request that ended at `time`, in epoch seconds. A message with a sampled trace becomes an
+        exemplar."""
         self.durations.add(seconds)
         for one in events:
             trace = one.event.trace
@@ -187,7 +188,7 @@ class Dispatcher:
     def _due(self) -> Parcel:
         """Return the next parcel, alternating between failed and new parcels.
 
-        Otherwise a few parcels that keep failing would use every attempt, including those that probe the service.
+        Otherwise, a few parcels that keep failing would use up every attempt, including those that probe the service.
         """
         blocked = bool(self._blocked) and (self._blocked_first or not self._window.ready)
         self._blocked_first = not blocked
@@ -363,7 +364,8 @@ class Dispatcher:
     def _when_closed(self, seconds: float) -> None:
         """Resume sending after `seconds`, when the circuit closes or the delay that the service requested has passed.
 
-        The wait uses up no attempts. With 0, a request is probing the service, and its end resumes sending.
+        The wait uses up no attempts. With 0, a request is already probing the service, and sending resumes when it
+        ends.
         """
         if seconds > 0 and self._reopen is None:
             self._reopen = self._runtime.call_later(seconds, self._may_try)
@@ -385,7 +387,7 @@ class Dispatcher:
     # stop -----------------------------------------------------------------------------------------------------------
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Send incomplete batches at once, and call `done` when no event is waiting."""
+        """Send incomplete batches at once, and call `done` once no events are waiting."""
         self._idle = done
         self._pump()
         self._rest()

@@ -9,7 +9,7 @@ from hookmq_webhook.plugin import WebhookPlugin
 
 
 def instance_of(arguments: argparse.Namespace) -> WebhookPlugin:
-    """Return the instance that `arguments` name or, without a name, the only one configured. Raises ConfigError."""
+    """Return the instance that `arguments` names or, without a name, the only configured one. Raises ConfigError."""
     config = chosen(arguments, WebhookPlugin)
     found = [one.plugin for one in config.plugins if arguments.id in (None, one.id)]
     if not found:

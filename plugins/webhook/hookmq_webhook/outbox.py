@@ -23,7 +23,7 @@ OnFull = Literal["reject", "dead_letter", "drop"]
 SHARE: Final = 8
 """Minimum number of segments in a full log. The last segment is kept even if all its events have arrived."""
 EXTRA: Final = 1.1
-"""Fill level up to which the outbox accepts events that cannot be refused, such as client.connected."""
+"""The fill level up to which the outbox accepts events that cannot be refused, such as client.connected."""
 SAVE_EVERY: Final = 1.0
 """Seconds between two saves of the cursor. After a crash, events that arrived since the last save are resent."""
 
@@ -135,7 +135,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """True if messages must be refused. The value is always False unless `bounds.on_full` is ``reject``."""
+        """Whether messages must be refused. Always False unless `bounds.on_full` is ``reject``."""
         if self.bounds.on_full != "reject" or self.fill < 1.0:
             return False
         self._fill.look(1.0)
@@ -172,7 +172,7 @@ class Outbox:
     def append(self, commit: CommitId, message: Message) -> None:
         """Add the events of an accepted message to the commit.
 
-        After `close`, the events count as lost. Only plugins publish then, in `on_shutdown`, and they receive no
+        After `close`, the events count as lost. Only plugins still publish then, in `on_shutdown`, and they get no
         acknowledgement.
         """
         for event in self._make(message):
@@ -236,7 +236,7 @@ class Outbox:
     # events without a commit ----------------------------------------------------------------------------------------
 
     def put(self, event: Event) -> None:
-        """Add an event that no commit waits for. The event is written to disk soon, or with the next commit."""
+        """Add an event that no commit waits for. It is written to disk soon, or with the next commit."""
         if self._closed or self.log.failure is not None:
             self._lost()
         elif not self._opened:

@@ -31,7 +31,7 @@ LONGEST: Final = 30.0
 SILENT: Final = 30.0
 """Seconds to wait beyond the longest possible request before killing a silent process."""
 ENDS: Final = 2.0
-"""Seconds that a process has to exit before it is killed."""
+"""How long a process may take to exit before it is killed, in seconds."""
 
 
 class Died(Exception):

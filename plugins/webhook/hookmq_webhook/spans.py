@@ -1,4 +1,4 @@
-"""Report requests with traced messages to the plugins that record spans; see `hookmq_toolkit.spans`."""
+"""Report requests for traced messages to the plugins that record spans; see `hookmq_toolkit.spans`."""
 
 from collections.abc import Sequence
 

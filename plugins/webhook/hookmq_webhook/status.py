@@ -1,4 +1,4 @@
-"""Describe the queue of events to other plugins; see `hookmq_toolkit.streams`."""
+"""Describe the event queue to other plugins; see `hookmq_toolkit.streams`."""
 
 from hookmq_toolkit.streams import StreamStatus
 
@@ -13,7 +13,7 @@ class QueueOwner:
         self._plugin = plugin
 
     async def list_streams(self) -> list[StreamStatus]:
-        """Return the queue of events, with the values of the metrics."""
+        """Return the event queue, with the same values as the metrics."""
         queue, dispatcher = self._plugin.queue, self._plugin.dispatcher
         if queue is None:
             return []

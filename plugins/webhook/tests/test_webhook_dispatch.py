@@ -569,8 +569,8 @@ def test_nothing_is_lost_and_nothing_overtakes(
 
 
 def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
-    """A key that always fails does not block the others, although ten times more events than fit
-    into memory wait behind it. After a restart, the key works again.
+    """A key that always fails does not block the others, even if ten times more events than fit into memory wait behind
+    it. After a restart, the key works again.
     """
     window = 20
     service = Service([])
@@ -677,8 +677,8 @@ def test_skipped_events_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [10_000, 30])
 def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
-    """A key that always fails does not block the others. It has more events than the window and the queue have room
-    for.
+    """A key that always fails does not block the others, even if it has more events than the window and the queue have
+    room for.
     """
     service = {"bad": True}
 
