@@ -115,7 +115,7 @@ def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespa
 
 
 def taking_part(scenario: scenarios.Scenario, names: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield each broker that has a configuration for the scenario, with the reason for leaving it out, or ''."""
+    """Yield each broker that has a configuration for the scenario, with the reason to leave it out, or ''."""
     for name in names:
         if scenario.variant in peers.PEERS[name].configs:
             reasons = (
@@ -154,7 +154,7 @@ def run_all(options: argparse.Namespace, names: list[str], runs: list[report.Run
 
 
 def heading(options: argparse.Namespace, document: dict[str, Any]) -> str:
-    """Return the lines above the table, which describe the conditions of the comparison."""
+    """Return the lines above the table, which describe the conditions."""
     host, pinned = document["machine"], options.pinned
     where = "not pinned"
     if pinned:

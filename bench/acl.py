@@ -2,7 +2,7 @@
 
 There are two YAML files of each size. In one, all rules apply to everybody, and every tenth rule denies. In the other,
 each rule applies to one user. For comparison, the same decision is made by trying one rule after another. Figures are
-one thread's CPU time in the best of several rounds. Memory is what Python allocated.
+one thread's CPU time in the best of several rounds. Memory is the amount that Python allocated.
 
     load        read, check and compile the file
     connect     look up a client's rules, once per connection

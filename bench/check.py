@@ -2,7 +2,7 @@
 
 strace counts the calls while the generator runs, so neither the clock nor other work on the machine matters. The limits
 verify batching: at W20, all packets that a connection sends in one turn of the event loop leave in one call. Under the
-same load, `bench.broken`, which writes every packet separately, must exceed every limit. Otherwise the limit would
+same load, `bench.broken`, which writes every packet separately, must exceed every limit. Otherwise, the limit would
 prove nothing.
 """
 

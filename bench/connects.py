@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 DISCONNECT = b"\xe0\x00"
 PATIENCE = 200
-"""Maximum wait for the first CONNACK, as a multiple of the measured time. Only a busy machine takes this long."""
+"""The longest wait for the first CONNACK, as a multiple of the measured time. It only takes this long on a busy
+machine."""
 
 
 class Connects(NamedTuple):
@@ -40,7 +41,7 @@ class Connects(NamedTuple):
 async def load(
     broker: Broker, packet: Callable[[int, int], bytes], parallel: int, seconds: float
 ) -> Connects:
-    """Connect for `seconds`, with `parallel` clients at a time. The warm-up before that takes a quarter of the time.
+    """Connect for `seconds`, with `parallel` clients at a time. Before that, the warm-up takes a quarter as long.
 
     `packet(client, number)` returns a client's CONNECT. `number` counts all connects.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAIRS = scenarios.Scenario("", "", "curve", pubs=10, subs=10, window=20, goal=None)
 """The load for curves that vary something other than the load: 10 pairs, QoS 0, W20."""
 HEAVY = 100_000
-"""From this value on, measure only one run, because filling the broker takes most of the time."""
+"""From this value on, only one run is measured, because most of the time goes into filling the broker."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def point(
 
 
 def keeps(name: str, count: int) -> dict[str, float]:
-    """Measure how much memory HookMQ itself needs for `count` connections, without sockets."""
+    """Measure how much memory HookMQ itself needs for `count` connections, not counting sockets."""
     environment = {**os.environ, **peers.PEERS[name].environment}
     done = subprocess.run(
         [sys.executable, "-m", "bench.held", str(count)],

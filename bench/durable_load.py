@@ -103,8 +103,8 @@ def publish(
 ) -> tuple[list[int], float, list[float]]:
     """Publish for `seconds`.
 
-    Return how many messages of each publisher were acknowledged, the seconds taken, and sorted latencies. Only the
-    first message in each write has a latency.
+    Return how many of each publisher's messages were acknowledged, the seconds taken, and the sorted latencies. Only
+    the first message in each write has a latency.
     """
     latencies: list[float] = []
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:

@@ -67,7 +67,7 @@ HEADING = (
 
 
 def heading(runs: int, seconds: float, load: float) -> str:
-    """Return the lines above the rows. `load` is the load average before the runs."""
+    """Return the lines above the table's rows. `load` is the load average before the runs."""
     return (
         f"{PAYLOAD} B of payload, MQTT 3.1.1; medians (lowest-highest) of {runs} x {seconds:g} s; load average before"
         f" {load:.2f}, after {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores\n\n{HEADING}"

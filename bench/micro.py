@@ -2,8 +2,8 @@
 
 The two sides alternate. Each runs uncompiled, in its own process, from a copy of its source. Modules may have moved
 between the commits, so each side runs its own commit's cases, and cases are compared by name. A case fails if the
-median of the rounds' ratios and the ratio of the fastest values both exceed the threshold. One of them alone is noise.
-Bytecode counts are exact. They show whether a step does more work or the machine was slow.
+median of the rounds' ratios and the ratio of the fastest values both exceed the threshold. One alone is noise. Bytecode
+counts are exact. They show whether a step does more work or the machine was slow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from . import install, peers
 ROOT = peers.HERE.parent
 CASES = "bench/micro_cases.py"
 PACKAGES = ("core/hookmq", "toolkit/hookmq_toolkit", "testing/hookmq_testing")
-"""The packages that the cases import. Commits older than the testing kit's own distribution have only the first."""
+"""The packages that the cases import. Commits from before the testing kit had its own distribution have only the
+first."""
 FOLDER = peers.CACHE / "micro"
 
 

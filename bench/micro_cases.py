@@ -191,7 +191,7 @@ def _coded(qos: int) -> Callable[[], object]:
 
 
 def _plugin(qos: int, many: bool = False, socket: bool = False) -> Callable[[], object]:
-    """Process messages between two plugin clients, one by one or in batches of one turn. With `socket`, the subscriber
+    """Process messages between two plugin clients, one by one or in one batch per turn. With `socket`, the subscriber
     has a socket.
     """
     from hookmq.plugin import ClientRequest

@@ -2,7 +2,7 @@
 
 - scrape: how long `/metrics` and `/slow-clients` of the admin API take with many sessions, and how long they block the
   event loop
-- idle: CPU time of a broker with many idle clients, without and with the plugin admin
+- idle: CPU time of a broker with many idle clients, without and with the admin plugin
 - tail: CPU time of a broker that forwards many messages, without and with a live tail of all of them
 
 For scrape and idle, the broker runs in this process and its sessions have no sockets. For tail, the broker is a
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 GOALS = {"scrape": 0.050, "stall": 0.020, "idle": 0.01, "tail": 0.05}
-"""The goals: seconds for a scrape and for a stall, the share of a core, and the share of a message's CPU time."""
+"""The goals: seconds per scrape and per stall, the share of a core, and the share of a message's CPU time."""
 BEAT = 0.001
 CONFIG = """
 version: 1

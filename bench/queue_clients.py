@@ -1,8 +1,8 @@
-"""Producers and consumers of queues over bare sockets, one pair of classes per protocol.
+"""Queue producers and consumers over bare sockets, with one pair of classes per protocol.
 
-Each takes the bytes that its socket received, and returns bytes to send. Messages are `SIZE` bytes, of which the first
-eight are the number of the message: the producer's number, and its count of messages below. The classes understand only
-what the servers send in a run without errors, and raise Void for anything else.
+Each takes the bytes that its socket received and returns bytes to send. Messages have `SIZE` bytes. The first eight are
+the message's number: the producer's number in the upper part, and its message count in the lower. The classes
+understand only what the servers send in an error-free run, and raise Void for anything else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Producer(Protocol):
         """The number of messages that the server has acknowledged."""
 
     def messages(self, first: int, count: int) -> bytes:
-        """Return the bytes that publish `count` messages, whose numbers begin with `first`."""
+        """Return the bytes that publish `count` messages, numbered from `first` on."""
 
     def read(self, data: bytes) -> None:
         """Take acknowledgements."""
@@ -50,10 +50,10 @@ class Consumer(Protocol):
         """The connection."""
 
     def start(self) -> bytes:
-        """Return the bytes that ask for the first messages."""
+        """Return the bytes that request the first messages."""
 
     def read(self, data: bytes) -> tuple[list[int], bytes]:
-        """Return the numbers of the messages in `data`, and the bytes that acknowledge them."""
+        """Return the message numbers in `data`, and the bytes that acknowledge the messages."""
 
 
 def connect(port: int) -> Socket:
@@ -145,7 +145,7 @@ class MqttConsumer(_Mqtt):
         return bytes((0x82, len(body))) + body
 
     def read(self, data: bytes) -> tuple[list[int], bytes]:
-        """Return the numbers of the messages and a PUBACK for each."""
+        """Return the message numbers and a PUBACK for each message."""
         data = self._left + data
         numbers: list[int] = []
         answers: list[bytes] = []
@@ -211,7 +211,8 @@ def amqp_frame(kind: int, channel: int, body: bytes) -> bytes:
 
 
 def delivery_form() -> struct.Struct:
-    """Return the form of a delivery: its head, delivery tag, rest of the frames before the payload, payload and end."""
+    """Return the pattern of a delivery: its head, delivery tag, the rest of the frames before the payload, the payload
+    and the end."""
     before = 7 + 4 + len(_short("c"))
     after = 1 + len(_short("")) + len(_short(QUEUE)) + 1
     header = 7 + 15 + 1
@@ -247,7 +248,7 @@ class AmqpProducer(_Amqp):
         return b"".join([pack(head, first + i, TAIL, 0xCE) for i in range(count)])
 
     def read(self, data: bytes) -> None:
-        """Take confirms, of one message or of all up to one."""
+        """Take confirms, for a single message or for all messages up to one."""
         data = self._left + data
         whole = len(data) - len(data) % self.ACK.size
         for _, kind, method, tag, multiple, end in self.ACK.iter_unpack(data[:whole]):
@@ -275,13 +276,13 @@ class AmqpConsumer(_Amqp):
         self._left = b""
 
     def start(self) -> bytes:
-        """Consume. The answer has to come before the messages."""
+        """Start consuming. The answer must arrive before the messages."""
         self.send(1, 60, 20, b"\0\0" + _short(QUEUE) + _short("c") + b"\0" + b"\0\0\0\0")
         self.expect(60, 21)
         return b""
 
     def read(self, data: bytes) -> tuple[list[int], bytes]:
-        """Return the numbers of the messages and a basic.ack for each."""
+        """Return the message numbers and a basic.ack for each message."""
         data = self._left + data
         whole = len(data) - len(data) % self._form.size
         numbers: list[int] = []
@@ -381,7 +382,7 @@ class NatsProducer(_Nats):
 
 
 class NatsConsumer(_Nats):
-    """Pulls messages, and acknowledges each. It asks for more when half of `prefetch` has arrived."""
+    """Pulls messages and acknowledges each one. It requests more when half of `prefetch` has arrived."""
 
     def __init__(self, port: int, number: int, prefetch: int) -> None:
         super().__init__(port, f"c{number}")
@@ -400,7 +401,7 @@ class NatsConsumer(_Nats):
         return f"PUB {subject} {self.inbox} {len(body)}\r\n".encode() + body + b"\r\n"
 
     def read(self, data: bytes) -> tuple[list[int], bytes]:
-        """Return the numbers of the messages, an acknowledgement for each, and perhaps the next request."""
+        """Return the message numbers, an acknowledgement for each, and the next request if it is due."""
         data = self._left + data
         numbers: list[int] = []
         answers: list[bytes] = []
@@ -464,7 +465,7 @@ class RedisProducer:
         return b"".join([pack(head, first + i, TAIL, b"\r\n") for i in range(count)])
 
     def read(self, data: bytes) -> None:
-        """Count the ids of entries: two lines each."""
+        """Count the ids of entries, which take two lines each."""
         data = self._left + data
         whole = data.rfind(b"\r\n") + 2
         self._left = data[whole:] if whole > 1 else data
@@ -496,7 +497,7 @@ class RedisConsumer:
         return self._ask
 
     def read(self, data: bytes) -> tuple[list[int], bytes]:
-        """Return the numbers of the messages of a whole answer, with XACK and the next XREADGROUP."""
+        """Return the message numbers in a complete answer, with XACK and the next XREADGROUP."""
         data = self._left + data
         self._left = b""
         numbers: list[int] = []

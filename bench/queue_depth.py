@@ -1,4 +1,4 @@
-"""What a message costs as a function of the messages that wait in HookMQ's queue, and how long recovery takes."""
+"""Measure what a message costs depending on how many are waiting in HookMQ's queue, and how long recovery takes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Point:
     rate: float
     cpu: float
     fill_cpu: float
-    """To publish and store a message while nobody consumes."""
+    """CPU time to publish and store a message while nothing is consumed."""
     resident: int
     """Resident memory when the queue is full, in bytes."""
     start: float
-    """Seconds from the start of the process until it accepts clients, after it was killed."""
+    """Seconds from starting the process, after it was killed, until it accepts clients."""
     start_cpu: float
-    """CPU seconds of the processes until then."""
+    """CPU seconds that the processes use until then."""
     recovered: int
-    """Messages that were consumed after the start."""
+    """Messages that were consumed after the restart."""
 
 
 def curve(depths: list[int], load: Load, build: str, core: int | None) -> list[Point]:
-    """Measure each depth with a broker of its own. Raises Void or PeerError."""
+    """Measure each depth with its own broker. Raises Void or PeerError."""
     points = []
     for depth in depths:
         point = _point(depth, load, build, core)
@@ -71,7 +71,7 @@ def _point(depth: int, load: Load, build: str, core: int | None) -> Point:
 
 
 def _steady(made: Bench, broker: launch.Broker, load: Load, waiting: int) -> tuple[float, float]:
-    """Return CPU time per message and messages per second, while as many come as go."""
+    """Return CPU time per message and messages per second, while messages arrive as fast as they are consumed."""
     before = made.consumed, made.confirmed
     clock = CpuClock(broker)
     made.until(time.perf_counter() + load.seconds, waiting)
@@ -83,13 +83,13 @@ def _steady(made: Bench, broker: launch.Broker, load: Load, waiting: int) -> tup
 
 
 def _count(made: Bench, wanted: int) -> int:
-    """Consume `wanted` messages, and return how many came."""
+    """Consume `wanted` messages, and return how many arrived."""
     made.consume()
     return made.collect(wanted)
 
 
 def kill(pids: list[int]) -> None:
-    """Kill the processes of a broker that this bench has started."""
+    """Kill the processes of a broker that this benchmark started."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The load of bench.queues: producers and consumers in one thread, and a check that each message was consumed."""
+"""The load of bench.queues: producers and consumers in one thread, and a check that every message was consumed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .queue_servers import Server
 GAP: Final = 60.0
 """Seconds of silence after which missing messages count as lost."""
 SETTLE: Final = 0.3
-"""Seconds after the last acknowledgement, in which the server may still process it."""
+"""How long the server may take to process the last acknowledgement, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """What to send. `window` is the number of messages that each producer may have unconfirmed. Producers pause while
-    more than `backlog` messages wait in the queue, in addition to those that waited before."""
+    """What to send. `window` is how many unconfirmed messages each producer may have. Producers pause while more than
+    `backlog` messages are waiting in the queue, not counting those that were there before."""
 
     seconds: float = 2.0
     producers: int = 50
@@ -60,7 +60,8 @@ class CpuClock:
         return sum(launch.cpu_seconds(pid) for pid in self.pids)
 
     def read(self) -> tuple[float, float, float]:
-        """Return CPU seconds of the server and of this process, and seconds, since this clock was made."""
+        """Return the CPU seconds of the server and of this process, and the elapsed seconds, since the clock was
+        created."""
         return (
             self._now() - self._used,
             time.process_time() - self._own,
@@ -78,7 +79,7 @@ def resident(pids: list[int]) -> int:
 
 
 class Bench:
-    """Producers and consumers of one server, and which messages they have published and consumed."""
+    """One server's producers and consumers, and the messages that they have published and consumed."""
 
     def __init__(self, server: Server, port: int, load: Load) -> None:
         self.load = load
@@ -104,7 +105,7 @@ class Bench:
             self._selector.register(one.socket, selectors.EVENT_READ, (number, None))
 
     def consume(self) -> None:
-        """Connect the consumers and ask for messages."""
+        """Connect the consumers and request messages."""
         for number in range(self.load.consumers):
             one = self._server.consumer(self._port, number, self.load.prefetch)
             self.consumers.append(one)
@@ -131,7 +132,7 @@ class Bench:
         return sum(one.confirmed for one in self.producers)
 
     def turn(self, most: int) -> bool:
-        """Read what has arrived, and answer. Then publish up to `most` messages in total. Return False if nothing
+        """Read what has arrived and respond. Then publish up to `most` messages in total. Return False if nothing
         arrived."""
         ready = self._selector.select(0.5)
         for key, _ in ready:
@@ -152,7 +153,7 @@ class Bench:
         return bool(ready)
 
     def publish(self, room: int) -> None:
-        """Fill the window of each producer that has a quarter of it free, up to `room` messages."""
+        """Fill the window of each producer if at least a quarter of it is free, with up to `room` messages."""
         window = self.load.window
         for number, one in enumerate(self.producers):
             sent = self.sent[number]
@@ -178,16 +179,16 @@ class Bench:
             raise Void("a message was consumed that nobody published") from None
 
     def until(self, done: float, backlog: int) -> None:
-        """Publish and consume until the time `done`. Let up to `backlog` messages wait."""
+        """Publish and consume until the time `done`, with up to `backlog` messages waiting."""
         while time.perf_counter() < done:
             self.turn(self.consumed + backlog)
 
     def fill(self, count: int) -> None:
-        """Publish until `count` messages were confirmed in total. Raises Void if the server stops."""
+        """Publish until `count` messages in total have been confirmed. Raises Void if the server stops."""
         self._wait(lambda: self.confirmed >= count, count, "messages were not acknowledged")
 
     def collect(self, wanted: int) -> int:
-        """Consume at least `wanted` messages, which others have published. Return how many came."""
+        """Consume at least `wanted` messages that were published earlier. Return how many arrived."""
         self.foreign = True
         self._wait(lambda: self.consumed >= wanted, wanted, "messages are missing")
         return self.consumed
@@ -225,7 +226,7 @@ def bench(server: Server, broker: launch.Broker, load: Load) -> Iterator[Bench]:
 
 
 def measure(server: Server, broker: launch.Broker, load: Load) -> Run:
-    """Publish and consume for `load.seconds`, and then consume the rest. Raises Void if a message is missing."""
+    """Publish and consume for `load.seconds`, then consume the rest. Raises Void if a message is missing."""
     server.prepare(broker.port, load.prefetch * load.consumers)
     load = dataclasses.replace(load, window=min(load.window, server.window))
     with bench(server, broker, load) as made:

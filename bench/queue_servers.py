@@ -1,7 +1,7 @@
-"""The servers that bench.queues compares: how each starts, and the clients that speak to it.
+"""The servers that bench.queues compares: how to start each one, and which clients talk to it.
 
-Each server runs on a free port of 127.0.0.1 with its data in a temporary folder of the working tree, because a temporary
-file system may be in memory. Only processes that were started here are stopped.
+Each server runs on a free port of 127.0.0.1 with its data in a temporary folder of the working tree, because a
+temporary file system may be in memory. Only processes started here are stopped.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ DISK = "disk"
 SYSTEM = "system"
 NO_LIMIT = 1_000_000_000
 STOP = 30.0
-"""Seconds after SIGTERM until a server is killed."""
+"""How long after SIGTERM a server is killed, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """How to start a server: its command line, and what to add to the environment."""
+    """How to start a server: its command line, and additional environment variables."""
 
     words: list[str]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -55,8 +55,8 @@ class Command:
 class Server:
     """A server with one kind of queue.
 
-    `durability` is what its acknowledgement of a message promises: `DISK`, the message was written with fsync, or
-    `SYSTEM`, the operating system has it. `command` gets the port and the folder.
+    `durability` is what the acknowledgement of a message promises: for `DISK`, that the message was written with fsync;
+    for `SYSTEM`, that the operating system has it. `command` gets the port and the folder.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Server:
     consumer: Callable[[int, int, int], Consumer]
     where_from: str
     window: int = 30_000
-    """Maximum number of unconfirmed messages of a producer. A low one keeps the run short if each message has an fsync
-    of its own."""
+    """Maximum number of unconfirmed messages per producer. A low value keeps the run short if every message needs its
+    own fsync."""
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def running(server: Server, where: pathlib.Path, core: int | None) -> Iterator[l
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a server and everything that it started, which is in its session."""
+    """Stop a server and everything that it started, all of which is in its session."""
     process.terminate()
     try:
         process.wait(STOP)
@@ -159,7 +159,7 @@ def hookmq_document(port: int, durability: str, **queue: Any) -> dict[str, Any]:
 
 
 def hookmq(build: str, durability: str, level: int = 5, suffix: str = "") -> Server:
-    """Return HookMQ in one build."""
+    """Return HookMQ with one of its builds."""
     peer = peers.PEERS[f"hookmq-{build}"]
 
     def command(program: str, port: int, where: pathlib.Path) -> Command:

@@ -1,4 +1,5 @@
-"""``python -m bench.queues``: what a message in a durable queue costs in HookMQ, RabbitMQ, NATS JetStream and Redis.
+"""``python -m bench.queues``: measure what a message in a durable queue costs in HookMQ, RabbitMQ, NATS JetStream and
+Redis.
 
 Each message is published, stored, acknowledged to its producer, delivered to one consumer and acknowledged by it: 256
 bytes, 50 producers, 10 consumers, at most 100 unacknowledged messages per consumer, at most 100 unconfirmed ones per
@@ -9,8 +10,9 @@ producer. Rows with the same durability are compared:
 
 Every acknowledged message must be consumed. Otherwise the run is void.
 
-With ``--depths``, HookMQ's queue is filled with so many messages first. The cost is then measured while as many messages
-come as go. The broker is killed and started again with these messages, and the time until it accepts clients is measured.
+With ``--depths``, HookMQ's queue is first filled with that many messages. The cost is then measured while messages
+arrive as fast as they are consumed. Finally, the broker is killed and restarted with these messages, and the time until
+it accepts clients is measured.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def row(server: Server, runs: list[Run], reference: float) -> str:
 
 
 def table(runs: dict[Server, list[Run]], void: dict[Server, str]) -> str:
-    """Format the comparison, one durability after the other."""
+    """Format the comparison, one durability after another."""
     lines = [HEADING]
     for durability in (DISK, SYSTEM):
         ours = [
@@ -74,7 +76,8 @@ def table(runs: dict[Server, list[Run]], void: dict[Server, str]) -> str:
 def compare(
     servers: list[Server], load: Load, rounds: int, core: int | None
 ) -> tuple[dict[Server, list[Run]], dict[Server, str], dict[str, str]]:
-    """Measure each server `rounds` times. Return the runs, why runs are void, and which servers were left out."""
+    """Measure each server `rounds` times. Return the runs, the reasons why runs are void, and the servers that were
+    left out."""
     runs: dict[Server, list[Run]] = {server: [] for server in servers}
     void: dict[Server, str] = {}
     left_out: dict[str, str] = {}

@@ -199,8 +199,8 @@ def curves(document: dict[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _memory(curve: dict[str, Any]) -> str:
-    """Describe the broker's resident memory at a curve's largest x value. The result is empty for curves that do not
-    measure memory.
+    """Describe the broker's resident memory at a curve's largest x value, or return '' if the curve does not measure
+    memory.
     """
     if curve["name"] not in ("subscriptions", "connections", "retained"):
         return ""

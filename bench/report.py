@@ -41,9 +41,7 @@ class Run:
         return self.error or native.defects(self.raw)
 
     def latency_us(self) -> dict[str, float]:
-        """Return latency percentiles in microseconds. The result is empty if the load has no fixed
-        rate.
-        """
+        """Return latency percentiles in microseconds. The result is empty for loads without a fixed rate."""
         found = native.latencies(self.raw)
         if not found.count:
             return {}
@@ -89,7 +87,7 @@ class Row:
         cost_ratio     mosquitto's cost divided by this row's cost
         rate_ratio     this row's rate divided by mosquitto's rate
         latency_ratio  this row's p50 divided by mosquitto's p50 (below 1 is better)
-        rival_ratio    the cost of `RIVAL` divided by this row's cost
+        rival_ratio    `RIVAL`'s cost divided by this row's cost
         own_ratio      this row's cost divided by the same broker's cost in the scenario that the goal names
         against        another checkout's cost divided by this row's cost, for the medians and for the lowest runs
 

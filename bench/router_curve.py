@@ -1,4 +1,4 @@
-"""Measure routing as subscriptions grow: building the tree, its memory, a match in it, a lookup in the cache.
+"""Measure routing as the number of subscriptions grows: building the tree, its memory, a match, and a cache lookup.
 
     python bench/router_curve.py [--million] [--json FILE]
 

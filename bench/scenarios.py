@@ -29,9 +29,9 @@ class Goal:
 class Scenario:
     """A load. The fields up to `transport` are arguments of the native generator (load/arguments.c).
 
-    `window` is the number of messages that each publisher may have outstanding end to end. `rate` is messages a second,
-    for all publishers together. `payload` and `level` (4 or 5) default to the command-line options. `variant` selects
-    the broker's configuration (bench.peers).
+    `window` is how many messages each publisher may have outstanding, end to end. `rate` is messages a second, for all
+    publishers together. `payload` and `level` (4 or 5) default to the command-line options. `variant` selects the
+    broker's configuration (bench.peers).
     """
 
     name: str

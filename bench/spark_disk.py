@@ -1,7 +1,7 @@
 """``python -m bench.spark_disk``: measure the disk space of a stream, in bytes per message.
 
-Each row writes the same messages into a stream with its own commits: one message in each, or many. The messages have
-JSON payloads of 85 bytes, from 1,000 devices with a topic each. The columns show the stream
+Each row writes the same messages into a stream, but in different commits: with one message each, or many. The messages
+have JSON payloads of 85 bytes, from 1,000 devices with a topic each. The columns show the stream
 
     newest   if no file is ever sealed
     live     while it is written: the newest file as it is, older files merged and compressed
@@ -31,7 +31,7 @@ PAYLOAD = 85
 
 
 def messages(count: int) -> list[Message]:
-    """Return messages of devices, in the order in which they arrive, 5,000 a second."""
+    """Return device messages in order of arrival, at 5,000 a second."""
     draw = random.Random(1)
     found = []
     for number in range(count):
@@ -52,7 +52,7 @@ def messages(count: int) -> list[Message]:
 def write(
     folder: pathlib.Path, made: list[Message], size: int, compression: Compression
 ) -> tuple[float, float, float]:
-    """Write the messages in commits of `size`. Return the bytes per message as written, live and sealed."""
+    """Write the messages in commits of `size`. Return the bytes per message: as written, live, and sealed."""
     runtime = VirtualRuntime()
     config = StreamConfig("all", ("#",), partitions=4, compression=compression)
     stream = Stream(config, folder, runtime, sync=False)

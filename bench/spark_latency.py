@@ -1,16 +1,16 @@
 """``python -m bench.spark_latency``: measure how long a message takes from its device to the tables of the pipelines.
 
 A real broker stores the messages of 1,000 devices in a stream, and real drivers run the jobs of ``hookmq-pipelines``.
-The payload has the time at which the message was due. A row is in a table when its batch is committed: Spark's file
-sink then creates a file in ``_spark_metadata``, whose time of modification counts.
+The payload contains the time at which the message was due. A row is in a table once its batch is committed: Spark's
+file sink then creates a file in ``_spark_metadata``, whose modification time counts.
 
     device to bronze     from the due time to the commit in bronze, with batches as soon as possible (`trigger: 0s`)
     bronze to silver     from the commit in bronze to the commit in silver, which reads the table bronze; both have
                          `trigger: 1s`
     restart              from the start of a new driver to its first commit; the one before was killed
 
-The first `--warm` seconds of messages do not count, because Java compiles its code then. It needs .venv-spark (`make
-.venv-spark/warm`) and Java 17. The exit code is 1 if a figure exceeds its limit.
+The messages of the first `--warm` seconds do not count, because Java is still compiling its code. It needs .venv-spark
+(`make .venv-spark/warm`) and Java 17. The exit code is 1 if a figure exceeds its limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .spark_reading import SPARK, there
 DEVICES = 1000
 PARTITIONS = 4
 SLICE = 0.002
-"""Seconds between two writes of the publisher."""
+"""Seconds between the publisher's writes."""
 WINDOW = 30_000
 DRAIN = 60.0
 """Seconds to wait for the last messages to arrive."""
@@ -66,11 +66,11 @@ BARS = {
     "bronze to silver": {"p99": 2.0},
     "restart": {"p50": 15.0},
 }
-"""The most seconds that a figure may have."""
+"""The upper limit for each figure, in seconds."""
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a driver: that of `make .venv-spark/warm` if it exists."""
+    """Return a driver's environment, which is that of `make .venv-spark/warm` if it exists."""
     found = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     warm = SPARK.parent / "warm"
     for line in warm.read_text().splitlines() if warm.exists() else ():
@@ -112,7 +112,7 @@ class Driver:
 def publish(port: int, rate: int, stop: threading.Event) -> int:
     """Publish at a steady rate with QoS 1 until `stop` is set. Return how many messages were acknowledged.
 
-    A message that is late has the time at which it was due, so a slow broker does not hide its delay.
+    A late message carries the time at which it was due, so a slow broker cannot hide its delay.
     """
     topics = [b"plant/device-%04d/state" % number for number in range(DEVICES)]
     heads = [len(one).to_bytes(2, "big") + one for one in topics]
@@ -199,7 +199,7 @@ class Pipeline:
             driver.check()
 
     def tables(self, since: float, until: float) -> dict[str, Any]:
-        """Return what `spark_tables` says of the messages that were due in this time."""
+        """Return what `spark_tables` reports for the messages that were due in this period."""
         said = subprocess.run(
             [SPARK / "python", "-m", "bench.spark_tables", self.folder, str(since), str(until)],
             cwd=durable.peers_root(), stdout=subprocess.PIPE, check=True,
@@ -208,7 +208,8 @@ class Pipeline:
         return found
 
     def drained(self, wanted: int, since: float, until: float) -> dict[str, Any]:
-        """Wait until the tables have all messages, and return what `tables` does. Raises Void if they do not."""
+        """Wait until the tables contain all messages, and return the result of `tables`. Raises Void if messages are
+        missing."""
         last = time.monotonic() + DRAIN
         while True:
             self.check()
@@ -234,7 +235,7 @@ class Pipeline:
 def measure(
     rate: int, seconds: float, warm: float, silver: bool = False, restarts: int = 0
 ) -> dict[str, Any]:
-    """Measure one load. Return the seconds of its messages and restarts, and the medians of its batches."""
+    """Measure one load. Return how many seconds its messages and restarts took, and the medians of its batches."""
     with contextlib.ExitStack() as stack:
         place = tempfile.TemporaryDirectory(
             dir=pathlib.Path(__file__).parent, prefix=".spark-", ignore_cleanup_errors=True
@@ -293,7 +294,7 @@ def summary(seconds: list[float]) -> dict[str, float]:
 
 
 def show(label: str, figures: dict[str, float], bars: Mapping[str, float]) -> bool:
-    """Print a row. Return whether no figure exceeds its limit."""
+    """Print a row. Return whether all figures are within their limits."""
     missed = [name for name, most in bars.items() if figures[name] > most]
     wanted = ", ".join(f"{name} <= {most:g}" for name, most in bars.items())
     print(

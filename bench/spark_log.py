@@ -1,4 +1,4 @@
-"""A stream with a given number of messages, written without a broker, and a reader process that serves it."""
+"""Write a stream with a given number of messages without a broker, and run a reader process that serves it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookmq_testing.runtime import VirtualRuntime
 TOKEN = "bench-token-0123456789"
 DEVICES = 1000
 AT_ONCE = 1000
-"""How many messages share a commit."""
+"""The number of messages per commit."""
 BOOT = bytes(16)
 
 

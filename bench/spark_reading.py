@@ -1,7 +1,7 @@
 """``python -m bench.spark_reading``: compare Spark's reading of the log with its reading of files.
 
-All sources have the same messages, and go into Parquet by the same query. The runs alternate. The table shows rows a
-second, and the CPU seconds of Java, of Spark's Python processes, and of the reader process that serves the log.
+All sources contain the same messages, and the same query writes them to Parquet. The runs alternate. The table shows
+rows a second, and the CPU seconds of Java, of Spark's Python processes, and of the reader process that serves the log.
 
 This module is also the part of ``bench.spark_sink`` that requires Spark. It needs .venv-spark (`make
 .venv-spark/.synced`) and Java.
@@ -109,7 +109,7 @@ def latest(api: int) -> str:
 
 
 def throughput(api: int, rounds: int) -> dict[str, list[float]]:
-    """Measure rows a second for each source."""
+    """Measure rows per second for each source."""
     with tempfile.TemporaryDirectory(prefix="hookmq-bench-") as folder:
         given = {"read": options(api), "folder": folder, "rounds": rounds}
         with spark("throughput", given) as told:
@@ -232,7 +232,7 @@ def report(port: int, api: int, streams: pathlib.Path, rounds: int, seconds: flo
 
 
 def compare(messages: int, rounds: int, warm: int) -> dict[str, Any]:
-    """Measure each source. Return the runs by source."""
+    """Measure each source. Return the runs, grouped by source."""
     with tempfile.TemporaryDirectory(dir=pathlib.Path(__file__).parent, prefix=".spark-") as name:
         folder = pathlib.Path(name)
         size = spark_log.fill(folder / "streams", messages)

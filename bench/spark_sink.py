@@ -9,7 +9,7 @@ rows alternate, and the last column compares each row with the first.
     sink and session         both the log and the queue
 
 The line below the table shows what a stream adds to the cost of a message: the difference of ``sink`` and ``no
-recipient``. It includes the log's thread and the processes that merge files and serve readers.
+recipient``. That includes the log's thread and the processes that merge files and serve readers.
 
 After a run with a sink, the stream must contain every acknowledged message. Beyond those, it may contain only the last
 messages sent.
@@ -54,9 +54,11 @@ BASE = durable.HOOKMQ.replace(
     "plugins:\n  - {{use: storage, config: {{path: data, durability: group}}}}\n",
 )
 COST = 2.0
-"""The most microseconds that a message in a stream may cost, compiled, beyond one without a recipient."""
+"""How many microseconds more than a message without a recipient a message in a stream may cost in the compiled
+build."""
 RATE = 150_000
-"""The least messages a second into a stream, compiled: QoS 1, 50 publishers with 20 messages in flight each."""
+"""The minimum rate into a stream in the compiled build, in messages a second: QoS 1, 50 publishers with 20 messages in
+flight each."""
 ROWS = (
     ("storage alone", False, True),
     ("no recipient", False, False),

@@ -1,7 +1,7 @@
 """``python -m bench.spark_tables``: the part of ``bench.spark_latency`` that reads tables. It needs pyarrow.
 
-A row is in a table of format ``files`` when its batch is committed: Spark then creates a file in ``_spark_metadata``,
-whose time of modification counts.
+A row is in a table of format ``files`` once its batch is committed: Spark then creates a file in ``_spark_metadata``,
+whose modification time counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Commit:
-    """A batch that a table has."""
+    """A batch in a table."""
 
     batch: int
     at: float
@@ -43,7 +43,8 @@ def commits(table: pathlib.Path) -> list[Commit]:
 
 
 def arrivals(table: pathlib.Path, key: str) -> dict[object, float]:
-    """Return when each row was committed, by its value in the column `key`. Raises ValueError if a value comes twice."""
+    """Return when each row was committed, keyed by its value in the column `key`. Raises ValueError if a value occurs
+    twice."""
     parquet: Any = importlib.import_module("pyarrow.parquet")  # Only .venv-spark has it.
     found: dict[object, float] = {}
     for commit in commits(table):
@@ -58,18 +59,18 @@ def arrivals(table: pathlib.Path, key: str) -> dict[object, float]:
 
 
 def bronze(folder: pathlib.Path) -> dict[int, float]:
-    """Return when each message was committed in bronze, by the microsecond at which it was due."""
+    """Return when each message was committed in bronze, keyed by the microsecond at which it was due."""
     rows = arrivals(folder / "bronze", "payload")
     return {json.loads(payload)["due"]: at for payload, at in rows.items()}  # type: ignore[arg-type]
 
 
 def silver(folder: pathlib.Path) -> dict[int, float]:
-    """Return when each message was committed in silver, by the microsecond at which it was due."""
+    """Return when each message was committed in silver, keyed by the microsecond at which it was due."""
     return arrivals(folder / "silver", "due")  # type: ignore[return-value]
 
 
 def main(folder: pathlib.Path, since: float, until: float) -> dict[str, object]:
-    """Return the rows of each table, and the seconds that messages took which were due from `since` to `until`."""
+    """Return each table's rows, and how many seconds the messages that were due from `since` to `until` took."""
     stored, parsed = bronze(folder), silver(folder)
     counted = {due: at for due, at in stored.items() if since <= due / 1e6 < until}
     return {

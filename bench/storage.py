@@ -5,8 +5,8 @@ queue entry. Meanwhile, plain Python code keeps the event loop busy, as in a sat
 second, how long a commit takes, and how much of its own work the loop still gets done. The rest is lost to encoding
 batches and waiting for the interpreter lock.
 
-With an idle loop, the table instead shows the CPU time per message in the broker's own process, with all its threads. A
-busy loop loses that much time, regardless of other work on the machine. Runs of the methods alternate.
+With an idle loop, the table instead shows the CPU time per message in the broker's own process, with all its threads.
+That is how much time a busy loop loses, regardless of other work on the machine. Runs of the methods alternate.
 
     executemany, thread   one row at a time; each row takes and releases the interpreter lock
     statement, thread     one pre-encoded statement with many rows for each table

@@ -10,7 +10,7 @@ Cost: the CPU time that an in-memory broker needs for a PUBLISH. With the webhoo
 the event and passing it to a service that accepts everything.
 
 `--alone` requires root. It gives the client, brokers and services priority over all other work on the machine
-(SCHED_FIFO), so that the other work does not affect latencies. The sending processes keep the priority that the plugin
+(SCHED_FIFO), so that other work does not affect latencies. The sending processes keep the priority that the plugin
 gives them.
 """
 
