@@ -1,7 +1,7 @@
-"""A worker for a queue of HookMQ with MQTT 3.1.1 and paho-mqtt: python worker_311.py HOST PORT QUEUE
+"""A worker for a HookMQ queue, with MQTT 3.1.1 and paho-mqtt: python worker_311.py HOST PORT QUEUE
 
 It takes one message at a time, and acknowledges it when `work` has returned. If `work` raises an exception, the program
-ends, and the broker gives the message to another worker.
+ends and the broker gives the message to another worker.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Publish to the queues of a HookMQ broker, consume from them, and run workers, with asyncio."""
+"""Publish to a HookMQ broker's queues, consume from them, and run workers, with asyncio."""
 
 from hookmq_queues_client.client import Client, Queue
 from hookmq_queues_client.consumer import Consumer

@@ -63,7 +63,7 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the options."""
+    """Return the option parser."""
     made = argparse.ArgumentParser(
         "hookmq-worker", description="Call a Python function with each message of a queue.",
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -103,7 +103,7 @@ def load_handler(name: str) -> Handler:
 
 
 def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """Return the TLS context that the options ask for. Raises ValueError if a file cannot be used."""
+    """Return the TLS context that the options describe. Raises ValueError if a file cannot be used."""
     if options.key is not None and options.cert is None:
         raise ValueError("--key needs --cert")
     if options.cafile is None and options.cert is None:
@@ -133,7 +133,7 @@ def password(path: Path | None) -> str | None:
 
 
 def make_worker(options: argparse.Namespace) -> tuple[Client, Worker]:
-    """Return the client and the worker that the options describe. Raises ValueError for a wrong option."""
+    """Return the client and the worker that the options describe. Raises ValueError for an invalid option."""
     client = Client(
         options.url, username=options.username, password=password(options.password_file),
         tls=tls_context(options), client_id=options.id,
@@ -158,8 +158,8 @@ async def work(client: Client, worker: Worker) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0 after a signal, 2 for wrong options, and 1 if the broker refused or a handler did not
-    finish.
+    """Run the command. Return 0 after a signal, 2 for invalid options, and 1 if the broker refused something or a
+    handler did not finish.
     """
     options = parser().parse_args(arguments)
     form = "%(asctime)s %(levelname)s %(message)s"

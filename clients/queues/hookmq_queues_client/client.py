@@ -14,17 +14,17 @@ from hookmq_queues_client.errors import BrokerUnavailable, ConnectionLost, Queue
 from hookmq_queues_client.options import Backoff, Options, parse_options
 
 RESERVED: Final = frozenset({"message-id", "delay", "deliver-at", "priority", "key"})
-"""Headers that arguments of `Queue.publish` set."""
+"""Headers that the arguments of `Queue.publish` set."""
 
 
 class Client:
-    """A client of the queues of one broker. Close it with ``async with`` or `aclose`.
+    """A client for one broker's queues. Close it with ``async with`` or `aclose`.
 
-    It connects when it first publishes, and again when that connection has ended. Each consumer has its own connection,
-    with the client id of this client and a number.
+    It connects when it first publishes, and reconnects as needed. Each consumer has its own connection, whose client id
+    is this client's id with a number appended.
 
-    `url` is ``mqtt://[USER[:PASSWORD]@]HOST[:PORT]``, or mqtts for TLS; without `tls`, the certificates of the system are
-    trusted. `keepalive` and `timeout` are in seconds. `timeout` limits how long a request may take, with all
+    `url` is ``mqtt://[USER[:PASSWORD]@]HOST[:PORT]``, or mqtts for TLS; without `tls`, the system's certificates are
+    trusted. `keepalive` and `timeout` are in seconds. `timeout` limits how long a request may take, including
     reconnections. Raises ValueError for an invalid argument.
     """
 
@@ -64,7 +64,7 @@ class Client:
             await self._connection.close()
 
     def queue(self, name: str) -> "Queue":
-        """Return the queue `name`. It need not exist before it is used. Raises ValueError for an invalid name."""
+        """Return the queue `name`. It need not exist yet. Raises ValueError for an invalid name."""
         if not name or set(name) & set("/+#\0"):
             raise ValueError(f"a queue's name has no /, + or #, and is not empty: {name!r}")
         return Queue(self, name)
@@ -84,7 +84,7 @@ class Client:
     async def publish(
         self, topic: str, payload: bytes, user_properties: list[tuple[str, str]], expiry: int | None
     ) -> None:
-        """Publish, and publish again after a reconnection, until PUBACK arrives. `Queue.publish` calls this."""
+        """Publish, and republish after each reconnection, until PUBACK arrives. `Queue.publish` calls this."""
         self._check_open()
         properties = publish_properties(user_properties, expiry)
         failure: list[str] = []
@@ -127,7 +127,7 @@ class Client:
 
 
 class Queue:
-    """One queue of a broker. `Client.queue` returns it."""
+    """One of a broker's queues, as returned by `Client.queue`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -151,10 +151,11 @@ class Queue:
         Messages with the same `key` keep their order in a queue that orders by key. `priority` is from 0 to 9.
 
         If the connection ends before PUBACK, the message is published again. A queue with a `dedupe_window` then
-        recognizes its `message_id`, which is random by default. Set it to make a repeated call harmless too.
+        recognizes its `message_id`, which is random by default. Set it yourself if repeated calls should also be
+        harmless.
 
-        Raises QueueFull, UnknownQueue, NotAuthorized or another Refused; BrokerUnavailable after the timeout of the
-        client, when it is not known whether the message is stored; and ValueError for an invalid argument.
+        Raises QueueFull, UnknownQueue, NotAuthorized or another Refused; BrokerUnavailable after the client's timeout,
+        when it is unknown whether the message was stored; and ValueError for an invalid argument.
         """
         own = [("message-id", message_id or uuid4().hex)]
         if key is not None:
@@ -192,12 +193,11 @@ class Queue:
     ) -> Consumer:
         """Return a consumer of a group, by default the queue's first group.
 
-        `filter` limits the messages to those whose topic after ``$queue/NAME/`` matches; `#` matches all, and makes the
-        broker send each with its topic. `prefetch` is the maximum number of messages that are not settled.
+        `filter` limits the messages to those whose topic after ``$queue/NAME/`` matches. `#` matches all messages and
+        makes the broker send each one with its topic. `prefetch` is the maximum number of unsettled messages.
 
-        `start` says where a group begins that does not exist yet, in a stream with `groups_on_first_use`: at the "first",
-        "last" or "next" message, at an offset, or at the first message since a time. Raises ValueError for an invalid
-        argument.
+        `start` says where a new group begins in a stream with `groups_on_first_use`: at the "first", "last" or "next"
+        message, at an offset, or at the first message since a time. Raises ValueError for an invalid argument.
         """
         if not 1 <= prefetch <= 65535:
             raise ValueError(f"prefetch must be from 1 to 65535, not {prefetch}")

@@ -23,9 +23,9 @@ from hookmq_queues_client.options import Options
 
 UserProperties = Sequence[tuple[str, str]]
 MAX_PENDING: Final = 1000
-"""Maximum number of publishes of one connection that wait for PUBACK."""
+"""Maximum number of publishes per connection that may be waiting for PUBACK."""
 _HEADER: Final = 65_536
-"""Size in bytes above which the topic and the properties of a message are measured exactly."""
+"""Above this many bytes, a message's topic and properties are measured exactly."""
 _CHECK: Final = 1.0
 """Seconds between two checks of the keep alive."""
 _UNSPECIFIED: Final = 0x80
@@ -33,7 +33,7 @@ _UNSPECIFIED: Final = 0x80
 
 
 class Connection:
-    """One connection. `on_message` is called with each message, which then must be acknowledged with `ack`."""
+    """One connection. `on_message` is called with each message, which must then be acknowledged with `ack`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Connection:
         return self._connected.done() and not self.ended.done()
 
     async def open(self) -> None:
-        """Connect. Raises OSError if the broker cannot be reached, such as ssl.SSLError and TimeoutError,
+        """Connect. Raises an OSError such as ssl.SSLError or TimeoutError if the broker cannot be reached,
         ConnectionRefused if it refuses the client, and ConnectionLost if it closes the connection.
         """
         options, client = self._options, self._client
@@ -145,7 +145,7 @@ class Connection:
         return self.is_open and self._client.ack(packet_id, 1) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     async def close(self) -> None:
-        """Send what waits, then DISCONNECT, and close the connection. Return at once if it has ended."""
+        """Send all pending data, then DISCONNECT, and close the connection. Return at once if it has already ended."""
         if self.is_open and self._client.disconnect() == MQTTErrorCode.MQTT_ERR_SUCCESS:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.timeout):
@@ -271,14 +271,14 @@ class Connection:
         self._end(why)
 
     def _abandon(self, connecting: "asyncio.Future[Any]") -> None:
-        """Close a socket that was opened for a caller that no longer waits."""
+        """Close a socket that was opened for a caller that has stopped waiting."""
         if not connecting.cancelled() and connecting.exception() is None:
             self._drop()
 
 
 def publish_properties(user_properties: UserProperties, expiry: int | None = None) -> Properties:
-    """Return the properties of a PUBLISH that expires after `expiry` seconds. Raises ValueError for a text that MQTT
-    cannot carry: a broker would close the connection.
+    """Return the properties of a PUBLISH that expires after `expiry` seconds. Raises ValueError for strings that MQTT
+    cannot carry, because the broker would close the connection.
     """
     for pair in user_properties:
         for text in pair:

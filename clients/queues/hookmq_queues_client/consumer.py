@@ -1,4 +1,4 @@
-"""Consume the messages of a queue, over as many connections as the network needs."""
+"""Consume a queue's messages, over as many connections as it takes."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ TEMPORARY: Final = frozenset({0x80, 0x88, 0x89, 0x8B, 0x97, 0x9F})
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Return whether another attempt to connect or subscribe would fail in the same way."""
+    """Return whether another attempt to connect or subscribe would fail the same way."""
     if isinstance(error, Refused):
         return error.code not in TEMPORARY
     passing = isinstance(error, (QueueClientError, OSError))
@@ -29,11 +29,11 @@ def is_lasting(error: BaseException) -> bool:
 
 
 class Consumer:
-    """The messages of one group of a queue, as an asynchronous iterator with a connection of its own.
+    """The messages for one group of a queue, as an asynchronous iterator with its own connection.
 
-    The consumer connects when you ask for the first message, and again when the connection ends. The iteration then
-    goes on; messages that were not settled come again. The broker has at most `prefetch` unsettled messages with this
-    consumer. The iteration raises Refused if the broker refuses the client or the subscription.
+    The consumer connects when you request the first message, and reconnects if the connection ends. The iteration then
+    continues, and unsettled messages are delivered again. The consumer has at most `prefetch` unsettled messages. The
+    iteration raises Refused if the broker refuses the client or the subscription.
 
     Close it with ``async with``, `aclose`, or with the client. Unsettled messages then go to other consumers.
     """
@@ -87,8 +87,8 @@ class Consumer:
         raise StopAsyncIteration
 
     async def stop(self) -> None:
-        """End the iteration and take no more messages. Messages that the iteration returned can still be settled.
-        The others go to other consumers after `aclose`.
+        """End the iteration and take no more messages. Messages already returned can still be settled. The rest go to
+        other consumers after `aclose`.
         """
         if self._stopped:
             return
@@ -106,7 +106,7 @@ class Consumer:
                     await connection.unsubscribe(self._filter)
 
     async def aclose(self) -> None:
-        """End the iteration and the connection. Messages that are not settled go to other consumers."""
+        """End the iteration and the connection. Unsettled messages go to other consumers."""
         self.closed = True
         await self.stop()
         if self._running is not None:
@@ -116,8 +116,8 @@ class Consumer:
             await self._connection.close()
 
     async def reconnect(self, delay: float = 0.0) -> None:
-        """End the connection, and connect again after `delay` seconds. Messages that are not settled go back to the
-        queue. Use it in a group that settles by PUBACK, where no single message can be given back.
+        """End the connection, and reconnect after `delay` seconds. Unsettled messages go back to the queue. Use this in
+        groups that settle by PUBACK, where single messages cannot be given back.
         """
         self._delay = delay
         if self._connection is not None and not self._stopped:
@@ -174,6 +174,6 @@ class Consumer:
                 await connection.close()
 
     def _forget(self) -> None:
-        """Forget the messages that were not returned yet, because the broker delivers them again."""
+        """Forget the messages that have not been returned yet, because the broker will deliver them again."""
         while not self._arrived.empty():
             self._arrived.get_nowait()

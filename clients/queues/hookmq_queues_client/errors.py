@@ -1,10 +1,10 @@
-"""The errors of this package. All are a QueueClientError."""
+"""This package's errors. All of them are QueueClientErrors."""
 
 from typing import Final
 
 
 class QueueClientError(Exception):
-    """The base of all errors of this package."""
+    """The base class of all errors in this package."""
 
 
 class ConnectionLost(QueueClientError):
@@ -16,15 +16,16 @@ class BrokerUnavailable(QueueClientError):
 
 
 class NotAvailable(QueueClientError):
-    """The group of a message settles by PUBACK, so the message can be neither given back nor rejected."""
+    """The message's group settles by PUBACK, so the message can be neither given back nor rejected."""
 
 
 class AlreadySettled(QueueClientError):
-    """A message was settled before, by this process."""
+    """This process has already settled the message."""
 
 
 class Refused(QueueClientError):
-    """The broker refused a request. `code` is its MQTT reason code, and `reason` its text, which may be empty."""
+    """The broker refused a request. `code` is the MQTT reason code, and `reason` its explanation, which may be
+    empty."""
 
     def __init__(self, request: str, code: int, reason: str) -> None:
         self.code = code

@@ -18,10 +18,10 @@ _OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Where a dead letter comes from: its `id` in `queue`, the `group`, and the `topic` to which it was published.
+    """Where a dead letter came from: its `id` in `queue`, the `group`, and the `topic` to which it was published.
 
-    `reason` is a word of the broker, such as ``rejected``. `description` is the reason that the last consumer
-    gave, or empty.
+    `reason` is the broker's word for the cause, such as ``rejected``. `description` is the reason that the last
+    consumer gave, or empty.
     """
 
     queue: str
@@ -39,8 +39,8 @@ class Message:
     """A message of a queue. Settle each one with `ack`, `nack` or `reject`.
 
     `id` is ``NAME:OFFSET``. `delivery_count` is 1 for the first delivery to the group. `source_topic` is the topic to
-    which the message was published. `headers` has the user properties of its publisher; if a name repeats, the last
-    value. `explicit` is True if the group settles by `$ack`, so that `nack` and `reject` are available.
+    which the message was published. `headers` holds the publisher's user properties; if a name repeats, the last value
+    counts. `explicit` is True if the group settles by `$ack`, so that `nack` and `reject` are available.
     """
 
     id: str
@@ -65,23 +65,24 @@ class Message:
 
     @property
     def lost(self) -> bool:
-        """Return whether the connection that delivered the message has ended, so that the broker delivers it again."""
+        """Return whether the connection that delivered the message has ended, in which case the broker delivers it
+        again."""
         return not self._connection.is_open
 
     async def ack(self) -> bool:
-        """Settle the message: it was processed. Return False if the connection that delivered it has ended, so that the
-        broker delivers the message again.
+        """Settle the message, because it was processed. Return False if the connection that delivered it has ended; the
+        broker then delivers it again.
 
         In a group that settles by PUBACK, True means that PUBACK was sent. Otherwise, it means that the broker has
         committed. Raises AlreadySettled, and Refused if the broker does not accept it, for example because another
-        consumer has the message since the visibility timeout.
+        consumer got the message after the visibility timeout.
         """
         return await self._settle("ack")
 
     async def nack(self, *, delay: float | None = None, reason: str | None = None) -> bool:
-        """Give the message back. The broker delivers it again after `delay` seconds, or after the backoff of the group.
-        Return and raise what `ack` does, NotAvailable if the group settles by PUBACK, and ValueError for an invalid
-        argument.
+        """Give the message back. The broker redelivers it after `delay` seconds, or after the group's backoff. Returns
+        and raises the same as `ack`; also raises NotAvailable if the group settles by PUBACK, and ValueError for an
+        invalid argument.
         """
         if delay is not None and delay < 0:
             raise ValueError(f"delay must be at least 0 seconds, not {delay}")
@@ -89,8 +90,8 @@ class Message:
         return await self._settle("nack", own if reason is None else [*own, ("reason", reason)])
 
     async def reject(self, *, reason: str | None = None) -> bool:
-        """Settle the message as one that cannot be processed: it becomes a dead letter at once.
-        Return and raise what `nack` does.
+        """Settle the message as one that cannot be processed: it becomes a dead letter at once. Returns and raises the
+        same as `nack`.
         """
         return await self._settle("reject", [] if reason is None else [("reason", reason)])
 
@@ -125,7 +126,7 @@ class Message:
 
 
 def read_message(received: paho.MQTTMessage, connection: Connection) -> Message | None:
-    """Return the message of a queue that arrived on `connection`, or None if it is not from a queue.
+    """Return the queue message that arrived on `connection`, or None if it is not from a queue.
 
     Raises ValueError if a number in its properties is malformed.
     """

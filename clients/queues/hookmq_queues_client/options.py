@@ -12,7 +12,7 @@ _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Growing waits: `initial` seconds, multiplied by `multiplier` each time, at most `maximum`. Each wait is shortened
-    at random by up to the share `jitter`, so that clients do not return at the same time.
+    by a random share of up to `jitter`, so that clients do not all return at the same time.
     """
 
     initial: float = 0.1
@@ -29,7 +29,7 @@ class Backoff:
             raise ValueError(f"jitter must be from 0 to 1, not {self.jitter}")
 
     def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after the failure number `attempt`, which counts from 1."""
+        """Return how many seconds to wait after failure number `attempt`, counted from 1."""
         # A float overflows at 2 ** 1024.
         wait = min(self.maximum, self.initial * self.multiplier ** min(attempt - 1, 64))
         return wait * (1 - self.jitter * random.random())
@@ -37,7 +37,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The address of a broker and the identity of its client."""
+    """A broker's address and the client's identity."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ def parse_options(
     timeout: float = 30.0,
     reconnect: Backoff | None = None,
 ) -> Options:
-    """Return the options that a URL and the arguments set. Arguments have precedence over the URL.
+    """Return the options from a URL and the arguments, which take precedence over the URL.
 
     Raises ValueError if the URL is not ``mqtt://[USER[:PASSWORD]@]HOST[:PORT]``, or mqtts.
     """

@@ -1,4 +1,4 @@
-"""A worker: it calls a function with each message of a queue, and settles the message by its result."""
+"""A worker, which calls a function with each message in a queue and settles the message depending on the result."""
 
 import asyncio
 import inspect
@@ -23,7 +23,7 @@ class Reject(Exception):
 
 
 class Retry(Exception):
-    """Raise this in a handler if a message should be delivered again after `delay` seconds, at least 0."""
+    """Raise this in a handler if a message should be redelivered after `delay` seconds, at least 0."""
 
     def __init__(self, delay: float, reason: str = "") -> None:
         if delay < 0:
@@ -33,17 +33,17 @@ class Retry(Exception):
 
 
 class Worker:
-    """Calls `handler` with each message of a group of `queue`, `concurrency` messages at a time.
+    """Calls `handler` with each message for a group of `queue`, `concurrency` messages at a time.
 
-    A handler is an ``async def``, or a function that runs in a thread. If it returns, the message is acknowledged. If it
-    raises Reject, the message is rejected. If it raises another exception, or takes longer than `timeout` seconds, the
-    message is delivered again after `backoff`; None means the backoff of the group. After `retries` further deliveries,
-    it is rejected. Without `retries`, the `delivery_limit` of the queue decides.
+    A handler is an ``async def``, or a function that runs in a thread. If it returns, the message is acknowledged. If
+    it raises Reject, the message is rejected. If it raises another exception, or takes longer than `timeout` seconds,
+    the message is redelivered after `backoff`; None means the group's backoff. After `retries` redeliveries, it is
+    rejected. Without `retries`, the queue's `delivery_limit` decides.
 
     In a group that settles by PUBACK, a message goes back only when the connection ends. After a failure, the worker
-    waits for the other handlers, and connects again after `backoff`. It cannot reject.
+    waits for the other handlers, then reconnects after `backoff`. It cannot reject messages.
 
-    `prefetch` is the maximum number of messages that this worker has, by default `concurrency`. Raises ValueError for an
+    `prefetch` is how many messages this worker may have at most; by default, `concurrency`. Raises ValueError for an
     invalid argument.
     """
 
@@ -96,15 +96,15 @@ class Worker:
         self._threads: ThreadPoolExecutor | None = None
 
     def stop(self) -> None:
-        """Take no more messages. `run` returns when the handlers have returned, or after `grace` seconds. It may be
-        called in the event loop only, such as in a handler of a signal.
+        """Take no more messages. `run` returns once the handlers have returned, or after `grace` seconds. Call this
+        only on the event loop, such as in a signal handler.
         """
         self._stopping.set()
 
     async def run(self) -> int:
-        """Work until `stop`. Return the number of handlers that did not return in `grace` seconds: those were cancelled,
-        and their messages went back to the queue. A thread continues to run.
-        Raises what the iteration of a Consumer raises.
+        """Work until `stop`. Return the number of handlers that did not return within `grace` seconds: they were
+        cancelled, and their messages went back to the queue. Threads keep running. Raises the same errors as iterating
+        over a Consumer.
         """
         if not self._is_async:
             self._threads = ThreadPoolExecutor(self._concurrency, "hookmq-worker")
@@ -238,7 +238,7 @@ class Worker:
         return False
 
     def _give_back(self, delay: float | None) -> None:
-        """Give back what is not settled by a new connection, once the running handlers have returned."""
+        """Give back unsettled messages by reconnecting, once the running handlers have returned."""
         if self._giving_back is None or self._giving_back.done():
             self._may_start.clear()
             self._giving_back = asyncio.create_task(self._connect_again(delay or 0.0))
@@ -253,5 +253,6 @@ class Worker:
 
 
 def _sendable(reason: str) -> str:
-    """Return the beginning of a reason, without what MQTT and logs cannot carry. It may repeat a part of a message."""
+    """Return the start of a reason, without characters that MQTT and logs cannot carry. A reason may quote part of a
+    message."""
     return reason[:200].replace("\0", "\\0").encode(errors="backslashreplace").decode()[:256]

@@ -1,4 +1,4 @@
-"""A real broker with queues, and clients of it."""
+"""A real broker with queues, and clients for it."""
 
 import contextlib
 import ssl
@@ -37,12 +37,12 @@ plugins:
         - {{name: urgent, order: priority}}
 """
 SOON = Backoff(0.01, 1.0, 0.01)
-"""Connect again at once."""
+"""Reconnect at once."""
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create the files of the broker, and those of an authority that clients trust."""
+    """Create the broker's files, and those of an authority that clients trust."""
     folder = tmp_path_factory.mktemp("broker")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -69,7 +69,7 @@ def broker(folder: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def names() -> Iterator[str]:
-    """Return the names of queues that no test has used."""
+    """Return the names of queues that no test has used yet."""
     return (f"q{number}" for number in range(QUEUES))
 
 
@@ -81,7 +81,7 @@ def name(names: Iterator[str]) -> str:
 
 @pytest.fixture(scope="session")
 def numbers() -> Iterator[int]:
-    """Return the numbers of explicit queues that no test has used."""
+    """Return the numbers of explicit queues that no test has used yet."""
     return iter(range(EXPLICIT))
 
 
@@ -93,19 +93,19 @@ def explicit(numbers: Iterator[int]) -> str:
 
 @pytest.fixture
 def url(broker: Served) -> str:
-    """Return the URL of the broker."""
+    """Return the broker's URL."""
     return f"mqtt://127.0.0.1:{broker.ports['tcp']}"
 
 
 @pytest.fixture
 def trust(folder: Path) -> ssl.SSLContext:
-    """Return a context that trusts the authority of the broker."""
+    """Return a context that trusts the broker's authority."""
     return ssl.create_default_context(cafile=str(folder / "ca.pem"))
 
 
 @pytest.fixture
 async def connect(url: str) -> AsyncIterator[Callable[..., Client]]:
-    """Return a function that makes clients of the broker, which are closed after the test."""
+    """Return a function that creates clients for the broker, which are closed after the test."""
     async with contextlib.AsyncExitStack() as stack:
         made: list[Client] = []
 
@@ -120,7 +120,7 @@ async def connect(url: str) -> AsyncIterator[Callable[..., Client]]:
 
 @pytest.fixture
 async def network(broker: Served) -> AsyncIterator[Network]:
-    """Return a network to the broker."""
+    """Return a network that leads to the broker."""
     network = Network(broker.ports["tcp"])
     await network.open()
     yield network

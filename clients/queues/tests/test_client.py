@@ -1,4 +1,4 @@
-"""Publish to the queues of a real broker."""
+"""Test publishing to a real broker's queues."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ SOON = Backoff(0.01, 1.0, 0.01)
 
 
 async def first(client: Client, name: str, **options: Any) -> Message:
-    """Return the first message of a queue."""
+    """Return the first message in a queue."""
     async with asyncio.timeout(30):
         return await anext(client.queue(name).consume(**options))
 

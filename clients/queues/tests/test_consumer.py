@@ -1,4 +1,4 @@
-"""Consume from the queues of a real broker, over a network that loses data and connections."""
+"""Test consuming from a real broker's queues, over a network that loses data and connections."""
 
 import asyncio
 import contextlib

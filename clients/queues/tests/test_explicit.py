@@ -1,4 +1,4 @@
-"""Messages of groups with explicit settlement, and workers on them."""
+"""Test groups with explicit settlement, and workers that use them."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ Connect = Callable[..., Client]
 
 
 async def dead_letter(client: Client, explicit: str) -> tuple[Message, DeadLetter]:
-    """Return the first dead letter of a queue."""
+    """Return a queue's first dead letter."""
     async with client.queue(explicit.replace("e", "dead")).consume() as messages:
         message = await anext(messages)
         await message.ack()

@@ -1,4 +1,4 @@
-"""The URL of a broker, and backoff."""
+"""Test a broker's URL, and backoff."""
 
 import ssl
 from typing import Any

@@ -1,4 +1,4 @@
-"""A broker with passwords, access rules and small limits refuses a client."""
+"""Test how a broker with passwords, access rules and low limits refuses a client."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ rules:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a broker that refuses more than others."""
+    """Run a broker with strict rules and low limits."""
     folder = tmp_path_factory.mktemp("strict")
     (folder / "users.yaml").write_text(USERS)
     os.chmod(folder / "users.yaml", 0o600)
@@ -48,7 +48,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 async def alice(strict: Served) -> AsyncIterator[Client]:
-    """Return a client that knows its password."""
+    """Return a client with the right password."""
     url = f"mqtt://alice:secret@127.0.0.1:{strict.ports['tcp']}"
     async with Client(url, timeout=30, reconnect=Backoff(0.01, 1, 0.01)) as client:
         yield client
@@ -86,7 +86,7 @@ async def test_a_settlement_that_the_rules_deny(alice: Client) -> None:
 
 
 async def test_the_limits_of_the_broker_are_kept(alice: Client) -> None:
-    """A client that exceeded them would be disconnected, and would publish messages again."""
+    """A client that exceeded them would be disconnected and would publish messages again."""
     queue = alice.queue("jobs")
     await asyncio.gather(*(queue.publish(b"%d" % number) for number in range(50)))
     for headers in ({}, {"wide": "x" * 4000}):

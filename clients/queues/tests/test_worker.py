@@ -1,4 +1,4 @@
-"""Workers on the queues of a real broker whose groups settle by PUBACK."""
+"""Test workers on a real broker's queues, in groups that settle by PUBACK."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ SOON = Backoff(0.01, 1.0, 0.01)
 
 @asynccontextmanager
 async def working(*arguments: Any, **options: Any) -> AsyncIterator[Worker]:
-    """Run a worker for the block. It must then stop and leave nothing unfinished."""
+    """Run a worker during the block. Afterwards, it must stop and leave nothing unfinished."""
     worker = Worker(*arguments, **{"backoff": SOON, **options})
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):
@@ -37,7 +37,7 @@ async def working(*arguments: Any, **options: Any) -> AsyncIterator[Worker]:
 
 
 class Seen:
-    """What a handler got. `reached` waits for a number of messages."""
+    """What a handler received. `reached` waits for a number of messages."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -58,13 +58,13 @@ class Seen:
 
 
 async def fill(queue: Queue, count: int) -> None:
-    """Publish `count` messages one after the other."""
+    """Publish `count` messages one after another."""
     for number in range(count):
         await queue.publish(b"%d" % number)
 
 
 async def is_empty(client: Client, name: str) -> bool:
-    """Return whether the queue has no message: a new one comes first, and nothing comes after it."""
+    """Return whether the queue is empty, so that a new message comes first and nothing follows it."""
     await client.queue(name).publish(b"end")
     async with client.queue(name).consume() as messages:
         message = await anext(messages)

@@ -1,4 +1,4 @@
-"""The command ``hookmq-worker`` as a process."""
+"""Test the command ``hookmq-worker`` as a process."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def start(tasks: Path, *words: str) -> "subprocess.Popen[str]":
 
 
 def wait_for(worker: "subprocess.Popen[str]", text: str) -> list[str]:
-    """Return the lines of the log up to the one that contains `text`."""
+    """Return the log lines up to the one that contains `text`."""
     assert worker.stderr is not None
     lines: list[str] = []
     for line in worker.stderr:

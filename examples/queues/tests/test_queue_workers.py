@@ -1,4 +1,4 @@
-"""The workers with MQTT.js and with MQTT 3.1.1 get, acknowledge and give back messages of a real broker."""
+"""Test that the MQTT.js and MQTT 3.1.1 workers get, acknowledge and give back a real broker's messages."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def node() -> str:
 
 
 def command(kind: str, port: int, queue: str) -> list[str]:
-    """Return the command of a worker."""
+    """Return a worker's command."""
     if kind == "three":
         return [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", str(port), queue]
     script = "worker.js" if kind == "js" else "worker_explicit.js"
@@ -89,7 +89,7 @@ def line(worker: "subprocess.Popen[str]") -> str:
 
 
 def publish(broker: Served, queue: str, *payloads: str) -> None:
-    """Publish messages one after the other."""
+    """Publish messages one after another."""
     for payload in payloads:
         words = [
             "pub",

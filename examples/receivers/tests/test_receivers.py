@@ -1,4 +1,4 @@
-"""Tests of the receivers, with requests from a real broker over TCP and from senders that must be refused."""
+"""Tests of the receivers, with requests from a real broker over TCP and from senders that they must refuse."""
 
 import asyncio
 import contextlib

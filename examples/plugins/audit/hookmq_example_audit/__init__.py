@@ -45,7 +45,7 @@ class AuditPlugin(Plugin):
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Close the file. All events have been written by this time."""
+        """Close the file. All events have been written by now."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -34,6 +34,6 @@ class CapturePlugin(Plugin):
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Close the file. The last commit has finished by this time."""
+        """Close the file. The last commit has finished by now."""
         if self._journal is not None:
             self._journal.close()

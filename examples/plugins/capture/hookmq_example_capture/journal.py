@@ -23,7 +23,7 @@ RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
 
 
 class FileJournal:
-    """A `hookmq.storage_api.Journal`. Its methods are called on the event loop; only writes and fsync run in a
+    """A `hookmq.storage_api.Journal`. Its methods are called on the event loop; only writes and fsyncs run in a
     thread."""
 
     def __init__(

@@ -102,8 +102,8 @@ async def test_statuses(http: aiohttp.ClientSession) -> None:
 async def test_thousands_of_requests_of_more_users_than_clients(
     broker: Served, http: aiohttp.ClientSession
 ) -> None:
-    """Requests of more users than clients are served. If a client was disconnected to make room,
-    its user's next request reconnects it.
+    """Requests are served even if there are more users than clients. If a client was disconnected to make room, its
+    user's next request reconnects it.
     """
     count, users = 500, 5
     watcher = await AsyncioClient("watcher").connect(broker.ports["tcp"])

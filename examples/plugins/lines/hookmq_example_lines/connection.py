@@ -31,7 +31,7 @@ from hookmq.plugin import (
 MAX_LINE: Final = 65536
 """Maximum length of a line in bytes."""
 MAX_UNANSWERED: Final = 100
-"""Number of unanswered publishes above which no more lines are read."""
+"""No more lines are read while there are more unanswered publishes than this."""
 
 
 class LineConnection(asyncio.Protocol):
@@ -114,7 +114,7 @@ class LineConnection(asyncio.Protocol):
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Handle lines until a line must be awaited, too many publishes are unanswered, or the device does not read."""
+        """Handle lines until one must be awaited, too many publishes are unanswered, or the device does not read."""
         while (
             self._lines
             and self._task is None

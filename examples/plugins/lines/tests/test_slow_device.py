@@ -1,5 +1,5 @@
-"""Test a device that does not read. The gateway takes no more messages for it from the broker, and
-no more lines from the device.
+"""Test a device that does not read. The gateway stops taking messages for it from the broker, and lines from the
+device.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ Slow = tuple[Client, Wire, LineConnection]
 
 @pytest.fixture
 async def slow() -> Slow:
-    """Return a connected device that no longer reads."""
+    """Return a connected device that has stopped reading."""
     client, wire = Client(), Wire()
     connection = LineConnection(cast(BrokerHandle, client), "", lambda one: True, lambda one: None)
     wire.protocol = connection
