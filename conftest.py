@@ -1,8 +1,8 @@
 """Configuration of all tests: profiles for Hypothesis, and a folder for the state of brokers.
 
-The environment variable HYPOTHESIS_PROFILE chooses a profile. With ``dev``, the default, the inputs
-of property tests are new in every run. With ``ci``, they are fewer and the same in every
-run, so that a failure is caused by the change under test. `make fuzz` runs ``dev`` repeatedly.
+The environment variable HYPOTHESIS_PROFILE chooses a profile. With ``dev``, the default, the inputs of property tests
+are new in every run. With ``ci``, they are fewer and the same in every run, so that failures are caused by the change
+under test. `make fuzz` runs ``dev`` repeatedly.
 
 A broker that is given no folder keeps its state in a temporary folder.
 """
@@ -31,8 +31,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 def pytest_configure(config: pytest.Config) -> None:
     """Let the workers of pytest-xdist report to pytest-rerunfailures (``--reruns``) without a delay.
 
-    Each worker writes twice per test and reads once. The second write waits until the first is acknowledged, which takes
-    the kernel 40 ms: eight times as long as a short test.
+    Each worker writes twice per test and reads once. The second write waits until the kernel acknowledges the first,
+    which takes 40 ms: eight times as long as a short test.
     """
     link = getattr(getattr(config, "failures_db", None), "sock", None)
     if isinstance(link, socket.socket):
@@ -54,7 +54,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool | None:
-    """Set a test's deadline, in place of pytest-timeout's own thread for it."""
+    """Set a test's deadline, instead of pytest-timeout's thread per test."""
     if settings.method != "thread":
         return None
     _deadlines.begin(item, settings, monotonic())
@@ -68,7 +68,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector from walking the collected tests again and again: they stay until the end."""
+    """Keep the garbage collector from repeatedly visiting the collected tests, which stay until the end."""
     gc.disable()
     try:
         result = yield

@@ -40,10 +40,10 @@ LEFT: Final = {
     "broker/core_metrics.py",
 }
 """Modules and packages that match `COMPILED` but remain interpreted. Packets are built in a way that only interpreted
-classes allow; the functions that plugins call check their arguments themselves. The metrics are registered once, and
+classes allow, and the functions that plugins call check their own arguments. The metrics are registered once, and
 ``hookmq check`` registers them without a broker."""
 GROUP: Final = "hookmq"
-"""The name of the one shared library with all modules. Calls between modules in one library are C calls."""
+"""The name of the shared library that contains all modules. Calls between modules in one library are C calls."""
 
 
 def modules() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Tests of a group run in one process."""
+"""All tests of a group run in the same process."""
 
 from pathlib import Path
 

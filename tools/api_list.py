@@ -2,8 +2,8 @@
 
 python tools/api_list.py
 
-The site shows signatures and docstrings in place of the lines that start with ``:::``. Elsewhere, nothing would be
-shown. The tables are made from the source, which is not imported.
+The site shows signatures and docstrings in place of the lines that start with ``:::``. Elsewhere, those lines show
+nothing. The tables are made from the source, which is not imported.
 """
 
 import ast
@@ -19,7 +19,7 @@ PAGES: Final = tuple(
 SOURCES: Final = {
     "hookmq": ROOT / "core", "hookmq_testing": ROOT / "testing", "hookmq_toolkit": ROOT / "toolkit",
 }  # fmt: skip
-"""By top-level package, the folder that contains it."""
+"""The folder that contains each top-level package."""
 START: Final = "<!-- site only\n"
 STOP: Final = "-->\n"
 _GROUP: Final = re.compile(
@@ -32,7 +32,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Described(NamedTuple):
-    """A public name: how it is called, the first sentence of its docstring, and its public members."""
+    """A public name, with its signature, the first sentence of its docstring, and its public members."""
 
     call: str
     summary: str
@@ -61,7 +61,7 @@ def _cell(text: str) -> str:
 
 
 def describe(dotted: str) -> Described:
-    """Return what the source says about a name such as ``hookmq.plugin.Plugin``. Raises LookupError if there is none."""
+    """Describe, from the source, a name such as ``hookmq.plugin.Plugin``. Raises LookupError if there is none."""
     module, _, name = dotted.rpartition(".")
     node, text = _definition(module, name)
     summary = _first_sentence(text)
@@ -73,7 +73,7 @@ def describe(dotted: str) -> Described:
 
 
 def _definition(module: str, name: str) -> tuple[Definition | None, str]:
-    """Return the definition of a class or function, or None for another name, and its docstring."""
+    """Return the definition of a class or function (None for any other name) and its docstring."""
     body = _tree(module).body
     for index, node in enumerate(body):
         if isinstance(node, Definition) and node.name == name:
@@ -91,7 +91,7 @@ def _definition(module: str, name: str) -> tuple[Definition | None, str]:
 
 
 def _constant_text(after: list[ast.stmt]) -> str:
-    """Return the docstring of a constant: the text that follows it."""
+    """Return a constant's docstring, which is the string that follows it."""
     match after:
         case [ast.Expr(ast.Constant(str() as text))]:
             return text
@@ -124,7 +124,8 @@ def _arguments(arguments: ast.arguments, skip: int = 0) -> str:
 
 
 def _fields(node: ast.ClassDef) -> str:
-    """Return a class's arguments: those of ``__init__``, or its fields. Return '' if the class is not to be called."""
+    """Return a class's arguments: those of ``__init__``, or its fields. Return '' if the class is not meant to be
+    called."""
     bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name == "__init__" and "Protocol" not in bases:

@@ -1,7 +1,7 @@
 """Render the Helm chart, and write the result to deploy/kubernetes: python tools/chart.py
 
-The renderer in tests/deploy/render uses the template engine and the functions of Helm. It needs Go and sprig (Debian:
-golang-go, golang-github-masterminds-sprig-dev).
+The renderer in tests/deploy/render uses Helm's template engine and functions. It needs Go and sprig (Debian: golang-go,
+golang-github-masterminds-sprig-dev).
 """
 
 import hashlib

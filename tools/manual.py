@@ -1,6 +1,6 @@
 """Build the documentation site from the repository's pages.
 
-    python tools/manual.py build/site    copy the pages to build/docs, build the site strictly, check all its links
+python tools/manual.py build/site    copy the pages to build/docs, build the site strictly, check all links
 
 Pages below `docs/` move to the site's root. Other pages, such as plugin READMEs, keep their paths. Links are rewritten
 to match. A linked file that is not a page is copied to `files/`; a link to a folder becomes plain text. The headings
@@ -56,7 +56,7 @@ def place(name: str) -> str:
 
 
 def rewrite(name: str, text: str, known: Iterable[str]) -> tuple[str, set[str]]:
-    """Return a page as the site shows it, and the files that it links to. `known` has all pages on the site."""
+    """Return a page as shown on the site, and the files that it links to. `known` contains all pages on the site."""
     files: set[str] = set()
     known = set(known)
 
@@ -173,7 +173,7 @@ class _Targets(HTMLParser):
 
 
 def broken(site: Path) -> list[str]:
-    """Return the problems of a built site: dead links and anchors, and resources loaded from other servers."""
+    """Return the problems in a built site: dead links and anchors, and resources loaded from other servers."""
     parsed: dict[Path, _Targets] = {}
     for path in sorted(site.rglob("*.html")):
         if path.name != "404.html":
@@ -203,7 +203,7 @@ def broken(site: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build the site; return 1 if a page, a link or a heading is wrong."""
+    """Build the site. Return 1 if a page, link or heading is wrong."""
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2

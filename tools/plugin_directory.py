@@ -1,5 +1,4 @@
-"""Print docs/reference/plugins.md, the page of all plugins in this repository, from the metadata of their
-distributions.
+"""Print docs/reference/plugins.md, the page of all plugins in this repository, from their distributions' metadata.
 
 python tools/plugin_directory.py > docs/reference/plugins.md
 """

@@ -57,7 +57,7 @@ _SENTENCE_END = re.compile(r"[.!?](?=[\s\"')]|$)")
 
 
 class Problem(NamedTuple):
-    """A violation of a rule: its line, and a description with the remedy."""
+    """A violation of a rule: its line, and a description that includes the remedy."""
 
     line: int
     what: str
@@ -72,7 +72,7 @@ class Word(NamedTuple):
 
 
 def words(glossary: str) -> list[Word]:
-    """Return the banned words of the glossary's tables."""
+    """Return the banned words in the glossary's tables."""
     found = []
     for line in glossary.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -114,12 +114,12 @@ class Rules:
                 )
 
     def page(self, text: str) -> list[Problem]:
-        """Return the problems of a page in Markdown; its blocks of code are skipped."""
+        """Return the problems in a Markdown page, skipping code blocks."""
         text = _blank(_COMMENT, _blank(_FENCE, text))
         return sorted([*self.search(_blank(_LINK, text)), *_long_sentences(text)])
 
     def module(self, source: str) -> list[Problem]:
-        """Return the problems of a Python module: its docstrings, comments, messages, log events and settings."""
+        """Return the problems in a Python module: in its docstrings, comments, messages, log events and settings."""
         found: list[Problem] = []
         for line, text in _prose_of(source):
             found += self.search(text, line)
@@ -171,13 +171,13 @@ def _prose_of(source: str) -> Iterator[tuple[int, str]]:
 
 
 def unchecked() -> list[str]:
-    """Return the patterns of files that are still to be rewritten."""
+    """Return the patterns of files that have yet to be rewritten."""
     lines = UNCHECKED.read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def files() -> list[str]:
-    """Return the files of the repository that contain prose, relative to its root."""
+    """Return the repository's files that contain prose, relative to its root."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,
@@ -194,7 +194,7 @@ def _any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def check(name: str, rules: Rules) -> list[Problem]:
-    """Return the problems of one file of the repository."""
+    """Return the problems in one of the repository's files."""
     text = (ROOT / name).read_text()
     return rules.module(text) if name.endswith(".py") else rules.page(text)
 

@@ -1,4 +1,4 @@
-"""bench.durable stores the messages that it measures. Otherwise the run is void."""
+"""bench.durable stores the messages that it measures; otherwise, the run is void."""
 
 from __future__ import annotations
 

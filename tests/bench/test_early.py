@@ -1,4 +1,4 @@
-"""Test that `python -m bench`, ended by Ctrl-C, reports the runs so far and keeps older results."""
+"""Test that `python -m bench`, interrupted with Ctrl-C, reports the runs so far and keeps older results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench.queues consumes each message that it publishes. Otherwise the run is void."""
+"""bench.queues consumes every message that it publishes; otherwise, the run is void."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ docs/reference/conformance.md.
 
     .venv/bin/python tests/conformance/report.py
 
-The report lists the tests of each statement and the lines of the broker that enforce it. The exit code is 0 if every
+For each statement, the report lists its tests and the lines of the broker that enforce it. The exit code is 0 if every
 test passed and every statement that concerns a server has a test or an exception.
 """
 
@@ -32,10 +32,10 @@ PAGE = ROOT / "docs" / "reference" / "conformance.md"
 INTRO = """\
 # Conformance
 
-Every normative statement of MQTT 5.0 and MQTT 3.1.1 that a server can follow or violate has a test. The tests send
-bytes written by hand, without HookMQ's codec. They check the bytes of the answer, the order of packets, and whether
-the connection ends. The page also lists statements that bind clients, if a test can violate them and check the
-broker's reaction.
+Every normative statement in MQTT 5.0 and MQTT 3.1.1 that a server can follow or violate has a test. The tests send
+hand-written bytes and do not use HookMQ's codec. They check the bytes of the answer, the order of packets, and whether
+the connection ends. The page also lists statements that bind clients, if a test can violate them and check the broker's
+reaction.
 
 `make conformance` runs the tests, prints where in the source each statement is enforced, and writes this page. The
 statements are paraphrased. Ids starting with `MQTT-` belong to MQTT 5.0, and ids starting with `MQTT311-` to 3.1.1.

@@ -41,7 +41,7 @@ def denier(broker_harness: Any) -> Harness:
 
 
 def told(code: int, legal: set[int]) -> set[int]:
-    """Return the codes that the broker may send for `code`. This is the code itself if it is legal."""
+    """Return the codes that the broker may send for `code`. If the code is legal, that is the code itself."""
     return {code} if code in legal else legal
 
 

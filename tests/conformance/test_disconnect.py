@@ -207,7 +207,7 @@ def test_our_own_failure_closes_the_connection(
 @statement("MQTT311-7.0.0-2")
 @LEVELS
 def test_nothing_special_is_needed(harness: Harness, level: int) -> None:
-    """A client needs only what the standard describes to use the broker."""
+    """To use the broker, a client needs nothing beyond what the standard describes."""
     client = in_memory(harness, level)
     client.connect("c", keep_alive=60)
     client.accepted()

@@ -1,7 +1,7 @@
 """One broker with clients, and one browser, shared by the tests of a module.
 
-They end with the module: while it runs, Playwright occupies the thread with its own event loop, and no other test could
-run one.
+They end with the module, because Playwright occupies the thread with its own event loop while it runs, and no other
+test could run one.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Test every console action in a real browser: the broker does what the page reports."""
+"""Test in a real browser that every console action does what the page reports."""
 
 from pathlib import Path
 from urllib.error import HTTPError

@@ -1,4 +1,4 @@
-"""Test the pages for the log and for maintenance in a real browser, with a broker of their own."""
+"""Test the log and maintenance pages in a real browser, with their own broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ RECORD = """() => {
   const what = { subtree: true, childList: true, attributes: true };
   new MutationObserver(read).observe(document.querySelector('main'), what);
 }"""
-"""Records the text next to each progress bar, because draining a few clients is over quickly."""
+"""Records the text next to each progress bar, because draining a few clients takes little time."""
 
 
 @pytest.fixture(scope="module")

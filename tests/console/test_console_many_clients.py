@@ -1,4 +1,4 @@
-"""Test the console's list of clients in a real browser, with 100,000 sessions: the page stays small in memory."""
+"""Test the console's client list in a real browser, with 100,000 sessions: the page must not use much memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def test_the_page_stays_small_with_100_000_clients(tab: Open, crowded: Crowd) ->
 
 
 def held(view: View) -> tuple[float, float]:
-    """Return the bytes of the page's JavaScript objects, and its number of DOM nodes, without garbage."""
+    """Return the size of the page's JavaScript objects and its number of DOM nodes, after garbage collection."""
     chrome = view.context.new_cdp_session(view.page)
     chrome.send("HeapProfiler.collectGarbage")
     chrome.send("Performance.enable")

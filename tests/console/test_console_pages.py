@@ -1,4 +1,4 @@
-"""Test every console page in a real browser: it shows the broker's state and has no accessibility violation."""
+"""Test every console page in a real browser: it shows the broker's state and has no accessibility violations."""
 
 import re
 from typing import Any
@@ -29,7 +29,7 @@ PAGES = {
     "tokens": "Tokens",
     "audit": "Audit log",
 }
-"""The pages by address, with their titles."""
+"""The pages' titles, by address."""
 LOADED = "() => document.querySelectorAll('main td, main pre').length > 0 || /mqtt|access|log|maint/.test(location.hash)"
 PHONE = {"width": 360, "height": 740}
 LOOKS: dict[str, dict[str, Any]] = {

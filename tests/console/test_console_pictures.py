@@ -16,7 +16,7 @@ MAX_BYTES = 150_000
 WINDOW = {"width": 1280, "height": 820}
 FOLDER = os.environ.get("HOOKMQ_PICTURES", "")
 SAMPLES = 45 if FOLDER else 3
-"""Samples of the history in the charts, one per second."""
+"""The number of history samples in the charts, one per second."""
 
 
 def save(view: View, name: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kill HookMQ and mosquitto in the same way, and write the table of losses in docs/explanation/durability.md.
+"""Kill HookMQ and mosquitto the same way, and write the table of losses in docs/explanation/durability.md.
 
 .venv/bin/python tests/crash/report.py --kills 50
 """

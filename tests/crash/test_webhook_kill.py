@@ -18,7 +18,7 @@ from crashing import Client, crashing
 KILLS = 5
 EACH = 40
 SILENCE = 600
-"""Tenths of a second without an event after which no more are expected."""
+"""After this many tenths of a second without an event, no more are expected."""
 QOS = {"one": 1, "two": 2, "three": 2}
 HOOK = """\
   - use: webhook

@@ -1,4 +1,4 @@
-"""The files in deploy/ have a valid format and agree with the rest of the repository."""
+"""The files in deploy/ are valid and match the rest of the repository."""
 
 import re
 import shutil

@@ -1,5 +1,5 @@
-"""Test that the package for Home Assistant has valid keys, and that its script writes a configuration with which a
-client can log in.
+"""Test that the Home Assistant package has valid keys, and that its script writes a configuration with which clients
+can log in.
 """
 
 import importlib.util

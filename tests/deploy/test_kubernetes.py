@@ -1,7 +1,7 @@
 """Test that the manifests for Kubernetes and the Helm chart are valid and agree with the broker's configuration.
 
-Every manifest is checked strictly with Kubernetes' own schemas. The schemas do not include ServiceMonitor, which
-belongs to the Prometheus operator. These tests check the references in it.
+Every manifest is checked strictly against Kubernetes' own schemas. These do not include ServiceMonitor, which belongs
+to the Prometheus operator, so the tests check only the references in it.
 """
 
 import json
@@ -47,7 +47,7 @@ def manifests(text: str) -> Manifests:
 
 
 def check(found: Manifests) -> None:
-    """Check manifests with the schemas, and check everything that refers to another object."""
+    """Check manifests against the schemas, and check all references to other objects."""
     for (kind, _), one in found.items():
         for version in VERSIONS if kind != "ServiceMonitor" else ():
             kubernetes_validate.validate(one, version, strict=True)
@@ -91,7 +91,7 @@ def configuration(found: Manifests) -> Config:
 
 
 FOLDER = Path()
-"""The folder with the files from the Secrets."""
+"""The folder that contains the files from the Secrets."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -190,7 +190,7 @@ def test_the_chart_renders(tmp_path: Path, values: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not chart.available(), reason="Go and sprig are not installed")
 def test_without_peers_nobody_reads_the_metrics(tmp_path: Path) -> None:
-    """In a NetworkPolicy, an empty list of peers would allow all peers."""
+    """In a NetworkPolicy, an empty list of peers would let in everyone."""
     (tmp_path / "values.yaml").write_text("networkPolicy: {monitoring: []}")
     text, _ = chart.render(tmp_path / "values.yaml")
     policy = manifests(text)["NetworkPolicy", "hookmq"]

@@ -1,4 +1,4 @@
-"""HookMQ and mosquitto receive the same bytes. If their clients receive different packets, the table explains why."""
+"""HookMQ and mosquitto are sent the same bytes. If their clients receive different packets, the table explains why."""
 
 from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ def test_script(both: Brokers, name: str) -> None:
 @settings(max_examples=20)
 @given(moves=MOVES)
 def test_random_scripts(both: Brokers, moves: list[Move]) -> None:
-    """Both brokers respond in the same way to ordinary client behavior."""
+    """Both brokers respond the same way to ordinary client behavior."""
     theirs, ours = both.both(script(moves))
     assert alike(ours) == alike(theirs)
 

@@ -1,4 +1,4 @@
-"""The plugin API page shows each public name with its arguments and meaning, even for readers who view it in the
+"""The plugin API page shows each public name with its arguments and meaning, even to readers who view it in the
 repository.
 """
 

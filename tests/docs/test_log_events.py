@@ -74,7 +74,7 @@ EVENTS = documented()
 
 @cache
 def places() -> dict[str, list[tuple[set[str], set[str]]]]:
-    """Return (levels, fields) of each logging call, by event. It parses all sources, so it runs only when a test
+    """Return (levels, fields) of each logging call, by event. This parses all sources, so it runs only when a test
     needs it.
     """
     found: dict[str, list[tuple[set[str], set[str]]]] = {}

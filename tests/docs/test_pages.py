@@ -1,4 +1,4 @@
-"""Every block of code in the manual is run or validated, and every link leads somewhere.
+"""Every code block in the manual is run or validated, and every link leads somewhere.
 
 The info string of a block determines the check:
 
@@ -50,7 +50,7 @@ SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
 
 def of(*kinds: str) -> list[object]:
-    """Return the blocks of certain kinds, except those of reference pages."""
+    """Return the blocks of certain kinds, except those on reference pages."""
     return [
         pytest.param(block, id=str(block))
         for block in BLOCKS
@@ -153,7 +153,7 @@ LONG = {
         "plugins/acl_file/README.md",
     )
 }
-"""Pages with so many commands that only the slow tests run them."""
+"""Pages with too many commands for anything but the slow tests."""
 PROMPTED = [
     pytest.param(
         page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page in LONG else []

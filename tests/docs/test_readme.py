@@ -34,7 +34,7 @@ def test_it_is_short() -> None:
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
-    """Return the cells of the table whose heading begins with `heading`, without the heading."""
+    """Return the cells of the table whose heading starts with `heading`, without the heading row."""
     table = text[text.index(heading) :].partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table]
 

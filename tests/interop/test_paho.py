@@ -263,8 +263,8 @@ def test_a_will_on_request(broker: Served, topic: str) -> None:
 
 
 def test_the_broker_names_a_topic_once(broker: Served, topic: str) -> None:
-    """The broker sends a topic once and then only its alias. This corresponds to
-    test_server_topic_alias in Paho's MQTT 5 suite.
+    """The broker sends a topic once, then only its alias. This corresponds to test_server_topic_alias in Paho's MQTT 5
+    suite.
     """
     with Client(broker.ports["tcp"], name(), V5, aliases=1) as one:
         one.subscribe(topic, 2)

@@ -38,11 +38,11 @@ SCRAPE: Final = ROOT / "deploy/prometheus/prometheus.yml"
 WAIT: Final = 60.0
 """Maximum seconds to wait for data. Only a failing test waits this long."""
 FIRING: Final = {"HookMQQueuesOverflow", "HookMQPluginFails", "HookMQUndecided"}
-"""Alerts whose expression holds for the broker of these tests, which loses messages and has a plugin that fails."""
+"""Alerts whose expressions hold for these tests' broker, which loses messages and has a failing plugin."""
 MACHINE: Final = {"HookMQDown", "HookMQLoopBlocked", "HookMQLoopSlow", "HookMQCommitsSlow"}
-"""Alerts that may hold on a busy machine. All others must be quiet."""
+"""Alerts whose expressions may hold on a busy machine. No others may hold."""
 ABSENT: Final = {"hookmq_metric_errors_total"}
-"""Metrics without data here, because all metrics can be read."""
+"""Metrics that have no data here, because no metric fails to be read."""
 PROBE: Final = """
 from hookmq.plugin import Allow, Plugin, hookimpl
 

@@ -1,4 +1,5 @@
-"""Test the alert rules and the board for queues with `promtool`: when each alert fires, and that its metrics exist."""
+"""Test the alert rules and the dashboard for queues with `promtool`: when each alert fires, and whether its metrics
+exist."""
 
 import json
 import re
@@ -61,7 +62,7 @@ def test_the_metrics_of_the_alerts_and_the_board_exist() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="prometheus is not installed")
 def test_the_queries_of_the_board_are_valid(tmp_path: Path) -> None:
-    """`promtool` parses each query. The variables of Grafana are replaced."""
+    """`promtool` parses each query, with Grafana's variables replaced."""
     board = json.loads(BOARD.read_text())
     queries = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
     rules = [

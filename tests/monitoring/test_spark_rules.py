@@ -1,4 +1,5 @@
-"""Test the alert rules for streams with `promtool`: when each fires, when not, and that its metrics exist."""
+"""Test the alert rules for streams with `promtool`: when each one fires, when it does not, and whether its metrics
+exist."""
 
 import re
 import shutil

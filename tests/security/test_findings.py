@@ -24,7 +24,7 @@ OTHER = Scope(name="b", mount_point="b/")
 def test_a_client_id_does_not_reach_behind_another_mount_point(
     harness: Harness, version: int, clean: bool
 ) -> None:
-    """A client cannot subscribe behind another mount point, or take over or end a session there."""
+    """A client can neither subscribe behind another mount point, nor take over or end a session there."""
     keep: dict[str, Any] = {"session_expiry_interval": 100} if version == 5 else {}
     victim = harness.connect("same", version, False, scope=TENANT, **keep)
     victim.subscribe("secret", 1)
@@ -215,9 +215,7 @@ def test_a_stuck_disk_does_not_keep_a_flooding_client() -> None:
 
 
 def test_loaded_messages_count_with_all_their_parts() -> None:
-    """After a restart, messages loaded from the store count against the size limits with all their
-    parts.
-    """
+    """After a restart, messages loaded from the store count in full against the size limits."""
     store = DurableStore()
     with Harness(store=store) as harness:
         client = harness.connect("c", session_expiry_interval=100)

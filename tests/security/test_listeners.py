@@ -1,7 +1,7 @@
 """Test hostile bytes on real sockets: WebSocket frames, HTTP, PROXY headers, TLS, and slow or
 silent peers.
 
-Other clients are served meanwhile, no error is logged and no connection remains.
+Meanwhile, other clients are served, no errors are logged, and no connections are left behind.
 """
 
 import asyncio

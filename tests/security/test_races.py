@@ -148,7 +148,7 @@ def test_the_end_in_every_phase(phase: str, how: str) -> None:
 
 @pytest.mark.parametrize("waits", ["on_connect", "authorize"])
 def test_a_reload_while_a_client_connects_grants_nothing(waits: str) -> None:
-    """A late permission from a plugin that the reload removed applies to the pending request only."""
+    """A late permission from a plugin that the reload removed applies only to the pending request."""
     old = HookRecorder("on_connect", "authorize", id="old")
     with Harness([old]) as harness:
         held = harness.clock.event()
@@ -251,7 +251,7 @@ def test_a_will_and_a_takeover_at_once(moment: str) -> None:
 
 
 def test_many_at_once_for_one_id() -> None:
-    """Of a hundred connections with one id in one turn, one remains. A flapping id is delayed."""
+    """If a hundred clients connect with the same id in one turn, one remains. A flapping id is delayed."""
     with Harness() as harness:
         with harness.together():
             clients = [harness.connect("same", expect=None) for _ in range(100)]

@@ -1,8 +1,8 @@
 """CVE-2021-33175 (EMQX), CVE-2021-33176 (VerneMQ), CVE-2020-13849 (SlowITe), CVE-2025-56352 (tinyMQTT), CVE-2026-95845
 (Moquette): attacks on memory, file descriptors and connections of a real ``hookmq serve``.
 
-Other clients are served meanwhile, and afterwards all gauges return to their initial values. The tests assert counts
-and order, never times.
+Meanwhile, other clients are served; afterwards, all gauges return to their initial values. The tests assert counts and
+order, never times.
 """
 
 import os

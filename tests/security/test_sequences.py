@@ -189,5 +189,5 @@ def test_sequences(steps: list[Any]) -> None:
 @settings(max_examples=75)
 @given(st.lists(STEP, max_size=40), st.booleans())
 def test_sequences_that_wait(steps: list[Any], slow: bool) -> None:
-    """Sequences of packets cause no error with plugins that answer late and with slow commits."""
+    """Sequences of packets cause no errors, even if plugins answer late and commits are slow."""
     run(steps, waits=True, slow=slow)

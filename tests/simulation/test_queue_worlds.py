@@ -1,4 +1,4 @@
-"""Queues keep their promises in simulated worlds, with crashes, torn writes and failing disks.
+"""Queues keep their guarantees in simulated worlds with crashes, torn writes and failing disks.
 
 The simulator also finds the bugs planted in the plugin.
 """

@@ -25,8 +25,8 @@ reports them without starting anything.
   the configuration, and one trailing line break is removed. Either may have a `default`. There are no other references.
   Their values are never shown.
 - Other paths, such as those of certificates, are relative to the folder in which you start the broker.
-- `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores stand for a dot,
-  and list positions are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
+- `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores mean a dot, and list
+  positions are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
 - Plain words follow YAML 1.2: `true` and `false` are booleans; `yes`, `on` and `1:30` are text. Anchors and
   aliases are supported; tags are refused.
 """

@@ -1,4 +1,4 @@
-"""Write the broker's configuration from the options in Home Assistant, and start the broker."""
+"""Write the broker's configuration, based on the options in Home Assistant, and start the broker."""
 
 import json
 import os
@@ -11,7 +11,7 @@ HOOKMQ: Final = (sys.executable, "-m", "hookmq.cli")
 
 
 def configuration(options: dict[str, Any], data: Path, ssl: Path, shared: Path) -> dict[str, Any]:
-    """Return the configuration. `data` is the folder of the broker's state; `ssl` and `shared` are the folders that
+    """Return the configuration. `data` is the folder for the broker's state; `ssl` and `shared` are the folders that
     Home Assistant mounts. Raises ValueError if the options contradict each other.
     """
     listeners: list[dict[str, Any]] = [

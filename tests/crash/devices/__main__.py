@@ -1,4 +1,4 @@
-"""Kill the processes between devices and tables repeatedly, and report the result. Run as a program:
+"""Repeatedly kill the processes between devices and tables, and report the result. Run as a program:
 
     .venv/bin/python tests/crash/devices --kills 100
 

@@ -27,7 +27,7 @@ def topics(acknowledged: int = 12, sent: int = 12) -> list[Topic]:
 
 
 def rows(*published: tuple[Topic, int]) -> list[Row]:
-    """Return the rows of a log to which these messages were published in order."""
+    """Return the rows in a log after these messages were published in order."""
     ends: Counter[int] = Counter()
     found = []
     for topic, number in published:
@@ -91,8 +91,8 @@ def test_a_batch_that_is_appended_twice() -> None:
 
 
 def test_a_log_that_began_anew_without_notice() -> None:
-    """The check finds the messages lost by a reader that ignores log_id. It skips messages of a new
-    log, because it has already read their offsets.
+    """The check finds the messages lost by a reader that ignores log_id. Such a reader skips a new log's messages,
+    because it has already read their offsets.
     """
     known = topics()
     before = rows(*every(known, 1, 2, 3, 4, 5, 6))

@@ -1,4 +1,4 @@
-"""Test power cuts under a broker with storage. Everything that the broker acknowledged is still there.
+"""Test power cuts under a broker with storage. Everything that the broker acknowledged must still be there.
 
 For more cuts, run ``python tests/crash/powercut --cuts 1000``.
 """

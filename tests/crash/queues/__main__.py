@@ -1,4 +1,4 @@
-"""Kill HookMQ and the consumers of its queues repeatedly under load, and report the result.
+"""Repeatedly kill HookMQ and its queues' consumers under load, and report the result.
 
     .venv/bin/python tests/crash/queues --kills 1000
 

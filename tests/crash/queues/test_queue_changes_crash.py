@@ -1,4 +1,4 @@
-"""Kill a broker while an operator creates and deletes queues, and clients publish to them.
+"""Kill a broker while an operator creates and deletes queues and clients publish to them.
 
 After each restart, every queue whose creation was confirmed exists, with every message that was acknowledged. Every
 queue whose deletion was confirmed is gone.
@@ -38,11 +38,11 @@ plugins:
 
 
 class Killed(Exception):
-    """Ends the block of a broker that was killed."""
+    """Raised to leave the block of a broker that was killed."""
 
 
 class Ledger:
-    """What was confirmed. `open` is the queue whose creation or deletion may or may not have happened."""
+    """What has been confirmed. `open` is a queue whose creation or deletion may or may not have taken effect."""
 
     def __init__(self) -> None:
         self.messages: dict[str, list[str]] = {"fixed": []}
@@ -69,7 +69,7 @@ class Operator:
             return json.load(found)
 
     def check(self) -> None:
-        """Compare the queues with the ledger. Adopt what is open as it is."""
+        """Compare the queues with the ledger. Accept either state of the `open` queue."""
         ledger = self.ledger
         names = {one["name"] for one in self.ask("GET", "/queues")["items"]}
         if ledger.open:
@@ -127,7 +127,8 @@ class Operator:
         return await AsyncioClient("").connect(self.port)
 
     def publish(self, client: AsyncioClient, topic: str, name: str, create: bool = False) -> None:
-        """Publish a new message. If it is acknowledged, the queue `name`, or each that captures it, must have it."""
+        """Publish a new message. If it is acknowledged, the queue `name`, or every queue that captures it, must have
+        it."""
         ledger = self.ledger
         ledger.number += 1
         payload = str(ledger.number)

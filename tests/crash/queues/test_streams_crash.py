@@ -33,7 +33,7 @@ STREAM = """\
 
 
 def user_properties(packet: int, *pairs: tuple[str, str]) -> Any:
-    """Return the properties of a packet."""
+    """Return a packet's user properties."""
     made: Any = Properties(packet)  # type: ignore[no-untyped-call]
     made.UserProperty = list(pairs)
     return made
@@ -48,7 +48,7 @@ class Publisher:
         self.changed = threading.Condition()
 
     def publish_until(self, port: int, acknowledged: int) -> None:
-        """Publish `EACH` messages on a new connection. Return when so many of them were acknowledged."""
+        """Publish `EACH` messages on a new connection. Return once enough of them are acknowledged."""
         client = Client(CallbackAPIVersion.VERSION2, "p", protocol=MQTTv5)
         client.max_inflight_messages_set(50)
         numbers: dict[int, int] = {}
@@ -75,8 +75,8 @@ class Publisher:
 
 
 def read(port: int, group: str, last: int) -> dict[int, int]:
-    """Consume in a new group from the first message until the message with the number `last` has come. Return the
-    numbers by their offsets."""
+    """Consume in a new group, from the first message until the message with number `last` arrives. Return the numbers
+    by offset."""
     found: dict[int, int] = {}
     ended = threading.Event()
 

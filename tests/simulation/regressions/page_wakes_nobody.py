@@ -1,6 +1,7 @@
-"""A full queue drops its oldest message and reads a page from a slow store. Meanwhile, the client has room again.
+"""A full queue drops its oldest message and reads a page from a slow store. By the time the page arrives, the client
+has room again.
 
-When the page arrives, its messages must be sent.
+The page's messages must then be sent.
 """
 
 from simulator import Knobs, Plan, Step

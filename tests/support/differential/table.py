@@ -87,7 +87,7 @@ messages on different topics.
 This page lists all differences. The test fails if it finds another difference, or if a listed one no longer occurs.
 
 Both brokers have the same limits. The tables show each packet with its name, reason code and properties. `q1` means
-QoS 1, and `#1` is the first packet id that the broker uses. The name of a script starts with its subject.
+QoS 1, and `#1` is the first packet id that the broker uses. Each script's name starts with its subject.
 """
 
 
