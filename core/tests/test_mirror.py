@@ -32,7 +32,7 @@ UNTESTED = {
     "server/protocols.py": "protocols",
     "storage/protocols.py": "protocols; StoreContract and JournalContract test those who implement them",
 }
-"""Modules without behavior of their own, with the reason."""
+"""Modules without behavior of their own, and why."""
 
 WHOLE = {
     "function_size", "hooks_named", "layers", "mirror", "path_of_a_publish", "public_api", "size",

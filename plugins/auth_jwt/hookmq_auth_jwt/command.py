@@ -1,4 +1,4 @@
-"""The command ``hookmq jwt``: its arguments. The modules that do the work are imported when it runs."""
+"""The arguments of ``hookmq jwt``. The modules that do the work are imported when it runs."""
 
 import argparse
 from pathlib import Path
