@@ -178,7 +178,7 @@ class DirectSender:
         state.writes.put(session, size)
 
     def over(self, waiter: DirectWaiter) -> None:
-        """Note that a delivery has ended."""
+        """Record that a delivery has ended."""
         session, delivery = waiter.session, waiter.delivery
         number = delivery.packet_id
         if session.inflight.get(number) is delivery:

@@ -149,10 +149,10 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[tuple[PluginDecision, ...]]:
         """Ask each plugin separately whether `client` may perform `action` on `topic`. For tools that explain decisions.
 
-        The result has one entry for each plugin that decides on this action and this client's listener, in the order of
-        the configuration. `authorize` combines these verdicts: the first Deny is final, and otherwise at least one Allow
-        is needed. A plugin that fails denies with ``decided=False``. If all abstain, there is one more entry with the
-        verdict of ``authz.default``.
+        The result has one entry for each plugin that decides on this action and this client's listener, in
+        configuration order. `authorize` combines these verdicts: the first Deny is final, and otherwise at least one
+        Allow is needed. A plugin that fails denies with ``decided=False``. If all abstain, there is one more entry with
+        the verdict of ``authz.default``.
 
         The arguments are those of `authorize`. The action may also be DELIVER: every plugin that decides on deliveries
         is then asked, with `subscription` or, if it is None, with a QoS 0 subscription to `topic`. A delivery that no
@@ -162,11 +162,11 @@ class BrokerHandle(Protocol):
     def explain_connect(self, request: ClientRequest) -> Awaitable[tuple[PluginDecision, ...]]:
         """Ask each plugin separately whether it would accept a client with these credentials. No client is connected.
 
-        The result has one entry for each plugin with `on_connect` that serves ``request.listener``, in the order of the
-        configuration. The first Deny is final, and otherwise at least one Accept is needed. If all abstain, there is
-        one more entry with the verdict of ``auth.default``. `on_auth`, the broker's limits and session ownership are
-        not considered, and refusals are not reported to `on_auth_failed`. ``request.accept`` is ignored. Raises
-        PluginError as `connect` does.
+        The result has one entry for each plugin with `on_connect` that serves ``request.listener``, in configuration
+        order. The first Deny is final, and otherwise at least one Accept is needed. If all abstain, there is one more
+        entry with the verdict of ``auth.default``. `on_auth`, the broker's limits and session ownership are not
+        considered, and refusals are not reported to `on_auth_failed`. ``request.accept`` is ignored. Raises PluginError
+        as `connect` does.
         """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
@@ -356,18 +356,17 @@ class BrokerHandle(Protocol):
         """
 
     def listeners(self) -> tuple[ListenerSnapshot, ...]:
-        """Return all listeners, in the order of the configuration. An in-memory broker has no listeners. Raises
-        PluginError in a thread.
+        """Return all listeners in configuration order. An in-memory broker has no listeners. Raises PluginError in a
+        thread.
         """
 
     def plugins(self) -> tuple[PluginSnapshot, ...]:
-        """Return all configured plugins, in the order of the configuration, with the counters of their hooks. Raises
-        PluginError in a thread.
+        """Return all configured plugins in configuration order, with their hooks' counters. Raises PluginError in a
+        thread.
         """
 
     def services(self, name: str) -> Mapping[str, object]:
-        """Return the objects that plugins offer under `name`, by plugin id, in the order of the
-        configuration.
+        """Return the objects that plugins offer under `name`, by plugin id, in configuration order.
 
         Plugins that are disabled or have not finished `on_startup` are left out. A reload may replace a plugin and its
         services, so call this whenever you need a service instead of storing the result. The plugin that offers a

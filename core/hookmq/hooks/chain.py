@@ -1,4 +1,4 @@
-"""Chains: the implementations of each hook as tuples of functions, in the order of the configuration.
+"""Chains: the implementations of each hook as tuples of functions, in configuration order.
 
 Each `Chains` serves one listener and leaves out plugins narrowed to other listeners. Topic filters narrow calls
 further: `narrow` leaves out calls that do not apply to a topic. The functions in `call` check this again, so passing
@@ -27,7 +27,7 @@ class HookImplementation:
     plugin_id: str
     hook: str
     function: Callable[..., Any]
-    """Takes all arguments of the hook except `broker`, in the order of the specification."""
+    """Takes all arguments of the hook except `broker`, in the specification's order."""
     _: KW_ONLY
     stats: HookStats
     direct: Callable[[Message], Any] | None = None

@@ -58,7 +58,7 @@ class ChainStep:
 
 
 class Hooks:
-    """The hooks of a set of plugins, called in the order of the configuration.
+    """The hooks of a set of plugins, called in configuration order.
 
     No runtime is needed until `bind`, so a configuration can be checked without one. Raises PluginError or ConfigError
     if a plugin or its options are invalid.
@@ -320,7 +320,7 @@ class Hooks:
         ]
 
     def snapshots(self) -> tuple[PluginSnapshot, ...]:
-        """Return all plugins with the counters of their hooks, in the order of the configuration."""
+        """Return all plugins in configuration order, with their hooks' counters."""
         hooks: dict[str, list[HookSnapshot]] = {one.id: [] for one in self.plugins}
         for name, found in self.registry.items():
             for one in found:

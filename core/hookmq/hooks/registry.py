@@ -1,4 +1,4 @@
-"""Find plugins' hook implementations with pluggy, sort them in the order of the configuration, and check them."""
+"""Find plugins' hook implementations with pluggy, sort them in configuration order, and check them."""
 
 import difflib
 import inspect
@@ -17,7 +17,7 @@ from hookmq.mqtt.topics import SHARE_PREFIX, validate_filter
 from hookmq.plugin import Plugin
 
 Registry = Mapping[str, tuple["Implementation", ...]]
-"""Implementations by hook, in the order of the configuration."""
+"""Implementations by hook, in configuration order."""
 
 
 class _Manager(pluggy.PluginManager):

@@ -122,7 +122,7 @@ _register = partial(_hook, HookKind.REGISTER)
 
 
 class Specs:
-    """The signatures of all hooks, in the order of the manual."""
+    """The signatures of all hooks, in the manual's order."""
 
     @_hook(HookKind.DECIDE, 5.0, ("accept", "deny", "abstain"), ("deny",))
     def on_connect(
@@ -316,6 +316,6 @@ class Specs:
 
 
 SPECS: Final[Mapping[str, HookSpec]] = _specs
-"""Every hook by name, in the order of the manual."""
+"""Every hook by name, in the manual's order."""
 OBSERVERS: Final = frozenset(name for name, spec in SPECS.items() if spec.kind is HookKind.OBSERVE)
 """The names of the observer hooks."""

@@ -103,7 +103,7 @@ class PublishRefused(PluginError):
 
 class StaleCursor(PluginError):
     """A cursor is no longer valid: the broker restarted, its session or search ended, or the cursor was already used.
-    Begin the listing again.
+    Start the listing again.
     """
 
 

@@ -23,7 +23,7 @@ MAX_LEVELS: Final = 200
 """Default limit on slashes in a topic or filter. MQTT has no limit."""
 
 SHARE_PREFIX: Final = "$share/"
-"""Prefix of the filter of a shared subscription."""
+"""Prefix of shared subscription filters."""
 
 _REGEX_LEVELS: Final = 32
 """Filters with more levels are matched level by level because a regular expression would be slow to compile."""

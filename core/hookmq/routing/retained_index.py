@@ -97,7 +97,7 @@ class _Children(Generic[V]):
             self.by_name[node.first] = other
 
     def remove(self, node: _Node[V]) -> bool:
-        """Remove `node`. Return True if no child is left."""
+        """Remove `node`. Return True if there are no children left."""
         node.alive = False
         self.gone += 1
         if self.by_name is not None:

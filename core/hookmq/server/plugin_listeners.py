@@ -188,12 +188,12 @@ class CountedConnection:
             connection.closed(error)
 
     def pause_writing(self) -> None:
-        """Note that the unsent bytes exceed the high-water mark."""
+        """Record that the unsent bytes exceed the high-water mark."""
         if self._connection is not None:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Note that the unsent bytes have been sent."""
+        """Record that the unsent bytes have been sent."""
         if self._connection is not None:
             self._connection.resume_writing()
 

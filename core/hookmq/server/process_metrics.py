@@ -37,7 +37,7 @@ def _constant(value: float) -> Callable[[], float]:
 
 
 def _start_time(proc: Path) -> float:
-    """Return the time at which this process started, in epoch seconds."""
+    """Return when this process started, in epoch seconds."""
     fields = (proc / "self" / "stat").read_text().rpartition(")")[2].split()
     ticks = float(fields[_START_TIME])
     [booted] = [

@@ -31,10 +31,10 @@ class ConnectionHandler(Protocol):
         """Clean up after the transport has closed. The server calls this exactly once, even after `Wire.close`."""
 
     def pause_writing(self) -> None:
-        """Note that the unsent bytes exceed the high-water mark."""
+        """Record that the unsent bytes exceed the high-water mark."""
 
     def resume_writing(self) -> None:
-        """Note that the unsent bytes have been sent."""
+        """Record that the unsent bytes have been sent."""
 
 
 AcceptConnection = Callable[[Wire, Peer, Scope], ConnectionHandler]

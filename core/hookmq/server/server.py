@@ -197,7 +197,7 @@ class Server:
         return {name: len(listener.gate.entered) for name, listener in self.listeners.items()}
 
     def snapshots(self) -> tuple[ListenerSnapshot, ...]:
-        """Return the listeners, in the order of the configuration, as plugins see them."""
+        """Return the listeners as plugins see them, in configuration order."""
         return tuple(
             ListenerSnapshot(
                 name,

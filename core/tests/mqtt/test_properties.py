@@ -1,4 +1,4 @@
-"""Compare the table of properties with that of paho-mqtt: types, packets and bytes."""
+"""Compare the property table with paho-mqtt's: types, packets and bytes."""
 
 from importlib import import_module
 from typing import Any

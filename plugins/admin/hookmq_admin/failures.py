@@ -18,7 +18,7 @@ class FailureLimit:
         self._most = most
         self._now = now
         self._full: OrderedDict[str, float] = OrderedDict()
-        """For each address, the time at which it may again send `most` wrong tokens."""
+        """For each address, when it may again send `most` wrong tokens."""
         self.failures = 0
         self.limited = 0
 

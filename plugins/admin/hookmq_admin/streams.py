@@ -22,7 +22,7 @@ MAX_TEXT: Final = 512
 
 
 async def streams(call: Call) -> Any:
-    """Return the streams, grouped by plugin in the order of the configuration.
+    """Return the streams, grouped by plugin in configuration order.
 
     A plugin that fails, responds too late or has too many streams does not affect the others; `failed` gives the
     reason.

@@ -77,8 +77,8 @@ def decades(lowest: float, highest: float, start: float, end: float) -> Axis:
 def lines(
     title: str, series: Sequence[Line], named: Callable[[float], str], begun: float = 0.0
 ) -> str:
-    """Plot lines over time in seconds. `named` formats vertical-axis values. `begun` is the time at which measuring
-    began. It is marked in the plot unless it is 0.
+    """Plot lines over time in seconds. `named` formats vertical-axis values. `begun` is the time when measuring began.
+    It is marked in the plot unless it is 0.
     """
     drawn = [one for one in series if one.points]
     if not drawn:

@@ -77,7 +77,7 @@ class Result:
 
 
 def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Result:
-    """Compute the result from a run's raw outcome. `started` is the time at which the run began."""
+    """Compute the result from a run's raw outcome. `started` is the time when the run began."""
     result = Result(plan, started, watched.points, watched.interrupted)
     accounts = watched.accounts
     for account in accounts:
@@ -130,7 +130,7 @@ def _measure(plan: Plan, accounts: list[Account], result: Result) -> None:
 
 
 def _latest(account: Account) -> int:
-    """Return the monotonic time at which the last message or acknowledgement arrived."""
+    """Return the monotonic time when the last message or acknowledgement arrived."""
     tally = account.tally
     return max(tally.latest - account.offset if tally.latest else 0, account.begin.at)
 

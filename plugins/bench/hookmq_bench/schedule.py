@@ -58,9 +58,7 @@ class Schedule:
 
     @property
     def following(self) -> int | None:
-        """The time at which the next message is due, in nanoseconds, or None after the last
-        message.
-        """
+        """The time when the next message is due, in nanoseconds, or None after the last message."""
         if not self.own:
             return None
         number = self._number()

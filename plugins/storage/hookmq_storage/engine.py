@@ -355,7 +355,7 @@ class Engine:
     # --- background work ----------------------------------------------------------------------------------------------
 
     def sweep(self, seconds: float = SLICE) -> bool:
-        """Sweep one slice, and return whether more work is left."""
+        """Sweep one slice. Return whether more work remains."""
         self.ended = sweep(self.db, self.durability, self._now(), seconds)
         return self.ended
 

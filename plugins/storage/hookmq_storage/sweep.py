@@ -20,7 +20,7 @@ FREE: Final = (
 
 
 def sweep(db: sqlite3.Connection, durability: Durability, now: float, seconds: float) -> bool:
-    """Sweep one slice of ended sessions and expired retained messages. Return whether more work is left.
+    """Sweep one slice of ended sessions and expired retained messages. Return whether more work remains.
 
     The commit need not be durable: after a crash, the same rows are swept again.
     """

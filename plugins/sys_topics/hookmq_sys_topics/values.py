@@ -33,7 +33,7 @@ _NO_LEVEL: Final = re.compile(r"[/+#\x00]")
 
 
 class Values:
-    """Computes all topics and their payloads as text. `began` is the monotonic time at which the broker started."""
+    """Computes all topics and their payloads as text. `began` is the monotonic time when the broker started."""
 
     def __init__(self, began: float) -> None:
         self._began = began

@@ -196,12 +196,12 @@ class Inspection(HandleBase):
         return Page(tuple(found), state.cursors.make(call, query, position) if more else "")
 
     def listeners(self) -> tuple[ListenerSnapshot, ...]:
-        """Return the server's listeners, in the order of the configuration."""
+        """Return the server's listeners in configuration order."""
         self._only_on_loop("listeners()")
         return self._state.listeners()
 
     def plugins(self) -> tuple[PluginSnapshot, ...]:
-        """Return the plugins in the order of the configuration."""
+        """Return the plugins in configuration order."""
         self._only_on_loop("plugins()")
         return self._state.hooks.snapshots()
 

@@ -116,7 +116,7 @@ def test_strategy_by_name(broker_harness: Make) -> None:
 
 
 def test_the_members_own_qos_and_options(harness: Harness) -> None:
-    """[MQTT-4.8.2-3] QoS, RETAIN and identifiers are those of the member's own subscription."""
+    """[MQTT-4.8.2-3] QoS, RETAIN and identifiers come from the member's own subscription."""
     group = [harness.connect(f"m{n}") for n in range(3)]
     for qos, member in enumerate(group):
         member.subscribe("$share/g/t", qos, identifier=qos + 1, retain_as_published=qos == 2)
