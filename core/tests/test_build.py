@@ -220,7 +220,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_variable(
     assert capsys.readouterr().err == (
         "hookmq: HOOKMQ_BUILD is 'rubbish': expected 'pure' or 'compiled'\n"
     )
-    # Whoever imports the library is told as Python tells it.
+    # An importing program gets an ordinary ImportError.
     monkeypatch.setattr("sys.argv", ["program.py"])
     with pytest.raises(ImportError, match="rubbish"):
         choose_or_exit(str(package))

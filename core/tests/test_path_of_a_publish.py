@@ -51,7 +51,7 @@ class Trace:
             return None
         if name == "PacketReader.feed" and self.calls:
             return None  # the receiver's acknowledgement is another packet
-        if not name.endswith(">"):  # a comprehension is no call of its own in newer Pythons
+        if not name.endswith(">"):  # a comprehension is not a separate call in newer Pythons
             self.calls.append((path.removeprefix(ROOT), name))
         return True
 

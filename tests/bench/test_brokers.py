@@ -19,7 +19,7 @@ needs_mosquitto = pytest.mark.skipif(
     peers.PEERS["mosquitto"].program() is None, reason="mosquitto is not installed"
 )
 
-# A run without loss ends when all is delivered; `drain` is the time to wait for that on a busy machine.
+# A run without loss ends when everything is delivered; `drain` is the time to wait for that on a busy machine.
 PATIENT = {"drain": "30"}
 SHORT = {"warmup": "0.1", "seconds": "0.3", **PATIENT}
 

@@ -354,7 +354,7 @@ def test_every_alias_that_was_offered(harness: Harness) -> None:
         client.publish(f"t/{number}", b"1", properties=m.alias(number))
         client.publish("", b"2", properties=m.alias(number))
         client.expect(m.publish(f"t/{number}", b"1"), m.publish(f"t/{number}", b"2"))
-    client.publish("other", b"3", properties=m.alias(64))  # it is given anew
+    client.publish("other", b"3", properties=m.alias(64))  # it is assigned again
     client.publish("", b"4", properties=m.alias(64))
     client.expect(m.publish("other", b"3"), m.publish("other", b"4"))
 

@@ -283,7 +283,7 @@ def test_expiry_while_there_is_no_room(harness: Harness) -> None:
     client.expect(m.publish("t", b"\x03", 1, 2, properties=m.expiry(30)))
 
 
-# --- who may not --------------------------------------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------------------------------------
 
 
 class Censor(Plugin):

@@ -286,7 +286,7 @@ def test_keep_alive(harness: Harness, level: int) -> None:
         m.publish("x", b"", level=level),
         m.subscribe(1, ("y", 0), level=level),
     ):
-        harness.advance(14.9)  # each packet begins the time anew
+        harness.advance(14.9)  # each packet restarts the timer
         client.send(packet)
     client.take()
     harness.advance(14.9)

@@ -160,7 +160,7 @@ def test_the_certificates_of_the_page(tmp_path: Path) -> None:
 def test_the_example_permits_its_rules_and_nothing_else(plant: Plant, version: Any) -> None:
     five = version == V5
     wrong, no = 0x86, 0x87  # paho tells the return codes 4 and 5 of 3.1.1 so
-    # who comes in
+    # who may connect
     for name in ("meter9", "nobody"):
         assert plant.refused("devices", name, version, cert=name) == wrong
     assert plant.refused("gateways", "g", version, cert="gateway1") == wrong
@@ -212,7 +212,7 @@ def test_the_example_permits_its_rules_and_nothing_else(plant: Plant, version: A
                 for topic in topics:
                     assert client.publish(topic, b"no", 1) == 0x87, topic
             assert meter.publish("plant/meter7/data/flow", b"no", 1, True) == 0x87
-            # paho releases what PUBREC refused, and is told that there is no such thing.
+            # paho sends PUBREL for a message that PUBREC refused, and gets "packet identifier not found".
             assert ann.publish("plant/meter7/commands/a", b"no", 2) == 0x92
         assert meter.publish("plant/meter7/data/flow", b"12", 1) == 0
         assert app.message().payload == b"12"

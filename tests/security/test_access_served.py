@@ -45,7 +45,7 @@ class Answers(KeyServer):
             return web.Response(body=self.body)
         asked = await request.json()
         if self.mood == "broken":
-            # It tells all that it was sent, and what it expected.
+            # It reveals everything it was sent, and what it expected.
             return web.Response(status=500, text=json.dumps([asked, HEADER]))
         if self.mood == "nonsense":
             return web.Response(text=f"{asked} {HEADER}")
@@ -293,7 +293,7 @@ def test_no_secret_is_told_anywhere(service: Answers, tmp_path: Path) -> None:
             service.mood = mood
             attempts()
         service.mood = "well"
-        # Files that are wrong, with what is secret in the place of the mistake.
+        # Files with mistakes, in which the mistake is where the secret is.
         (tmp_path / "users.yaml").write_text(f"version: 1\nusers:\n  alice: {{hsh: '{HASH}'}}\n")
         served.wait_for("auth_password.reload_failed")
         (tmp_path / "secret.txt").write_text(SIGNING[:20])
@@ -335,7 +335,7 @@ def test_no_secret_is_told_anywhere(service: Answers, tmp_path: Path) -> None:
         ("jwt keys", keys),
     ):  # fmt: skip
         for secret in secrets:
-            # A user name is no secret: who puts a password there finds it in the log.
+            # A user name is not secret: a password sent as the user name appears in the log.
             if secret == WRONG and name == "log":
                 continue
             assert secret not in text, (name, secret[:8])

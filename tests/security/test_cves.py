@@ -93,7 +93,7 @@ def test_cve_2026_58210_half_a_connect_is_kept_in_bounds_and_not_for_ever(harnes
         assert client.connection.partial is not None
         assert len(client.connection.partial) == 500
     harness.advance(9)
-    clients[0].send(whole[500:600])  # more bytes are no more time
+    clients[0].send(whole[500:600])  # more bytes do not extend the time
     assert not clients[0].wire.closed
     harness.advance(2)
     for client in clients:
@@ -371,7 +371,7 @@ def test_cve_2021_28166_every_packet_in_every_phase(broker_harness: Any, phase: 
         data = client.take()
         if (
             first >> 4 in (2, 9, 11, 13) or not first >> 4
-        ):  # only servers send it, or it is no packet
+        ):  # only servers send it, or it is not a packet
             assert client.wire.closed
         for frame in m.frames(data):
             assert frame[0] >> 4 not in (1, 8, 10, 12)

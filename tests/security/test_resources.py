@@ -332,4 +332,4 @@ def test_no_descriptors_left(tmp_path: Path, loop: str) -> None:
         assert len(refused) <= 10
         assert len(served.log) < 500
         for entry in refused:
-            served.log.remove(entry)  # the only error that is no fault
+            served.log.remove(entry)  # the only expected error

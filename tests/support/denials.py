@@ -361,7 +361,7 @@ def deliver(topic: str, times: int = 1) -> Act:
     return act
 
 
-# what happens to who is there
+# what happens to connected clients
 
 
 def _there(world: World, version: int, **given: Any) -> MemoryClient:

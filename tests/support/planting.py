@@ -216,7 +216,7 @@ def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProc
         "PYTHONPATH": f"{folder}{os.pathsep}{SUPPORT}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    environment["HOOKMQ_BUILD"] = "pure"  # what is planted is source
+    environment["HOOKMQ_BUILD"] = "pure"  # bugs are planted in source files
     return subprocess.run(
         [sys.executable, "-m", "simulator", *arguments],
         env=environment,

@@ -202,7 +202,7 @@ def test_a_claim_s_name_may_hold_a_slash() -> None:
     assert rules.decide(PUBLISH, "x/north/t", 0, False, values) is not None
 
 
-# -- what is no rule
+# -- invalid rules
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def test_connections_keep_what_connack_promised(broker_harness: Make) -> None:
     assert new.connack is not None
     told = new.connack.properties
     assert (told.maximum_qos, told.retain_available, told.maximum_packet_size) == (0, 0, 1000)
-    # The older one knows nothing of that, and it is no fault of its.
+    # The older connection does not know that, and has done nothing wrong.
     old.publish("t", bytes(5000), 2, expect=0)
     old.publish("t", b"x", 1, retain=True, expect=0)
     old.publish("", b"x", topic_alias=20)

@@ -224,7 +224,7 @@ def test_packets_over_our_size_are_refused_by_their_header(
     size = len(encode(Publish("a", b"x" * 200), version))
     client.publish("a", b"x" * (200 + 256 - size))
     client.expect_message("a")
-    client.raw(b"\x30\xfe\x01")  # 257 bytes, of which three have come
+    client.raw(b"\x30\xfe\x01")  # 257 bytes; three have arrived
     client.expect_disconnect(ReasonCode.PACKET_TOO_LARGE)
 
 

@@ -406,7 +406,7 @@ async def test_a_plugin_that_can_goes_on_with_another_configuration() -> None:
         bad = text.replace("TEXT", "b") + "  - {use: noted, id: other, config: {text: bad}}\n"
         with pytest.raises(PluginError):
             await live.reload(config(bad))
-        assert [one for one in Noted.told if "supple" in one] == []  # nothing of it holds
+        assert [one for one in Noted.told if "supple" in one] == []  # none of it applies
         await live.reload(config(text.replace("TEXT", "b")))
         assert live.hooks.plugins[-1].plugin is plugin
         assert [one for one in Noted.told if "supple" in one] == [

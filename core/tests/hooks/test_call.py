@@ -128,7 +128,7 @@ def bench(runtime: VirtualRuntime) -> Bench:
 WAYS = ["sync", "async", "async at once", "awaitable", "thread", "thread, then awaited"]
 
 LEGAL: list[tuple[str, Any, Any, str]] = [
-    # hook, the answer, what `done` is told, the outcome counted
+    # hook, answer, arguments of `done`, counted outcome
     ("on_connect", None, (Deny(), ""), "abstain"),
     ("on_connect", Accept("me"), (Accept("me"), "p"), "accept"),
     ("on_connect", BANNED, (BANNED, "p"), "deny"),

@@ -93,7 +93,7 @@ FILTERS = st.tuples(
 @given(FILTERS.filter(bool), FILTERS.filter(bool))
 def test_overlaps_is_a_common_topic(one: str, other: str) -> None:
     common = any(matches(one, t) and matches(other, t) for t in TOPICS)
-    # "+" and "/#" have only the empty topic in common, which is none: to be asked once more does no harm.
+    # "+" and "/#" share only the empty topic, which is not a valid topic: an extra call does no harm.
     if {one, other} not in ({"+", "/#"}, {"/#"}):
         assert overlaps(one, other) is common
     assert overlaps(one, other) or not common

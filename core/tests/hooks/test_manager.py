@@ -60,7 +60,7 @@ def test_the_order_after_a_reload_is_that_of_the_new_configuration(
     assert order(second)["on_publish"] == ["c", "d", "a", "b"]
     third = bound(b, a.with_entry(a.entry))
     assert order(third)["on_publish"] == ["b", "a"]
-    # the chains of before stay what they were, for those who still hold them
+    # the earlier chains do not change for callers that still hold them
     assert order(first)["on_publish"] == ["a", "b", "c"]
 
 
@@ -129,7 +129,7 @@ def test_narrowing_by_topic(
     assert ids(chains.on_deliver, "t/1") == ["all"]
     assert ids(chains.on_will, "alarms") == ["alarms", "all", "mixed"]
     assert ids(chains.authorize[Action.PUBLISH], "t/1") == ["all"]
-    # about subscriptions, whoever is narrowed to a part of them is asked
+    # subscriptions: plugins narrowed to any part of the filter are asked
     assert ids(chains.authorize[Action.SUBSCRIBE], "#") == ["alarms", "all", "mixed"]
     assert ids(chains.authorize[Action.SUBSCRIBE], "t/#") == ["all"]
     assert ids(chains.on_subscribe, "+/1") == ["alarms", "all", "mixed"]

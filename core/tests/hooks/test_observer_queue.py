@@ -332,7 +332,7 @@ def test_the_circuit(runtime: VirtualRuntime, way: str) -> None:
     runtime.advance(0.01)
     assert watcher.seen[seen:] == ["probe"]
     assert ("hookmq_hook_circuit_open", labels, 1.0) in hooks.metrics()
-    # half open: what waited is tried, succeeds, and all is well
+    # half open: a waiting event is tried and succeeds, so the circuit closes
     watcher.failing = lambda value: False
     runtime.advance(OPEN_FOR)
     assert watcher.seen[seen:] == ["probe", "waits"]

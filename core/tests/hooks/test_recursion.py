@@ -58,7 +58,7 @@ def test_plugins_that_answer_each_other_come_to_an_end(
     assert [call.why.reason for call in dropped] == [DropReason.DEPTH] * 2
     assert {call.why.direction for call in dropped} == {Direction.IN}
     assert {fields["plugin"] for fields in harness.logged("publish.too_deep")} == {"mine", "other"}
-    pub.publish("t", b"y")  # and the next message starts anew
+    pub.publish("t", b"y")  # the next message starts at depth 0
     assert len(sub.messages) == 2 * (1 + 2 * depth)
 
 
@@ -98,7 +98,7 @@ def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: 
     harness.clock.advance(600)
     harness.settle()
     assert len(sub.messages) == heard
-    pub.publish("t", b"y")  # and the next message starts anew
+    pub.publish("t", b"y")  # the next message starts at depth 0
     harness.clock.advance(120)
     harness.settle()
     assert len(sub.messages) == 2 * heard

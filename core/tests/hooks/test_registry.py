@@ -307,5 +307,5 @@ def test_a_plugin_may_be_a_dataclass() -> None:
 
 
 def test_callables_that_are_no_functions_are_not_hooks() -> None:
-    # pluggy looks for functions; one that is hidden in something else would never be called.
+    # pluggy looks for functions; one hidden inside something else would never be called.
     assert "not marked" in refused(of(on_publish=partial(print)))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 unhurried = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 """Settings without a deadline, so that a busy machine does not fail the tests."""
 
-# -- what is valid
+# -- validity
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_validity_is_what_the_grammar_says(text: str) -> None:
         ("+/#", "#", True),
         ("+/+/#", "#", False),
         ("+/+/#", "/#", True),
-        ("/+/#", "/#", True),  # "" is no topic
+        ("/+/#", "/#", True),  # "" is not a topic
         ("/#", "/+/#", True),
         ("/#", "/", True),
         ("#", "$SYS/x", False),

@@ -154,7 +154,7 @@ def test_a_search_is_right_whatever_happens_meanwhile(
 
     for topic in topics:
         put(topic, 0)
-    if crowded:  # so many siblings that the gaps left by deleted ones are closed up
+    if crowded:  # with this many siblings, gaps left by deleted ones are closed
         for n in range(100):
             put(f"a/n{n}", n)
     for what, text, number in operations:
@@ -348,7 +348,7 @@ def test_a_deep_topic_is_one_node() -> None:
     finally:
         tracemalloc.stop()
     assert taken < 4000
-    # Nor with those that parted from it and went, at every level.
+    # The same holds for paths that split off at each level and were removed.
     for topic in topics:
         for at in range(2, len(topic), 2):
             index.set(topic[:at] + "/y", "")

@@ -268,7 +268,7 @@ def test_a_deep_filter_is_one_node(shape: str) -> None:
     finally:
         tracemalloc.stop()
     assert taken < 3000
-    # Nor with those that parted from it and went, at every level.
+    # The same holds for paths that split off at each level and were removed.
     for filter in filters:
         for at in range(2, 390, 2):
             router.subscribe(filter[:at].rstrip("/") + "/y/+", "bob", 1)

@@ -194,7 +194,7 @@ def test_identifiers_are_merged_once(broker_harness: Make) -> None:
     for subscription in list(session.subscriptions.values())[1:]:
         merged.merge(subscription)
         held.append(len(merged.identifiers))
-    assert sum(held) == len(held)  # none of them copied what the ones before had collected
+    assert sum(held) == len(held)  # no merge copied what earlier ones had collected
     merged.complete()
     assert sorted(merged.identifiers) == list(range(1, 2049))
     harness.connect("pub").publish("/".join("a" * 11), b"x")

@@ -318,7 +318,7 @@ def test_a_denied_subscribe(broker_harness: Make, version: int) -> None:
         lambda topic, action: Deny() if topic == "no" and action is Action.SUBSCRIBE else Allow(),
     )
     one = harness.connect("one", version)
-    # 3.1 has no code for failure: it is granted what it asked for and gets nothing.
+    # MQTT 3.1 has no failure code: the client is granted its QoS and receives nothing.
     refused = {3: 1, 4: 0x80, 5: 0x87}[version]
     assert one.subscribe([("yes", 2), ("no", 1), ("yes/too", 0)]).codes == (2, refused, 0)
     pub = harness.connect("pub")
@@ -1159,7 +1159,7 @@ def test_provide_store_and_provide_journal(broker_harness: Make) -> None:
     assert [call.config for call in plugin.calls()] == [harness.settings] * 2
 
 
-# --- what is not used costs nothing -------------------------------------------------------------------------------------
+# --- unused hooks cost nothing ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -397,7 +397,7 @@ class Clients(RuleBasedStateMachine):
         assert (core.remembered, core.queued_bytes, core.retained_bytes) == (0, 0, 0)
         assert (core.groups, core.fan_outs, core.writes.dirty) == ({}, {}, [])
         assert not core.committer.busy
-        assert len(core.deadlines) == 1  # the look for what is to be resent
+        assert len(core.deadlines) == 1  # the check for messages to resend
         assert (self.store._messages, self.store._queues) == ({}, {})
         self.harness.close()
 

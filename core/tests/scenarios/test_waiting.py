@@ -83,7 +83,7 @@ def patient(
     return harness, recorder
 
 
-# --- what is held and what is not ---------------------------------------------------------------------------------------
+# --- held packets -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -447,7 +447,7 @@ def test_reading_does_not_stay_stopped_for_ever(broker_harness: Make) -> None:
     one = harness.connect("one")
     harness.advance(100)
     one.publish("slow/1", b"", 1)
-    harness.advance(100)  # waiting alone is no fault
+    harness.advance(100)  # waiting alone breaks no rule
     one.publish("fast", bytes(2000), 1)
     assert not one.wire.reading
     harness.advance(29)

@@ -227,7 +227,7 @@ async def test_connections_are_bounded(begin: Begin, ask: Ask, dial: Any) -> Non
     assert node.broker.metrics.connections_refused >= 1
 
 
-# who may ask -----------------------------------------------------------------------------------------------------
+# access ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/plugins/web/any", "/nope"])

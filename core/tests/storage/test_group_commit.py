@@ -386,7 +386,7 @@ def test_an_effect_is_never_cut(
         pub.publish("t", b"one", 2)
         pub.publish("t", b"two", 2)
     for id in (1, 2):
-        # The id, the message and all who are owed it: a crash must not fall between.
+        # The id, the message and all its receivers: a crash must not separate them.
         batch = store.committing or ()
         assert kinds(batch) == [PutReceived, PutMessage, Enqueue, Enqueue, Enqueue]
         assert {r.packet_id for r in batch if isinstance(r, PutReceived)} == {id}

@@ -233,7 +233,7 @@ def test_without_a_rule_others_may_be_asked(file: Path, no_match: str, code: int
         client.publish("no", b"x", 1, expect=0x87)
 
 
-# -- who
+# -- `who`
 
 WHO = """\
 groups:

@@ -34,7 +34,7 @@ def decided(rules: Index, action: Action, topic: str, user: str | None = None, q
 def test_a_file() -> None:
     rules = index(
         """\
-# who runs the plant
+# the plant's operators
 groups:
   operators: [ann, bob]
 

@@ -21,7 +21,7 @@ def test_the_second_of_two_changes_to_tokens_is_refused(site: Site) -> None:
     tag = site.ask("GET", "/tokens").headers["ETag"]
     made = create(site, "mine", tag)
     assert made.status == 200
-    assert "ETag" not in made.headers  # of which state it would be, the client cannot know
+    assert "ETag" not in made.headers  # the client could not know which state it describes
     late = create(site, "yours", tag)
     assert (late.status, late.json["title"]) == (412, "Precondition Failed")
     path = f"/tokens/{made.json['id']}"

@@ -58,7 +58,7 @@ async def ask(
     return await answer
 
 
-# what is sent ----------------------------------------------------------------------------------------------------
+# requests -------------------------------------------------------------------------------------------------------------
 
 
 async def test_hookmqs_own_contract(service: Any, start: Start) -> None:
@@ -135,7 +135,7 @@ async def test_claims_in_templates(service: Any, start: Start) -> None:
     assert service.requests[0][2] == {"tenant": "acme", "none": None, "list": None}
 
 
-# what is answered ------------------------------------------------------------------------------------------------
+# responses ------------------------------------------------------------------------------------------------------------
 
 REFUSED = Deny(ReasonCode.NOT_AUTHORIZED)
 

@@ -152,7 +152,7 @@ async def test_a_slow_server_stalls_only_who_needs_it(
             assert await stall == 0
         for one in clients:
             one.drop()
-            await one.wait_closed()  # else the broker, as it stops, waits for them
+            await one.wait_closed()  # otherwise, the stopping broker waits for them
 
 
 async def test_a_key_file_that_is_replaced(tmp_path: Path) -> None:

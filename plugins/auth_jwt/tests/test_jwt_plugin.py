@@ -683,7 +683,7 @@ def test_one_fetch_for_all_who_wait(remote: Remote) -> None:
     harness.advance(11)
     idp.hangs, idp.body = True, jwks(jwk("RSA 2048", "k1", 1))
     waiting = [harness.connect(f"c{n}", password=named("k1", 1), expect=None) for n in range(20)]
-    # one too many is told to come later; who needs no new key does not wait
+    # one client too many must come back later; a client that needs no new key does not wait
     harness.connect("late", password=named("k1", 1), expect=0x86)
     harness.connect("known", password=named("k0"))
     assert idp.asked == 2
@@ -878,7 +878,7 @@ def test_a_reload_looks_at_once(broker: Make, tmp_path: Path) -> None:
     harness.connect("a", password=named("k1", 1))
 
 
-# -- what is seen of it
+# -- logs and metrics
 
 
 def test_metrics(remote: Remote) -> None:

@@ -56,7 +56,7 @@ def test_a_good_one() -> None:
         made(HEADER, {})[:-4] + b"AA=A",
         made(HEADER, {}) + b"\n",
         made(HEADER, {}).replace(b".", b"=.", 1),
-        *[made(HEADER, {}, part) for part in ("AB", "AE", "AI", "AAB", "AAC")],  # bits that belong to no byte
+        *[made(HEADER, {}, part) for part in ("AB", "AE", "AI", "AAB", "AAC")],  # with bits left over after the last byte
         made(HEADER, {}, "A"),
         made(HEADER, {}, "AA+/"),
         made(HEADER, []),

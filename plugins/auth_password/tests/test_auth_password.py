@@ -406,7 +406,7 @@ def test_only_the_right_one_is_right(broker: Make, name: str, password: bytes | 
     harness.close()
 
 
-# nothing secret is told
+# secrets stay secret
 
 
 def test_secrets_are_told_nowhere(broker: Make, file: Path, capfd: Any) -> None:

@@ -209,7 +209,7 @@ def test_sighup_empties_the_cache(broker: Make, verified: Verified) -> None:
     assert len(verified.calls) == 2
 
 
-# who leaves
+# removed users
 
 CHANGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "gone": ("removed", lambda file: delete(file, "yaml", "alice")),

@@ -22,7 +22,7 @@ from unwired import vary
 
 pytestmark = pytest.mark.skipif(native.find_compiler() is None, reason="there is no C compiler")
 
-# A run without loss ends when all is delivered; `drain` is the time to wait for that on a busy machine.
+# A run without loss ends when everything is delivered; `drain` is the time to wait for that on a busy machine.
 PATIENT = {"drain": "30"}
 SHORT = {"warmup": "0.1", "seconds": "0.3", **PATIENT}
 STANDSTILL = {"seconds": "9", "drain": "2"}

@@ -238,7 +238,7 @@ def test_frequent_connections_ban_their_address() -> None:
         harness.advance(10)
         harness.connect("again", peer=BAD, expect=0x8A)
         harness.connect("good", peer=GOOD)
-        assert not stays.closed  # who is in is not put out for his neighbour
+        assert not stays.closed  # a connected client is not disconnected because of others
 
 
 def test_a_ban_does_not_disconnect_a_client_with_the_same_id() -> None:
@@ -303,7 +303,7 @@ def test_flapping() -> None:
         "session": {"other_owner": "replace"},
     }
     with Harness([plugin, passwords], config=config) as harness:
-        for _ in range(20):  # who is not let in bans nobody
+        for _ in range(20):  # a refused client cannot ban anyone
             harness.connect("device", username="u", password=b"wrong", peer=BAD, expect=0x86)
         device = harness.connect("device", username="u", password=b"right")
         for _ in range(3):
@@ -486,7 +486,7 @@ def test_the_object_that_is_kept_goes_on() -> None:
         client.publish("a", b"", 1, expect=0x97)
 
 
-# what is told ------------------------------------------------------------------------------------------------------
+# reports -----------------------------------------------------------------------------------------------------------
 
 
 def test_events_come_once_for_a_key_and_window() -> None:
@@ -616,7 +616,7 @@ def test_explain(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["ratelimit", "explain", "-c", file, "--user", "svc-1"]) == 0
     text = capsys.readouterr().out
     assert "exempt from ratelimit: user svc-1" in text
-    assert "connections-per-ip" in text  # before it is known who it is
+    assert "connections-per-ip" in text  # before the client is known
     assert "publishes" not in text
     assert run_command(["ratelimit", "explain", "-c", file, "--ip", "10.1.1.1"]) == 0
     assert "no limit applies" in capsys.readouterr().out

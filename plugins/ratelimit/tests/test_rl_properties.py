@@ -325,7 +325,7 @@ def test_memory_is_bounded_by_count_and_the_latest_are_kept(
         key = str(number)
         bucket = allowance.get(key, 0.0)
         if key in held:
-            assert bucket is held[key]  # whoever is in use has one bucket, forgotten or not
+            assert bucket is held[key]  # a key in use has one bucket, forgotten or not
         if hold:
             held[key] = bucket
         if key in order:

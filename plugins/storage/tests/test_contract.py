@@ -115,7 +115,7 @@ class TestProcess(TestInline):
             size = (self.folder / "data" / "hookmq.db-wal").stat().st_size
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
         else:
-            # Killed while it commits, or before: whoever waits is told the same.
+            # Killed before or during a commit: the waiting caller gets the same error.
             commit = store._process.commit
 
             def killed(batch: list[Any]) -> None:

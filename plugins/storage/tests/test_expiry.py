@@ -106,7 +106,7 @@ def test_expired_messages_leave_the_disk_without_a_reader(broker: Watched) -> No
     assert max(gone) <= MESSAGES
     assert broker.metrics.dropped == {("expired", "out"): 1200}
     for session in broker.broker.sessions.values():
-        # The bounds count what is there, in memory and in the store.
+        # The bounds count everything in memory and in the store.
         assert (session.queued, session.stored) == (25, 25)
         assert session.queued_bytes == 25 * (1 + 1) + 10  # t and a digit or two
     for client in clients:

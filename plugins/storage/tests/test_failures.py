@@ -82,7 +82,7 @@ def test_a_failed_commit_is_told_and_is_the_last(store: SQLiteStore, text: str) 
     assert text in failed.reason
     assert str(store.folder) in failed.reason
     engine.db = engine.db._db  # type: ignore[attr-defined]
-    # The disk is well again, but nobody knows what it kept.
+    # The disk works again, but nobody knows what it kept.
     assert commit(store) == failed
 
 
@@ -126,7 +126,7 @@ def test_nothing_is_acknowledged_after_a_failed_commit(store: SQLiteStore) -> No
     harness.close()
 
 
-# --- what is on the disk ------------------------------------------------------------------------------------------------
+# --- the files on disk ------------------------------------------------------------------------------------------------
 
 
 def update(table: str, change: str) -> Break:

@@ -102,7 +102,7 @@ def test_no_database_at_all(tmp_path: Path, runtime: VirtualRuntime) -> None:
 def test_a_read_only_folder(
     tmp_path: Path, runtime: VirtualRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The mode of a folder stops nobody who is root, as tests in containers are.
+    # A folder's mode does not stop root, and tests in containers run as root.
     real = os.open
 
     def read_only(path: Any, flags: int, *args: Any, **options: Any) -> int:

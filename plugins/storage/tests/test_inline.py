@@ -344,7 +344,7 @@ def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
     assert counts(store)[2] == 12
     taken = [len(member.messages) for member in members]
     assert taken == [2, 2]
-    members[0].drop()  # what it was given goes back to the group, and on to the other
+    members[0].drop()  # its messages go back to the group, and on to the other member
     for message in list(members[1].messages):
         members[1].ack(message)
     harness.settle()

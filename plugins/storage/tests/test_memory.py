@@ -116,7 +116,7 @@ def test_all_queues_together_hold_what_is_allowed(broker: Harness) -> None:
     for client in clients[20:30]:
         client.reconnect(clean_start=True)
     held(broker)
-    # Who is connected goes on, page by page, though others away hold all there is.
+    # Connected clients continue page by page, although offline ones hold all the memory.
     assert most["bytes"] <= MEMORY + LEAST_PAGE
     for client in clients[30:]:
         client.reconnect()

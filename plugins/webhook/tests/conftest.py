@@ -51,7 +51,7 @@ class Receiver:
         try:
             return await answer(request) if callable(answer) else web.Response(status=answer)
         finally:
-            async with self.changed:  # what was waited for may be what the answer did
+            async with self.changed:  # the response itself may have caused the awaited change
                 self.changed.notify_all()
 
     async def never(self, request: web.Request) -> web.StreamResponse:

@@ -309,10 +309,10 @@ def test_of_a_batch_only_what_is_refused_is_given_up() -> None:
     assert sorted(number for number, _, _ in world.buried) == [2, 5]
     assert sorted(world.arrived) == [0, 1, 3, 4, 6, 7]
     assert in_order(world.arrived, "abaabbcc")
-    assert len(world.sent) == 1 + 8  # not a batch for each that is left
+    assert len(world.sent) == 1 + 8  # not one batch per remaining event
     world.put("a", "b")
     world.run()
-    assert world.sent[-1][1] == [8, 9]  # what comes later goes together again
+    assert world.sent[-1][1] == [8, 9]  # later events are batched again
 
 
 def test_of_a_worn_batch_each_has_one_more_try() -> None:

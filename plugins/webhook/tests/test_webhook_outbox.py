@@ -114,9 +114,7 @@ class TestContract(JournalContract):
     def payloads(self, journal: Journal) -> list[bytes]:
         assert isinstance(journal, Outbox)
         log = journal.log
-        log.readable = (
-            log.flushed
-        )  # flushed is what the contract asks for; readers wait for commits
+        log.readable = log.flushed  # the contract requires a flush; readers wait for commits
         return [unpack(frame.payload).payload or b"" for frame in log.read(log.earliest, 1 << 20)]
 
     def settle(self) -> None:
@@ -289,7 +287,7 @@ def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
     box.take(b"3")
     assert box.outbox.full
     box.page(0)
-    assert box.outbox.full  # on its way is not there
+    assert box.outbox.full  # an event being sent has not arrived yet
     box.outbox.done(1)
     assert not box.outbox.full
     box.close()
@@ -660,7 +658,7 @@ def test_a_memory_queue_is_bounded_in_events(drop: Any, left: list[int]) -> None
     assert [one.number for one in told[0]] == left  # a consumer sees the gap
     assert [one.id for one in told[0]] == [f"q-{n}" for n in left]
     queue.put(Event("x.y", 9.0))
-    assert len(dropped) == 2  # what is on its way counts
+    assert len(dropped) == 2  # events being sent count
     for one in told[0]:
         queue.done(one.number)
     assert (queue.waiting, queue.size) == (0, 0)

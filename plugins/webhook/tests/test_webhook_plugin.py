@@ -333,7 +333,7 @@ def test_given_up_goes_to_a_topic(tmp_path: Path) -> None:
         assert told["reason"] == "status 400"
         assert told["event"]["id"] == told["id"]
         assert told["event"]["data"]["payload"] == {"n": 1}
-        # and what is published there is no event, or there would be no end
+        # messages published there are not events, or this would never end
 
 
 def test_an_event_too_large_for_a_message_is_named_on_the_topic(tmp_path: Path) -> None:
@@ -634,7 +634,7 @@ def test_a_failed_disk_does_not_fill_the_memory_with_dead_letters(tmp_path: Path
         dead.add(Numbered(0, Event("x.y", 1.0), 0, "q-0"), "why", 1, 1.0, said.append)
     assert len(said) == 10
     assert all("No space" in one.reason for one in said)
-    assert (dead.waiting, dead.added) == (1, 1)  # it is tried again for ever
+    assert (dead.waiting, dead.added) == (1, 1)  # it is retried forever
     dead.close()
 
 
@@ -661,7 +661,7 @@ def test_dead_letters_are_kept_again_when_the_disk_has_room_again(
     for _ in range(4):
         assert not add(2)
     monkeypatch.undo()
-    assert add(2) or add(2)  # the first may be what has it look again
+    assert add(2) or add(2)  # the first call may only make it look again
     assert [one.number for one in dead.read()] == [1, 2]
     assert dead.waiting == 2
     dead.close()

@@ -264,7 +264,7 @@ def test_no_value_changes_where_a_request_goes(client: str, topic: str) -> None:
     assert url.raw_fragment == ""
 
 
-# who we are -------------------------------------------------------------------------------------------------------------
+# identification -------------------------------------------------------------------------------------------------------
 
 
 async def test_bearer_and_basic(receiver: Any, sender: Make) -> None:

@@ -114,7 +114,7 @@ class Mosquitto:
         self._command = [program, "-c", str(folder / "mosquitto.conf")]
         config = MOSQUITTO.format(port=self.port, folder=self._folder) + AUTOSAVE[autosave]
         if os.getuid() == 0:
-            config += "user root\n"  # else it would not be let into the folder
+            config += "user root\n"  # otherwise, it could not enter the folder
         (folder / "mosquitto.conf").write_text(config)
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None

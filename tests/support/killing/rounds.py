@@ -191,7 +191,7 @@ class Run:
 
         try:
             assert await self._reach(done, tasks)
-            # Not all rounds: most kills hit what is done beside the publishing as well.
+            # Not in every round: most kills also hit work other than publishing.
             if self.rng.random() < 0.7:
                 _, late = await asyncio.wait(beside, timeout=STUCK)
                 assert not late, late

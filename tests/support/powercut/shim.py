@@ -138,7 +138,7 @@ def _records(data: mmap.mmap) -> Iterator[Record]:
             magic, kind, flags, length, inode, a, b, bytes_, first, second, process, ready,
         ) = _RECORD.unpack_from(data, at)  # fmt: skip
         if magic != _MAGIC or not ready:
-            # The process was killed while it recorded: what it did then counts as not done.
+            # The process was killed while recording: that call counts as not done.
             at += 8 if magic != _MAGIC or not length else length
             continue
         start = at + _RECORD.size

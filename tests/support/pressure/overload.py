@@ -208,7 +208,7 @@ async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
         each = await asyncio.gather(*(_blast(one, "slow", 1, seconds, 100) for one in writers))
         sent = sum(each)
         for writer, count in zip(writers, each, strict=True):
-            # Who leaves with a PUBACK unread resets the connection, and what the broker had not read of it is lost.
+            # A client that leaves with an unread PUBACK resets the connection, and unread bytes are lost.
             await writer.until(partial(_acknowledged, writer, count))
             writer.disconnect()
         for reader in readers:
@@ -261,7 +261,7 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
         writers = [await connect(broker.port, f"writer-{n}") for n in range(8)]
         bystander = await connect(broker.port, "bystander")
         await subscribe(bystander, "bystander", qos=1)
-        # They go on until the disk does: whoever acknowledged without it would go on acknowledging.
+        # They continue until the disk recovers: a broker that did not wait for it would keep acknowledging.
         enough = asyncio.Event()
         blasts = [
             asyncio.create_task(_blast(one, "kept", 1, seconds, 100, enough)) for one in writers
@@ -271,12 +271,12 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
         try:
             await asyncio.sleep(seconds / 2)
             still, turns = -1, 0
-            # What it had written before is on its way for a while on a busy machine, but not for so long.
+            # On a busy machine, earlier writes take a while to be acknowledged, but not this long.
             while still != (now := sum(one.acknowledged for one in writers)) and turns < 20:
                 still, turns = now, turns + 1
                 await asyncio.sleep(seconds / 4)
             outcome.expect(turns < 20, "something was acknowledged while the disk stood still")
-            outcome.expect(await _served(bystander), "who needs no disk waited for it")
+            outcome.expect(await _served(bystander), "a client that needs no disk waited for it")
         finally:
             enough.set()
             os.kill(disk, signal.SIGCONT)

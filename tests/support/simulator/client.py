@@ -174,9 +174,9 @@ class Client(Hearing):
 
     def _dial(self) -> None:
         if self.link is not None:
-            # A second connection takes over; what is said on the first one is heard no more.
+            # A second connection takes over; nothing sent on the first one is read any more.
             if not self.open:
-                # Else a CONNECT that is late takes over from a newer one, and nobody knows what came of which.
+                # Otherwise, a late CONNECT could take over from a newer one, and nobody would know which one won.
                 self.link.cut()
             elif self.random.random() < 0.3:
                 self.link.hang_up()

@@ -94,7 +94,7 @@ class Hearing(Peer):
             self.owners = {self.vouched}
         self.world.wills.confirmed(self.number, link, present, self.asked_at, self.world.clock.now)
         if self.version == 5:
-            # A session of no length is begun anew each time; asking for it again is as good.
+            # A session with expiry 0 always starts new, so resuming it is the same as a clean start.
             self.clean = not self.wanted[1] and self.random.random() < 0.5
             self._alias_maximum = properties.topic_alias_maximum or 0
             self._window = properties.receive_maximum or 65535
@@ -294,7 +294,7 @@ class Hearing(Peer):
                 "wire",
                 f"{self.client_id}: DISCONNECT 0x{packet.code:02X} {packet.properties.reason_string}",
             )
-        # Its own earlier attempt was heard after this one; what it left of the session, nobody told.
+        # The broker read its earlier attempt after this one; how that changed the session is unknown.
         self.usurped = packet.code == ReasonCode.SESSION_TAKEN_OVER
 
     def _on_auth(self, packet: Packet) -> None:

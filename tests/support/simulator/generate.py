@@ -72,7 +72,7 @@ def make_queue_plan(seed: int) -> Plan:
         if what == "publish":
             topic, count = random.choice(QUEUE_TOPICS), random.choice((1, 1, 2, 8))
             steps.append(Step(at, "queue_publish", -1, (topic, count)))
-            if random.random() < 0.1:  # while this is on its way to the disk
+            if random.random() < 0.1:  # while this is being written to disk
                 steps.append(Step(round(at + random.random() * 0.2, 4), "crash", -1, (0.1,)))
         elif what == "leave":
             steps.append(Step(at, "queue_leave", who, (random.random() < 0.5,)))
@@ -191,7 +191,7 @@ def _taste(random: Random, focused: bool, tight: bool) -> _Taste:
     favoured = random.sample(
         ("connect", "leave", "unsubscribe", "cut", "stall", "mute", "crash"), 3
     )
-    # Who comes with a new session is subscribed to nothing.
+    # A client with a new session has no subscriptions.
     favoured += ("subscribe", "mute", "stall") if tight else ("subscribe",)
     for name in favoured:
         faults[name] = _FAULTS[name] * random.choice((2.0, 4.0))

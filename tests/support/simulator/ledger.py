@@ -230,7 +230,7 @@ class Ledger:
         connections that may have been active after `since`.
         """
         if any(link.broker_ended_at is None or link.broker_ended_at > since for link in suspects):
-            # An attempt that was given up is heard after one that was not: it takes over, and begins or ends a session.
+            # The broker reads an abandoned attempt after a later one: it takes over, and starts or ends a session.
             return "either"
         if anew or life is None:
             return "no"
@@ -300,7 +300,7 @@ class Ledger:
                     sub.certain_until is None and _covers(sub, sent, life) for life, sub in found
                 ):
                     if sent.qos == 2:
-                        # It may have been started with a member that is no more; that ends with it.
+                        # It may have been started with a member that is gone; the delivery ends with it.
                         continue
                     self.complain(
                         "9 shared",

@@ -80,7 +80,7 @@ class Rude:
                 then, self._then = self._then, None
                 then()
             elif isinstance(packet, Publish) and packet.qos and not self._hold:
-                # Mostly it does what it should, or nothing would ever move.
+                # Mostly it behaves well, or nothing would ever move.
                 if self.random.random() < 0.8:
                     self._send((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
             elif isinstance(packet, Pubrel) and self.random.random() < 0.8:
@@ -207,7 +207,7 @@ class Rude:
                 version = 5 if kind is PacketType.AUTH else self.version
                 packet = self._any_packet(kind)
                 if isinstance(packet, Publish):
-                    # A changed payload must reach nobody who would ask the ledger about it.
+                    # A changed payload must not reach a client that would look it up in the ledger.
                     packet = Publish("xx/0", b"?", packet.qos, False, False, packet.packet_id)
                 data = bytearray(encode(packet, version))
                 data[self.random.randrange(len(data))] = self.random.randrange(256)

@@ -202,7 +202,7 @@ class Link:
         if not self.alive:
             return
         if self.stalled or self.connection is None:
-            # Nobody takes what is left: the shell's own deadline ends it.
+            # Nobody reads the remaining bytes: the shell's own deadline ends the connection.
             self.clock.after(1.0, self._finish_close)
             return
         self._down.append((self.clock.now, None))

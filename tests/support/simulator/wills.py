@@ -177,7 +177,7 @@ class Wills:
                     self.complain(
                         "6 will", f"{will.sent} of a connection that was up was not on record"
                     )
-                # Published, replaced or taken back: who knows.
+                # It may have been published, replaced or withdrawn.
                 will.gone = True
 
     def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:

@@ -128,7 +128,7 @@ class World(Epochs):
             self.complain("liveness", "the broker is not up")
             return
         if self.knobs.evicts:
-            # Who is sent what it published itself may be thrown out for it, whenever it comes back to send it again.
+            # A client that receives its own message may be disconnected for it whenever it returns to resend it.
             return
         for client in self.clients:
             if client.tainted:

@@ -222,7 +222,7 @@ def _acknowledged(
         if sent.size:
             assert number in count, f"message {number} was acknowledged and is not in the stream"
     if any(earliest):
-        empty += len(memory.sent)  # who knows how many of them were removed
+        empty += len(memory.sent)  # it is unknown how many were removed
     missing = sum(not memory.sent[number].size for number in memory.acked) - empty
     assert missing <= 0, f"{missing} empty messages were acknowledged and are not in the stream"
     for number, times in count.items():

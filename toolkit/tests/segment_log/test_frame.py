@@ -75,9 +75,7 @@ def test_lost_is_what_a_later_frame_says_had_been_synced(
 
 
 def test_a_payload_cannot_pose_as_a_frame() -> None:
-    forged = encode(
-        Frame(7, 1, 9, 1000, b""), SALT + 1
-    )  # whoever published it does not know the salt
+    forged = encode(Frame(7, 1, 9, 1000, b""), SALT + 1)  # its publisher does not know the salt
     data = b"\0" * 10 + encode(Frame(2, 1, 3, 0, forged), SALT)[:-1]
     assert lost(data, 0, 1, SALT) is False
 

@@ -290,7 +290,7 @@ def test_a_segment_is_replaced_by_one_that_holds_the_same(folder: Folder) -> Non
     reader = old.frames(old.head)
     first = next(reader)[1]
     assert log.replace(old.base, reframed(log, 1)) is True
-    assert first.end < next(reader)[1].end <= old.end  # who reads the old one goes on
+    assert first.end < next(reader)[1].end <= old.end  # a reader of the old one continues
     (frame,) = log.read(old.base + 1, 1)
     assert (frame.offset, frame.end, frame.payload[:50]) == (old.base, old.end, first.payload[:50])
     before = [f.offset for f in log.read(0, 1 << 20)]

@@ -147,7 +147,7 @@ def drain_queue(state: BrokerState, session: Session) -> None:
             break
         size = take_from_groups(state, session)
         if not size:
-            # The search went through thousands of shared subscriptions in vain: do not repeat it.
+            # The search found nothing in thousands of shared subscriptions: do not repeat it.
             nothing = True
             break
         room -= size

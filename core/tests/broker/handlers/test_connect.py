@@ -144,7 +144,7 @@ def test_the_bridge_bit_does_not_exist_in_5(harness: Harness) -> None:
     ],
 )
 def test_a_malformed_connect(harness: Harness, flags: int, rest: bytes) -> None:
-    # Edge cases 8 and 15: 5 is told, 3.1.1 is not [MQTT311-3.1.4-1]
+    # Edge cases 8 and 15: an MQTT 5 client gets the reason, a 3.1.1 client does not [MQTT311-3.1.4-1]
     client = harness.open()
     client.raw(connect_body(5, flags, rest=rest))
     assert client.expect(Connack).code == ReasonCode.MALFORMED_PACKET

@@ -162,7 +162,7 @@ def test_the_longest_topic(harness: Harness) -> None:
         client.expect_message(topic, b"x", 1)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -56,7 +56,7 @@ def test_it_bears_the_name_of_its_plugin(
     assert other.calls() == []  # in a later turn, so that nothing happens within the plugin's call
     sub.expect_message("t", b"x", 1, retain=False)
     assert mine.calls() == []  # its own on_publish is skipped
-    assert other.calls("authorize") == []  # whoever configured it trusts it
+    assert other.calls("authorize") == []  # the operator who configured the plugin trusts it
     (asked,) = other.calls("on_publish")
     message: Message = asked.message
     assert asked.client is None

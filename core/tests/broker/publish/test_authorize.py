@@ -37,7 +37,7 @@ def asked(plugin: HookRecorder, *actions: Action) -> list[tuple[Action, str]]:
     return [(call.action, call.topic) for call in calls if not actions or call.action in actions]
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------------
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 
 def test_authorize_gets_the_client_action_topic_and_message(
@@ -119,7 +119,7 @@ async def _publish(harness: Harness, plugin: HookRecorder) -> int:
     return await harness.handle(plugin.id).publish_and_wait("t", b"")
 
 
-# --- what is remembered -------------------------------------------------------------------------------------------------
+# --- the cache --------------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_remembered(harness: Harness, plugin: HookRecorder) -> None:

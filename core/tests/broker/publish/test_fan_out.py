@@ -154,7 +154,7 @@ def test_a_later_message_does_not_overtake(broker_harness: Make) -> None:
     for _ in range(3):
         harness.clock.turn()
     assert 0 < served(subs) < 7
-    # The list of targets has become small, but the first message is still on its way.
+    # The list of targets has shrunk, but the first message is still being delivered.
     later(harness, pub, (b"2", 0))
     for sub in subs[3:]:
         harness._together += 1
@@ -208,7 +208,7 @@ def test_a_sliced_fan_out_is_one_commit(broker_harness: Make, asynchronous: bool
     batch = store.committing or ()
     assert [type(record) for record in batch] == [PutReceived, PutMessage, *[Enqueue] * 5]
     pub.expect_nothing()
-    assert served(live) == 4  # who is connected and leaves nothing behind waits for no disk
+    assert served(live) == 4  # connected clients without a durable session wait for no disk
     store.finish(all=False)
     pub.expect(Pubrec)
 

@@ -154,7 +154,7 @@ def test_expiry_begins_anew_with_each_connection(harness: Harness) -> None:
 
 
 def test_expiry_is_judged_at_the_return(harness: Harness) -> None:
-    # Not by whoever sweeps: the deadline and the client come at the same moment.
+    # The sweep does not decide it: the deadline and the client come at the same moment.
     client = harness.connect("c", session_expiry_interval=100)
     client.drop()
     session = harness.broker.sessions["c"]
@@ -280,7 +280,7 @@ def test_disconnect_cannot_exceed_what_a_plugin_allows(broker_harness: Make) -> 
 
 
 def test_disconnect_of_who_was_granted_nothing(broker_harness: Make) -> None:
-    # It was we who said 0, so that the client breaks no rule.
+    # The broker sent 0, so the client breaks no rule.
     harness = broker_harness(config={"session": {"max_expiry": 0.0}})
     client = harness.connect("c", session_expiry_interval=10)
     client.disconnect(session_expiry_interval=20)
@@ -296,7 +296,7 @@ def test_disconnect_for_ever(broker_harness: Make) -> None:
     assert harness.broker.sessions["c"].expiry == inf
 
 
-# --- what is resumed ----------------------------------------------------------------------------------------------------
+# --- resuming ---------------------------------------------------------------------------------------------------------
 
 
 def test_messages_wait(harness: Harness) -> None:
@@ -571,7 +571,7 @@ def test_a_journal_recovers_with_its_store(broker_harness: Make) -> None:
     assert journal.topics == ["a"]
 
 
-# --- what is told -------------------------------------------------------------------------------------------------------
+# --- notifications ----------------------------------------------------------------------------------------------------
 
 
 def test_observers_are_told(broker_harness: Make) -> None:

@@ -299,7 +299,7 @@ def test_undecided_delivers_nothing_and_destroys_nothing(broker_harness: Make, f
     harness.handle("rights").invalidate_authz(filter="t")
     harness.settle()
     harness.advance(61)
-    # The plugin is ill, the client may be in the right: it must neither read on nor lose what it has.
+    # The plugin failed, so the client may be right: it must neither read more nor lose what it has.
     one.expect_disconnect(0x83)
     harness.heal()
     pub.publish("t", b"x", 1, expect=0)

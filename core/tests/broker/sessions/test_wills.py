@@ -90,7 +90,7 @@ def test_a_plugin_sends_the_client_away(broker_harness: Make, drop: bool) -> Non
 
 
 def test_the_broker_drains(harness: Harness) -> None:
-    # Nobody is there to see it but who keeps a session.
+    # Only a client with a durable session can see it.
     watcher = harness.connect("watcher", session_expiry_interval=100)
     watcher.subscribe("w", 1)
     harness.connect("c", will=will("w", b"gone", 1))
