@@ -1,4 +1,4 @@
-"""The ages of the oldest messages of groups."""
+"""How old the oldest message of each group is."""
 
 from functools import partial
 
@@ -9,9 +9,9 @@ from hookmq_queues.storage import MessageLog
 
 
 class Ages:
-    """The times of arrival of the oldest unsettled messages of a queue's groups.
+    """When the oldest unsettled message of each of a queue's groups arrived.
 
-    The time of a message that is not in memory is read in the background, and is known at a later call.
+    For a message that is not in memory, the time is read in the background; a later call knows it.
     """
 
     def __init__(self, log: MessageLog, broker: BrokerHandle) -> None:
@@ -22,7 +22,8 @@ class Ages:
         self._reading: set[str] = set()
 
     def oldest(self, dispatcher: Dispatcher) -> float | None:
-        """Return the age of a group's oldest unsettled message in seconds: 0 without any, None if it is not known yet."""
+        """Return the age of a group's oldest unsettled message in seconds: 0 if it has none, None if the age is not
+        known yet."""
         floor, name = dispatcher.group.floor, dispatcher.name
         if floor >= self._log.end:
             return 0.0

@@ -36,7 +36,7 @@ class Backoff:
             raise ConfigError(f"initial: {self.initial:g}s is more than maximum, {self.maximum:g}s")
 
     def delay(self, cause: Cause, deliveries: int, random: float) -> float:
-        """Return the delay after so many deliveries, in seconds. `random` is a number in [0, 1)."""
+        """Return the delay after `deliveries` deliveries, in seconds. `random` is a number in [0, 1)."""
         if not self.initial or cause not in self.causes:
             return 0.0
         delay, steps = self.maximum, max(0, deliveries - 1)

@@ -1,4 +1,4 @@
-"""Choose the next message of a group, and read it into memory."""
+"""Choose a group's next message, and read it into memory."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from hookmq_queues.order import Selection, make_selection
 from hookmq_queues.storage import CLOSED, MessageLog
 
 QUIET: Final = 60.0
-"""Seconds between two reports that no consumer takes the waiting messages of a group."""
+"""Seconds between two reports that no consumer takes a group's waiting messages."""
 
 
 class Choice:
-    """Chooses the next message of a group: the oldest one, or what a `selection` chooses.
+    """Chooses the next message of a group: the oldest one, or the one that a `selection` chooses.
 
-    `schedule` is called when a message that was missing is in memory.
+    `schedule` is called when a missing message has been read into memory.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Choice:
         """The offset of the message that could not be read."""
 
     def takes_filter(self, topic_filter: str) -> bool:
-        """Return whether a consumer can have this filter, or there are too many others."""
+        """Return whether a consumer can have this filter. It cannot if there are too many others."""
         return (
             not is_narrow(topic_filter, self._queue)
             or topic_filter in self._narrow
@@ -66,7 +66,8 @@ class Choice:
         )
 
     def count_filter(self, topic_filter: str, change: int) -> None:
-        """Note that a consumer has a filter, or has it no longer. Select messages by filters only while one is narrow."""
+        """Record that a consumer has added or dropped a filter. Messages are selected by filter only while a filter is
+        narrow."""
         if not is_narrow(topic_filter, self._queue):
             return
         self._narrow[topic_filter] += change
@@ -78,7 +79,7 @@ class Choice:
             self.renew()
 
     def renew(self) -> None:
-        """Begin to choose anew among the messages that nobody has."""
+        """Start over, and choose among all messages that no consumer has."""
         if self._narrow:
             self.filters = ByFilter(
                 self._queue,
@@ -96,7 +97,7 @@ class Choice:
         self._group.requeue()
 
     def select(self) -> int | None:
-        """Return the message that the order of the queue chooses, or None."""
+        """Return the next message in the queue's order, or None."""
         selection, log = self.selection, self._log
         assert selection is not None
         end = log.visible
@@ -130,7 +131,7 @@ class Choice:
         self._broker.emit("queue.filters_stuck", None, **fields)
 
     def skips(self, offset: int) -> bool:
-        """Settle `offset` and those after it that are known to have no message. Return False if there is none."""
+        """Settle `offset` and the offsets after it that are known to have no message. Return False if there is none."""
         end = self._log.gap_end(offset)
         if end == offset:
             return False
@@ -139,7 +140,7 @@ class Choice:
         return True
 
     def load(self, offset: int) -> None:
-        """Read a message into memory, unless a read has failed a moment ago."""
+        """Read a message into memory, unless a read failed a moment ago."""
         if self._pause is None:
             self._log.load(offset, self._loaded)
 
@@ -167,6 +168,6 @@ class Choice:
         self._schedule()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._pause is not None:
             self._pause.cancel()

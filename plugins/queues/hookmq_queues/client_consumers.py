@@ -1,4 +1,4 @@
-"""The consumers of each client."""
+"""Each client's consumers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -13,8 +13,8 @@ from hookmq_queues.topics import PREFIX, queue_of
 
 
 class ClientConsumers:
-    """Keeps the consumers of each group equal to the subscriptions of the clients. `plugin` is the id of the plugin,
-    under which a client's state has the weights of its consumers.
+    """Keeps each group's consumers in step with the clients' subscriptions. `plugin` is the plugin's id: a client's
+    state stores the weights of its consumers under it.
     """
 
     def __init__(self, queues: Callable[[], Mapping[str, Queue]], plugin: str) -> None:
@@ -35,7 +35,7 @@ class ClientConsumers:
     def subscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
-        """Add the consumer of a subscription."""
+        """Add the consumer for a subscription."""
         weights: dict[str, int] = client.state.setdefault(self._plugin, {})
         weights.pop(subscription.filter, None)
         weight = weight_in(subscription.user_property)
@@ -46,7 +46,7 @@ class ClientConsumers:
     def unsubscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
-        """Remove the consumer of a subscription."""
+        """Remove the consumer for a subscription."""
         client.state.get(self._plugin, {}).pop(subscription.filter, None)
         self._refresh_soon(client.client_id, broker)
 
@@ -66,7 +66,7 @@ class ClientConsumers:
         visit_all(broker.runtime, fetch, visit, refresh)
 
     def close(self) -> None:
-        """Add no more consumers."""
+        """Stop adding consumers."""
         self._changed.clear()
 
     def _refresh_soon(self, client_id: str, broker: BrokerHandle) -> None:
@@ -81,7 +81,8 @@ class ClientConsumers:
             self.refresh(client_id, broker)
 
     def refresh(self, client_id: str, broker: BrokerHandle) -> None:
-        """Compare the consumers of a client with its subscriptions. Events may be late, or lost, but these are exact."""
+        """Compare a client's consumers with its subscriptions. Events may be late or lost, but the subscriptions are
+        exact."""
         found: dict[tuple[str, str], Dispatcher] = {}
         client = broker.client(client_id)
         cursor, more = "", client is not None
@@ -101,7 +102,7 @@ class ClientConsumers:
             self._dispatchers[client_id] = found
 
     def remove(self, queue: Queue, broker: BrokerHandle) -> None:
-        """Remove the consumers of a queue that is deleted."""
+        """Remove the consumers of a deleted queue."""
         gone = set(queue.dispatchers.values())
         for client_id, found in list(self._dispatchers.items()):
             if not gone.isdisjoint(found.values()):

@@ -1,7 +1,7 @@
-"""Compaction of a stream: only the newest message of each key is left, and offsets stay.
+"""Compaction of a stream: only the latest message of each key is kept, and offsets do not change.
 
-Closed segments are written anew without the older messages, and replace the old files one by one. A crash leaves the
-old or the new file. Memory is bounded: one pass handles up to `KEYS` keys.
+Closed segments are rewritten without the older messages, and replace the old files one by one. A crash leaves either
+the old or the new file. Memory is bounded: one pass handles up to `KEYS` keys.
 
 `hookmq_toolkit.message_frames` describes the blocks of a compacted segment.
 """
@@ -22,12 +22,12 @@ from hookmq_toolkit.segment_log.segment import SUFFIX, UNNAMED, beginning
 KEYS: Final = 100_000
 """Maximum number of keys in one pass: about 15 MB."""
 _MERGED: Final = 256 << 10
-"""Size up to which blocks of a compacted segment are merged, in bytes."""
+"""Maximum size of the blocks of a compacted segment that are merged, in bytes."""
 _MOST: Final = 1 << 20
 """Maximum number of offsets in a merged block."""
 
 KeyOf = Callable[[Message], str | None]
-"""Returns the key of a message, or None if it has none and is always left."""
+"""Returns the key of a message, or None if it has none and is always kept."""
 
 
 def key_property(message: Message) -> str | None:
@@ -44,9 +44,9 @@ def topic_key(message: Message) -> str | None:
 
 
 class Compactor:
-    """Compacts the log of one stream. `clean` is the offset below which only the newest message of each key is left.
+    """Compacts the log of one stream. `clean` is the offset below which only the latest message of each key remains.
 
-    After a restart, `clean` begins at 0 again, and the first pass repeats earlier work.
+    After a restart, `clean` starts at 0 again, and the first pass repeats earlier work.
     """
 
     def __init__(self, log: SegmentLog, key_of: KeyOf, keys: int = KEYS) -> None:
@@ -56,14 +56,14 @@ class Compactor:
         self._keys = keys
 
     def due(self) -> bool:
-        """Return whether at least half of the closed segments, in bytes, was not compacted."""
+        """Return whether at least half of the bytes in closed segments have not been compacted."""
         closed = self.log.segments[:-1]
         dirty = sum(one.size for one in closed if one.end > self.clean)
         return dirty > 0 and 2 * dirty >= sum(one.size for one in closed)
 
     def run(self, replace: Callable[[Segment, Path], bool]) -> int:
         """Compact the closed segments, and return how many messages were removed. `replace` moves the new file of a
-        segment into place. This call blocks; make it in a thread, once at a time. Raises StoreError, OSError or
+        segment into place. This call blocks; make it in a thread, one call at a time. Raises StoreError, OSError or
         ValueError.
         """
         removed = 0
@@ -81,8 +81,8 @@ class Compactor:
             self.clean = upto
 
     def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:
-        """Return the newest offset of each key from `clean` on, as far as the keys fit, and the offset after the last one
-        that was looked at."""
+        """Return each key's latest offset from `clean` on, for as many keys as fit, and the offset after the last one
+        examined."""
         newest: dict[bytes, int] = {}
         upto = self.clean
         for segment in closed:
@@ -103,7 +103,8 @@ class Compactor:
     def _rewrite(
         self, segment: Segment, newest: dict[bytes, int], replace: Callable[[Segment, Path], bool]
     ) -> int:
-        """Write a segment anew without the messages of which a newer one is known. Return how many were removed."""
+        """Rewrite a segment without the messages that have a later one with the same key. Return how many were
+        removed."""
         removed = 0
 
         def is_left(entry: Entry) -> bool:
@@ -136,7 +137,7 @@ class Compactor:
 def _merge(
     segment: Segment, is_left: Callable[[Entry], bool]
 ) -> Iterator[tuple[Frame, list[Entry]]]:
-    """Yield the blocks of the new segment: frames without a payload, and the messages that are left in each."""
+    """Yield the blocks of the new segment: frames without a payload, and the remaining messages of each."""
     merged: Frame | None = None
     entries: list[Entry] = []
     size = 0
@@ -161,7 +162,7 @@ def _digest(key: str) -> bytes:
 
 
 def replace_in(log: SegmentLog, segment: Segment, path: Path) -> bool:
-    """Replace a segment of a log; return False if it was deleted meanwhile. Raises StoreError."""
+    """Replace a segment of a log; return False if it has been deleted. Raises StoreError."""
     try:
         return log.replace(segment.base, path)
     except StoreError:

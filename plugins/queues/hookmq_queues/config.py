@@ -33,7 +33,7 @@ _ONLY: Final[dict[str, tuple[QueueType, ...]]] = {
     "retention": ("stream",),
     "compact": ("stream",),
 }
-"""The settings that apply to some types only."""
+"""The settings that apply only to some types."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """Pattern for the names of queues and groups. A queue's folder has the queue's name."""
 DEFAULT_GROUP: Final = "default"
@@ -223,13 +223,13 @@ class QueueConfig:
         return {one.name: one for one in made}
 
     def settings_of(self, group: str) -> GroupConfig:
-        """Return the settings of a group. A group that a client created has those of the first group."""
+        """Return the settings of a group. A group created by a client has those of the first group."""
         found = self.group_settings.get(group)
         return found or replace(self.group_settings[self.first_group], name=group)
 
     @property
     def first_group(self) -> str:
-        """The group of a subscription that names none."""
+        """The group used by subscriptions that name none."""
         return next(iter(self.group_settings))
 
     def weight_of(self, client_id: str) -> int:
@@ -275,7 +275,7 @@ class QueueConfig:
             raise ConfigError("groups: a name is listed twice")
 
     def _check_type(self) -> None:
-        """Check that the settings are those of the type, and that `start` is a position."""
+        """Check that the settings fit the queue's type, and that `start` is a position."""
         for key, types in _ONLY.items():
             default = QueueConfig.__dataclass_fields__[key].default
             if self.type not in types and getattr(self, key) != default:
@@ -293,8 +293,8 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class FirstUse(QueueConfig):
-    """The settings of queues that are created when a client first uses them. The keys are those of a queue, except `name`
-    and `bindings`.
+    """The settings for queues that are created when a client first uses them. The keys are the same as for a queue,
+    except `name` and `bindings`.
     """
 
     name: str = field(default="", metadata={"bind": False})
@@ -329,7 +329,7 @@ class FirstUse(QueueConfig):
 
 
 def plain_settings(config: QueueConfig, *, changed: bool = False) -> dict[str, Any]:
-    """Return the settings of a queue as JSON values, without its name. With `changed`, leave out the defaults."""
+    """Return a queue's settings as JSON values, without its name. With `changed`, leave out the defaults."""
     found: dict[str, Any] = {}
     for one in fields(QueueConfig):
         value = getattr(config, one.name)
@@ -348,7 +348,8 @@ def _plain(value: Any) -> Any:
 
 
 def check_dead_letters(first: QueueConfig, known: Mapping[str, QueueConfig]) -> None:
-    """Check that the dead letters of a queue have a queue, and never return to the first. Raises ConfigError."""
+    """Check that each dead-letter queue exists, and that dead letters never return to the queue they came from. Raises
+    ConfigError."""
     name = first.dead_letter
     for _ in range(len(known) + 1):
         if not name:

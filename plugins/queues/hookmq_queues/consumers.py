@@ -1,4 +1,4 @@
-"""The consumers of a group, and the choice among them. Pure: no clock, no I/O.
+"""A group's consumers, and how to choose among them. Pure: no clock, no I/O.
 
 The next message goes to the consumer with the fewest unacknowledged messages, relative to its weight. Among equals,
 the messages are shared in proportion to the weights. A choice takes O(f + log n) among n consumers with f filters.
@@ -10,24 +10,24 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Literal
 
 Mode = Literal["shared", "exclusive", "single_active"]
-"""Which consumers get messages: all of them, or only the one that came first."""
+"""Which consumers get messages: all of them, or only the first one to subscribe."""
 MAX_WEIGHT: Final = 100
 _AT_ONCE: Final = 16
-"""Maximum number of messages for which one of several consumers is chosen at once."""
+"""Maximum number of messages that one of several consumers gets at once."""
 
 WEIGHT: Final = "weight"
 """The user property of SUBSCRIBE with the weight of a consumer."""
 
 _Entry = tuple[float, float, int, "Consumer"]
-"""(messages held relative to the weight, turn, number of the last change of the turn, consumer)"""
+"""(messages held relative to the weight, turn, number of the turn's last change, consumer)"""
 
 
 @dataclass(slots=True)
 class Consumer:
     """A subscription of an online client. `filter` is written as the client sent it.
 
-    `held` counts the messages that it has and has not settled. While it is `blocked`, the broker cannot send to it.
-    Both are changed by the methods of `Consumers` only.
+    `held` counts the messages that it has not settled. While it is `blocked`, the broker cannot send to it. Only the
+    methods of `Consumers` change either.
     """
 
     client_id: str
@@ -44,7 +44,7 @@ class Consumer:
     served: int = 0
     """Differs for each consumer."""
     most: int = 0
-    """How many messages it may hold: `prefetch`, or less while it could not take as many."""
+    """How many messages it may hold: `prefetch`, or fewer while it could not take that many."""
     freed: bool = False
     """Whether it has fewer messages than its entry says."""
     entry: _Entry | None = field(default=None, repr=False)
@@ -52,7 +52,7 @@ class Consumer:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The name of this consumer in leases."""
+        """This consumer's name in leases."""
         return self.client_id, self.filter
 
 
@@ -90,7 +90,7 @@ class _Line:
 
 
 class Consumers:
-    """The consumers of one group. Each of them holds at most `prefetch` messages.
+    """The consumers of one group. Each holds at most `prefetch` messages.
 
     Unless `mode` is ``shared``, only one consumer is `active`: the one that came first. The others wait.
     """
@@ -115,7 +115,7 @@ class Consumers:
         return len(self.by_key)
 
     def add(self, consumer: Consumer) -> None:
-        """Add a consumer. If it is there already, it keeps its messages."""
+        """Add a consumer. If it is already there, it keeps its messages."""
         known = self.by_key.get(consumer.key)
         if known is None:
             known = self.by_key[consumer.key] = consumer
@@ -171,8 +171,8 @@ class Consumers:
         return None if best is None else best[3]
 
     def share(self, consumer: Consumer, number: int) -> int:
-        """Return how many messages the chosen consumer gets at once, if `number` messages wait: one if there are few,
-        otherwise so many that all consumers still get about the same number.
+        """Return how many messages the chosen consumer gets at once, if `number` messages wait: one if few are waiting,
+        otherwise a number that still gives all consumers about the same share.
         """
         others = len(self.by_key) if self.mode == "shared" else 1
         fair = number if others == 1 else min(_AT_ONCE, max(1, number // (2 * others)))
@@ -191,7 +191,7 @@ class Consumers:
         return None if best is None else best[3]
 
     def took(self, consumer: Consumer, number: int = 1) -> None:
-        """Note that a consumer has got `number` messages for which it was chosen."""
+        """Record that a consumer got `number` messages that it was chosen for."""
         consumer.held += number
         self._turn = max(self._turn, consumer.turn)
         consumer.turn = self._turn + number / consumer.weight
@@ -200,20 +200,21 @@ class Consumers:
         self._offer(consumer)
 
     def returned(self, consumer: Consumer, number: int) -> None:
-        """Note that `number` messages, for which a consumer was chosen, could not be sent to it."""
+        """Record that `number` messages could not be sent to the consumer that was chosen for them."""
         consumer.held -= number
         consumer.most = max(1, consumer.held)
         self.block(consumer)
 
     def freed(self, consumer: Consumer) -> None:
-        """Note that a consumer has one message less, and can be sent to. The next choice considers it."""
+        """Record that a consumer has one message fewer, and can take more. The next choice considers it."""
         consumer.held -= 1
         if not consumer.freed:
             consumer.freed = True
             self._freed.append(consumer)
 
     def received(self, consumer: Consumer) -> None:
-        """Note that a consumer can be sent to, because it has acknowledged a message. The next choice considers it."""
+        """Record that a consumer can take more messages, because it has acknowledged one. The next choice considers
+        it."""
         if not consumer.freed:
             consumer.freed = True
             self._freed.append(consumer)
@@ -226,7 +227,7 @@ class Consumers:
             self._unblock(one)
 
     def block(self, consumer: Consumer) -> None:
-        """Do not choose a consumer until it has one message less, or until `unblock`."""
+        """Do not choose a consumer until it has one message fewer, or until `unblock` is called."""
         consumer.blocked = True
         consumer.entry = None
         if not consumer.held and self.by_key.get(consumer.key) is consumer:
@@ -234,13 +235,13 @@ class Consumers:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a blocked consumer has no message, so that only `unblock` helps it."""
+        """Whether a blocked consumer has no messages, so that only `unblock` can release it."""
         if self._freed:
             self._take_freed()
         return bool(self._stuck)
 
     def unblock(self) -> None:
-        """Choose among the blocked consumers without a message again."""
+        """Let blocked consumers that have no messages be chosen again."""
         for one in list(self._stuck.values()):
             self._unblock(one)
 
@@ -252,13 +253,13 @@ class Consumers:
         self._offer(consumer)
 
     def _elect(self) -> None:
-        """Let the first consumer be the active one, if there is none."""
+        """Make the first consumer active if no other one is."""
         if self.mode != "shared" and self.active is None and self.by_key:
             self.active = next(iter(self.by_key.values()))
             self._offer(self.active)
 
     def _offer(self, consumer: Consumer) -> None:
-        """Bring the entry of a consumer up to date."""
+        """Update a consumer's entry."""
         before = consumer.entry
         if (
             consumer.blocked
@@ -274,7 +275,7 @@ class Consumers:
 
 
 def weight_in(properties: Sequence[tuple[str, str]]) -> int | None:
-    """Return the weight that the user properties of a SUBSCRIBE give, or None. Raises ValueError if it is not valid."""
+    """Return the weight in a SUBSCRIBE's user properties, or None. Raises ValueError if it is invalid."""
     found = [value for name, value in properties if name == WEIGHT]
     if not found:
         return None

@@ -1,5 +1,5 @@
-"""What operators do with queues: the service `hookmq_toolkit.queues`. The module `making` creates and deletes queues,
-and `redrive` moves dead letters back.
+"""The operators' service for queues, `hookmq_toolkit.queues`. The module `making` creates and deletes queues, and
+`redrive` moves dead letters back.
 """
 
 import json
@@ -29,9 +29,9 @@ from hookmq_queues.queue import Queue, SeekError
 from hookmq_queues.redrive import REASONS, Redrive
 
 PAUSED: Final = "paused/"
-"""Prefix of the keys with the paused groups of a queue. An empty name stands for the queue itself."""
+"""Prefix of the keys that store a queue's paused groups. An empty name means the queue itself."""
 MAX_CONSUMERS: Final = 100
-"""How many consumers of a group a status lists."""
+"""How many of a group's consumers a status lists."""
 
 
 class QueueControl:
@@ -134,7 +134,7 @@ class QueueControl:
         return self._status(await self._maker.change(name, settings), True)
 
     async def delete_queue(self, name: str, force: bool) -> int:
-        """Delete a queue, and return the number of messages that were in it."""
+        """Delete a queue, and return the number of messages it contained."""
         deleted = await self._maker.delete(name, force)
         redrive = self._redrives.pop(name, None)
         if redrive is not None:
@@ -145,7 +145,7 @@ class QueueControl:
     # changing --------------------------------------------------------------------------------------------------------
 
     async def purge_queue(self, name: str, group: str) -> int:
-        """Drop all messages that no consumer has, and return their number."""
+        """Drop all messages that no consumer has, and return how many were dropped."""
         queue = self._maker.find(name)
         chosen = [_named(queue, group)] if group else list(queue.dispatchers.values())
         purged, stored = 0, []
@@ -203,7 +203,7 @@ class QueueControl:
     # dead letters ----------------------------------------------------------------------------------------------------
 
     def start_redrive(self, name: str, request: RedriveRequest) -> RedriveStatus:
-        """Begin to move dead letters back."""
+        """Start moving dead letters back."""
         queue = self._maker.find(name)
         dispatcher = _first_or(queue, request.group)
         if request.topic:
@@ -284,7 +284,8 @@ def unsettled_after(dispatcher: Dispatcher, queue: Queue, after: int, limit: int
 async def read_messages(
     queue: Queue, offsets: Sequence[int], broker: BrokerHandle
 ) -> dict[int, Message]:
-    """Return messages by their offsets, from memory or from the disk. Settled ones may be missing. Raises QueueError."""
+    """Return messages by their offsets, from memory or from the disk. Settled messages may be missing. Raises
+    QueueError."""
     found: dict[int, Message] = {}
     for offset in offsets:
         message = queue.log.get(offset)

@@ -1,10 +1,10 @@
-"""Delayed messages: they wait in a log of their own, and move to the log of their queue when they are due.
+"""Delayed messages: they wait in their own log, and move to their queue's log when they are due.
 
-A message gets its offset in the queue at that time. It therefore holds up no other message, and every group has it at
-its place. One commit contains the message in the queue, and its (due, offset) in the plugin's state. Messages move in
-the order of these pairs, so the last pair shows how far the queue has come.
+A message gets its offset in the queue only then. It therefore holds up no other message, and every group sees it in the
+same place. One commit contains the message in the queue, and its (due, offset) in the plugin's state. Messages move in
+the order of these pairs, so the last pair shows how far the queue has got.
 
-In memory, a delayed message takes about 150 bytes, whatever its size.
+A delayed message takes about 150 bytes of memory, whatever its size.
 """
 
 import struct
@@ -26,22 +26,22 @@ from hookmq_queues.storage import QueueLog
 from hookmq_queues.topics import queue_of
 
 BATCH: Final = 256
-"""Maximum number of messages of one queue that move in one turn."""
+"""Maximum number of one queue's messages that move in one turn."""
 LONGEST: Final = 3600.0
-"""Seconds after which due times are compared again with the clock, which may have been changed."""
+"""Maximum seconds between comparisons of due times with the clock, which may have been changed."""
 PAUSE: Final = 1.0
-"""Seconds until a full queue, or a failed read, is tried again."""
+"""Seconds until a full queue or a failed read is retried."""
 _FOLDER: Final = "delayed"
 _KEY: Final = "delayed/"
 _STATE: Final = struct.Struct("<dQQ")
-"""Due and offset of the last message that moved; the first offset that may be there."""
+"""Due and offset of the last message that moved; the first offset that may still exist."""
 
 Place = tuple[float, int]
 """Due time in epoch seconds, and offset in the log of delayed messages."""
 
 
 class DelayLog(QueueLog):
-    """The delayed messages of all queues: a journal that `Delays.add` appends to, and no topic reaches."""
+    """The delayed messages of all queues: a journal that only `Delays.add` appends to: no topic leads to it."""
 
     def __init__(
         self, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -60,7 +60,7 @@ class DelayLog(QueueLog):
         return False
 
     def moved(self, offsets: Sequence[int]) -> None:
-        """Note that messages have left this log. Delete the segments at its beginning that are empty now."""
+        """Record that messages have left this log. Delete the segments at its start that are now empty."""
         segments = list(self.log.segments)
         for offset in offsets:
             self.forget(offset)
@@ -77,8 +77,8 @@ class DelayLog(QueueLog):
             self.settle(floor)
 
     def tidy(self) -> None:
-        """Add the messages of the first segment again at the end, if this log is much larger than its messages. A
-        message with a long delay would otherwise keep all later ones on disk.
+        """Append the first segment's messages again if this log is much larger than its messages. A message with a long
+        delay would otherwise keep all later ones on disk.
         """
         segments, owners = self.log.segments, list(self.owners())
         wanted = 2 * sum(one.bytes for one in owners) + 4 * self.log.segment_size
@@ -143,10 +143,10 @@ class Target(Protocol):
     """The queue of delayed messages."""
 
     def release(self, message: Message) -> bool:
-        """Store a message that is due, in the commit of this turn. Return False if the queue is full."""
+        """Store a message that is due, in this turn's commit. Return False if the queue is full."""
 
     def restored(self, message: Message) -> None:
-        """Note a message that an earlier process added."""
+        """Take over a message that an earlier process added."""
 
 
 class Delays:
@@ -189,7 +189,7 @@ class Delays:
         return places[0][0] if places else None
 
     def add(self, message: Message, due: float) -> None:
-        """Store a message until `due`, in the commit of this turn."""
+        """Store a message until `due`, in this turn's commit."""
         offset = self._log.end
         if (due, offset) <= self._last:  # the clock was set back
             due = self._last[0]
@@ -203,7 +203,7 @@ class Delays:
     # moving ----------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Check the first message, because it is new or was committed."""
+        """Check the first message, because it is new or has been committed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -257,18 +257,18 @@ class Delays:
             self.wake()
 
     def _again(self, places: list[Place]) -> None:
-        """Try later to move these messages."""
+        """Retry moving these messages later."""
         for one in places:
             heappush(self._waiting, one)
         if self._timer is None:
             self._timer = self._broker.runtime.call_later(PAUSE, self._read)
 
     def below(self, end: int) -> list[int]:
-        """Return the places in the log of the messages before `end`."""
+        """Return the places of the messages before `end` in the log."""
         return [offset for _, offset in self._waiting if offset < end]
 
     def renew(self, end: int, messages: Mapping[int, Message]) -> None:
-        """Add the messages before `end` in the log again, in the commit of this turn."""
+        """Append the messages before `end` to the log again, in this turn's commit."""
         old = sorted(one for one in self._waiting if one[1] < end)
         if not old or self._closed or any(offset < end for _, offset in self._moving):
             return
@@ -291,13 +291,13 @@ class Delays:
             )  # fmt: skip
 
     def configure(self, config: QueueConfig) -> None:
-        """Continue with other settings."""
+        """Apply new settings."""
         self._config = config
 
     # life cycle ------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read which messages have moved already. Raises StoreError if the state is damaged."""
+        """Read which messages have already moved. Raises StoreError if the state is damaged."""
         stored = self._broker.state.get(self._key)
         if stored is None:
             return
@@ -322,12 +322,12 @@ class Delays:
         return True
 
     def start(self) -> None:
-        """Begin to move messages, after `restore`."""
+        """Start moving messages. Call this after `restore`."""
         heapify(self._waiting)
         self.wake()
 
     def clear(self) -> int:
-        """Drop all messages, because the queue is purged or deleted. Return their number."""
+        """Drop all messages, because the queue is purged or deleted. Return how many were dropped."""
         dropped = [offset for _, offset in (*self._waiting, *self._moving)]
         self._waiting.clear()
         self._moving = []
@@ -351,7 +351,7 @@ def forget(log: DelayLog, queue: str, broker: BrokerHandle) -> None:
 
 
 def restore(log: DelayLog, find: Callable[[str], Delays | None]) -> list[tuple[Message, int]]:
-    """Give the messages in the log to the `Delays` of their queues. This call blocks. Return those of unknown queues."""
+    """Hand each message in the log to its queue's `Delays`. Return those whose queue is unknown. This call blocks."""
     lost: list[tuple[Message, int]] = []
     gone: list[int] = []
     at = log.earliest

@@ -1,4 +1,4 @@
-"""Deliver the messages of a queue to the consumers of one group."""
+"""Deliver a queue's messages to the consumers of one group."""
 
 from math import inf
 from typing import Final
@@ -21,15 +21,16 @@ from hookmq_queues.storage import MessageLog
 SLICE: Final = 256
 """Maximum number of messages that one group sends in one turn."""
 RETRY: Final = 0.1
-"""Seconds until a consumer is tried again that had no room, although it has no message of this queue."""
+"""Seconds until retrying a consumer that had no room, although it has no message of this queue."""
 LONGEST: Final = 3600.0
-"""Seconds after which due times are compared again with the clock, which may have been changed."""
+"""Maximum seconds between comparisons of due times with the clock, which may have been changed."""
 CLAIM: Final = 1.0
-"""Seconds for which the place of an exclusive consumer is kept while the client subscribes."""
+"""Seconds for which an exclusive consumer's place is reserved while its client subscribes."""
 
 
 class Dispatcher:
-    """The consumers of one group, and what is sent to them. Unless the state is `stored`, it ends with the process."""
+    """The consumers of one group, and what is sent to them. Unless it is `stored`, the state is lost with the
+    process."""
 
     def __init__(
         self,
@@ -102,13 +103,13 @@ class Dispatcher:
 
     @property
     def backlog(self) -> int:
-        """The number of messages that are not settled."""
+        """The number of unsettled messages."""
         return self.group.backlog(self._log.end)
 
     # consumers -------------------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
-        """Add a consumer and begin to send."""
+        """Add a consumer, and start sending."""
         active = self.consumers.active
         known = self.consumers.by_key.get(consumer.key)
         if known is not None and known.connection is not consumer.connection:
@@ -153,7 +154,7 @@ class Dispatcher:
         return True
 
     def takes_filter(self, topic_filter: str) -> bool:
-        """Return whether a consumer can have this filter, or there are too many others."""
+        """Return whether a consumer can have this filter. It cannot if there are too many others."""
         return self._choice.takes_filter(topic_filter)
 
     def _report_active(self, before: Consumer | None) -> None:
@@ -202,15 +203,15 @@ class Dispatcher:
 
     @property
     def is_unwatched(self) -> bool:
-        """Whether nobody knows when the next message expires."""
+        """Whether it is unknown when the next message expires."""
         return self._watches and (
             self._choice.selection is not None
             or self.group.peek(self._log.visible) != self._head[0]
         )
 
     def _drop_expired(self, most: int) -> int:
-        """Drop up to `most` messages that are next and have expired, although no consumer takes them. Return their
-        number. Note when the next message expires.
+        """Drop up to `most` of the next messages if they have expired and no consumer takes them. Return how many were
+        dropped. Record when the next message expires.
         """
         if not self._watches:
             return 0
@@ -256,7 +257,7 @@ class Dispatcher:
             raise SettlementError(ReasonCode.UNSPECIFIED_ERROR, str(error))
 
     def store(self) -> str:
-        """Store the state in the commit of this turn. Return an error, or ''. After an error, it is stored later."""
+        """Store the state in this turn's commit. Return an error, or ''. After an error, it is stored later."""
         self.schedule()
         return self.state.store()
 
@@ -273,9 +274,9 @@ class Dispatcher:
         return True
 
     def trim(self, first: int) -> int:
-        """Settle the messages below `first`, because they were deleted. Return their number.
+        """Settle the messages below `first`, because they were deleted. Return how many were settled.
 
-        The state is not stored for that, because a broker that loads it drops these messages again.
+        The state is not stored for this: a broker that loads the old state drops these messages again.
         """
         lost = self.group.trim(first)
         if lost and self._explicit:
@@ -287,32 +288,34 @@ class Dispatcher:
     # operation -------------------------------------------------------------------------------------------------------
 
     def configure(self, config: QueueConfig) -> None:
-        """Continue with other settings."""
+        """Apply new settings."""
         self._limits.config = config
         self.consumers.set_prefetch(config.prefetch)
         self.schedule()
 
     @property
     def stalled(self) -> int:
-        """The number of consumers that are stalled."""
+        """The number of stalled consumers."""
         return sum(one in self.consumers.by_key for one in self.stalls.stalled)
 
     def can_take(self, offset: int) -> bool:
-        """Return whether a message is not settled, and no consumer has it."""
+        """Return whether a message is unsettled, and no consumer has it."""
         group = self.group
         if offset < group.next:
             return offset in group.unsettled and offset not in group.leases
         return offset < self._log.visible
 
     def take(self, offset: int) -> None:
-        """Settle a message for which `can_take` is True, wherever it is. Call `state.committed` in the same turn."""
+        """Settle a message for which `can_take` is True, wherever it is in the queue. Call `state.committed` in the
+        same turn."""
         self._log.hold()
         while self.group.next < offset:
             self.group.admit()
         self.outcomes.settle(offset)
 
     def purge(self) -> int:
-        """Settle all messages that no consumer has, and return their number. Call `state.committed` in the same turn."""
+        """Settle all messages that no consumer has, and return how many were settled. Call `state.committed` in the
+        same turn."""
         purged = self.group.purge(self._log.visible)
         self._choice.renew()
         self.state.dirty = True
@@ -354,7 +357,7 @@ class Dispatcher:
         self.schedule()
 
     def close(self) -> bytes:
-        """Stop sending. Return the state to store, and its key is `state_key`."""
+        """Stop sending. Return the state to store under the key `state_key`."""
         self._closed = True
         for timer in (self._expiry, self._retry):
             if timer is not None:

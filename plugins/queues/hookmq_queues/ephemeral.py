@@ -1,4 +1,4 @@
-"""A queue of the type `ephemeral`: it is in memory only, and a group without consumers loses its messages."""
+"""A queue of the type `ephemeral`: it exists only in memory, and a group without consumers loses its messages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,14 +37,14 @@ class MemoryLog(MessageLog):
             self.on_committed()
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Do nothing: no message is written."""
+        """Do nothing: messages are not written."""
         done(None)
 
     def committed(self, commit: CommitId) -> None:
         """Do nothing: messages do not wait for commits."""
 
     def recover(self, last: CommitId) -> None:
-        """Do nothing: a queue in memory begins empty."""
+        """Do nothing: a queue in memory starts empty."""
 
     @property
     def earliest(self) -> int:
@@ -76,7 +76,7 @@ class MemoryLog(MessageLog):
 
 
 class EphemeralQueue(Queue):
-    """A queue in memory. A group that has had no consumer for `expires_after` loses its messages, and gets no others
+    """A queue in memory. A group that has had no consumer for `expires_after` loses its messages, and gets no new ones
     until it has a consumer again.
     """
 
@@ -96,7 +96,7 @@ class EphemeralQueue(Queue):
             self.consumers_changed(name)
 
     def consumers_changed(self, group: str) -> None:
-        """Begin or end the time after which a group without consumers expires."""
+        """Start or stop the time after which a group without consumers expires."""
         super().consumers_changed(group)
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None or dispatcher.consumers:

@@ -1,7 +1,7 @@
-"""Consumers that take only messages with some topics: subscriptions such as ``$queue/jobs/resize/+``. Pure.
+"""Consumers that take only messages with certain topics: subscriptions such as ``$queue/jobs/resize/+``. Pure.
 
-The strategy `ByFilter` keeps a line of waiting messages for each filter. A message that no online consumer takes stays
-in the window of the selection, so later messages are delivered before it, until the window is full of such messages.
+The strategy `ByFilter` keeps a line of waiting messages per filter. A message that no online consumer takes stays in
+the window of the selection, so later messages are delivered before it, until the window is full of such messages.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from hookmq_queues.consumers import Consumer, Consumers
 from hookmq_queues.topics import PREFIX, delivered_topic
 
 MAX_FILTERS: Final = 64
-"""Maximum number of different filters of the consumers of one group. Each message is compared with all of them."""
+"""Maximum number of different filters among one group's consumers. Each message is compared with all of them."""
 
 
 def is_narrow(topic_filter: str, queue: str) -> bool:
@@ -38,8 +38,8 @@ class _Line:
 class ByFilter:
     """Chooses the oldest message that a consumer with room takes.
 
-    Two kinds of messages need no consumer and come first: those that will be dead letters, as `is_dead` returns, and
-    expired ones. `expires_at` returns when a message expires, or infinity; `time` returns the time.
+    Two kinds of messages need no consumer and come first: those for which `is_dead` returns True, and expired ones.
+    `expires_at` returns when a message expires, or infinity; `time` returns the time.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class ByFilter:
         """A heap of (expiry, offset) of the waiting messages. Entries of other messages are removed later."""
 
     def add(self, offset: int, message: Message) -> None:
-        """Take a message. Messages are added in the order of their offsets."""
+        """Add a message. Messages are added in offset order."""
         self._topics[offset] = delivered_topic(self._wildcard, self._queue, message.topic)
         expiry = self._expires_at(message)
         if expiry < inf:
             self._expiries[offset] = expiry
 
     def ready(self, offset: int) -> None:
-        """Note that a message is waiting."""
+        """Record that a message is waiting."""
         if offset in self.waiting:
             return
         self.waiting.add(offset)
@@ -91,11 +91,11 @@ class ByFilter:
                     line.heap = sorted({one for one in line.heap if one in self.waiting})
 
     def leased(self, offset: int) -> None:
-        """Note that a consumer has got a message."""
+        """Record that a consumer got a message."""
         self.waiting.discard(offset)
 
     def gone(self, offset: int) -> None:
-        """Forget a message. It may be unknown."""
+        """Forget a message. It need not be known."""
         self.waiting.discard(offset)
         self._topics.pop(offset, None)
         self._expiries.pop(offset, None)
@@ -127,7 +127,7 @@ class ByFilter:
         return self._consumers.choose_if(lambda one: self._line(one).matches(topic))
 
     def forget(self, topic_filter: str) -> None:
-        """Note that no consumer has this filter any more."""
+        """Record that no consumer has this filter any more."""
         self._lines.pop(topic_filter, None)
 
     def _line(self, topic_filter: str) -> _Line:

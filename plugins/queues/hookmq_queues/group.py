@@ -8,9 +8,9 @@
         |                       |  defer        | wake
         +---------defer-------> deferred -------+
 
-A message is known by its offset in the queue. `next` is the first offset that was never leased, admitted or deferred.
-All offsets below it are settled, except those in `unsettled`. The state is therefore as large as the number of
-unsettled messages, however many wait behind `next`.
+A message is identified by its offset in the queue. `next` is the first offset that was never leased, admitted or
+deferred. All offsets below it are settled, except those in `unsettled`. The state is therefore as large as the number
+of unsettled messages, however many wait behind `next`.
 
 A new lease replaces none: an offset is leased to one consumer at a time. Messages that are ready come first, lowest
 offset first.
@@ -33,7 +33,7 @@ MAX_DUE: Final = float(1 << 40)
 
 
 class Lease(NamedTuple):
-    """A message that a consumer has and has not settled. `token` differs for each lease of the group."""
+    """A message that a consumer has not settled yet. `token` differs for each lease of the group."""
 
     token: int
     consumer: Hashable
@@ -71,15 +71,15 @@ class Group:
 
     @property
     def floor(self) -> int:
-        """Return the first offset that is not settled. Messages below it are no longer needed."""
+        """Return the first unsettled offset. Messages below it are no longer needed."""
         return next(iter(self.unsettled), self.next)
 
     def backlog(self, end: int) -> int:
-        """Return the number of unsettled messages, with those that are leased or deferred, if the queue ends at `end`."""
+        """Return the number of unsettled messages, including leased and deferred ones, if the queue ends at `end`."""
         return max(0, end - self.next) + len(self.unsettled)
 
     def attempts(self, offset: int) -> int:
-        """Return how often an unsettled message was certainly delivered. This is what counts against a limit."""
+        """Return how often an unsettled message was certainly delivered. This counts against the delivery limit."""
         return self.unsettled.get(offset, 0) - (offset in self._unsure)
 
     def is_ready(self, offset: int) -> bool:
@@ -100,7 +100,7 @@ class Group:
     def take_ready(self) -> list[int]:
         """Return the offsets that have become ready since the last call, lowest first. `peek` no longer returns them.
 
-        This is for a choice in another order than that of `peek`.
+        Use this to choose in a different order from that of `peek`.
         """
         if not self._ready:
             return []
@@ -109,7 +109,7 @@ class Group:
         return found
 
     def requeue(self) -> None:
-        """Let `peek` return all messages that are ready, also those that `take_ready` returned."""
+        """Make `peek` return all ready messages, including those that `take_ready` returned."""
         self._ready = [one for one in self.unsettled if self.is_ready(one)]
 
     def admit(self) -> int:
@@ -121,7 +121,8 @@ class Group:
     # leases ----------------------------------------------------------------------------------------------------------
 
     def lease(self, offset: int, consumer: Hashable, deadline: float) -> tuple[int, int]:
-        """Lease `next` or an offset that is ready. Return the token of the lease, and how often it was leased by now."""
+        """Lease `next` or a ready offset. Return the lease's token, and how often the message has been leased so
+        far."""
         if offset == self.next:
             self._advance(1)
             count = 1
@@ -156,7 +157,7 @@ class Group:
             heapify(self._deadlines)
 
     def settle(self, offset: int) -> bool:
-        """Forget a message: it was acknowledged, expired or dropped. Return False if it was settled before.
+        """Forget a message: it was acknowledged, expired or dropped. Return False if it was already settled.
 
         An acknowledgement counts even if the lease has expired, because the message was processed.
         """
@@ -176,7 +177,7 @@ class Group:
         return True
 
     def release(self, offset: int, token: int) -> bool:
-        """End a lease without settling the message. Return False if this lease has ended before."""
+        """End a lease without settling the message. Return False if this lease had already ended."""
         if not self._is_current(offset, token):
             return False
         del self.leases[offset]
@@ -201,7 +202,7 @@ class Group:
 
     @property
     def deadline(self) -> float | None:
-        """Return when `expire` has something to do, or None."""
+        """Return when `expire` next has something to do, or None."""
         deadlines = self._deadlines
         while deadlines and not self._is_current(deadlines[0][1], deadlines[0][2]):
             heappop(deadlines)
@@ -212,8 +213,8 @@ class Group:
     def defer(self, offset: int, due: float) -> bool:
         """Keep a message from being leased until `wake` is called with a time of at least `due`.
 
-        `offset` is `next`, or below it and unsettled. If it is leased, the lease ends. A message that is deferred
-        already gets the new due time. Return False if the message was settled before.
+        `offset` is `next`, or below it and unsettled. If it is leased, the lease ends. An already deferred message gets
+        the new due time. Return False if the message was already settled.
         """
         if offset == self.next:
             self._advance(0)
@@ -229,7 +230,7 @@ class Group:
         return True
 
     def wake(self, time: float) -> int:
-        """Make the deferred messages ready whose due time has come. Return their number."""
+        """Make the deferred messages ready whose due time has come. Return how many there were."""
         found = 0
         due = self.next_due
         while due is not None and due <= time:
@@ -243,7 +244,7 @@ class Group:
 
     @property
     def next_due(self) -> float | None:
-        """Return when `wake` has something to do, or None."""
+        """Return when `wake` next has something to do, or None."""
         dues = self._dues
         while dues and self.due.get(dues[0][1]) != dues[0][0]:
             heappop(dues)
@@ -260,7 +261,7 @@ class Group:
         return offset
 
     def purge(self, end: int) -> int:
-        """Settle all messages below `end` that no consumer has, and return their number."""
+        """Settle all messages below `end` that no consumer has, and return how many were settled."""
         found = [offset for offset in self.unsettled if offset not in self.leases]
         for offset in found:
             self.settle(offset)
@@ -271,7 +272,7 @@ class Group:
     # positions -------------------------------------------------------------------------------------------------------
 
     def seek(self, offset: int) -> None:
-        """Move the group to `offset`. All messages below it are settled, the others are new, and all leases end."""
+        """Move the group to `offset`. All messages below it count as settled, the others as new, and all leases end."""
         self.next = offset
         self.since = self.token
         for part in (self.unsettled, self.leases, self.due, self._odd, self._unsure):
@@ -290,7 +291,7 @@ class Group:
         return lost
 
     def skip(self, offset: int, end: int) -> None:
-        """Settle `offset`, which `peek` returned, because it has no message. Nor have the offsets up to `end`."""
+        """Settle `offset`, which `peek` returned, because it has no message. Neither do the offsets up to `end`."""
         if offset == self.next:
             self.next = end
         else:
@@ -342,7 +343,7 @@ class Group:
 
         If `encode` reserved offsets, messages may have been delivered after it: those with a reserved offset, and those
         that were ready and never delivered. They count as delivered once, so that the next delivery is marked as a
-        repeated one. `attempts` does not count this delivery. `time` tells which deferred messages were not ready yet.
+        redelivery. `attempts` does not count this delivery. `time` tells which deferred messages were not ready yet.
 
         Raises ValueError if the bytes are damaged.
         """

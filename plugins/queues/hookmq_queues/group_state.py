@@ -1,8 +1,8 @@
-"""The stored state of one group, and how far its messages may be sent.
+"""One group's stored state, and how far its messages may be sent.
 
 A message is sent only if its offset is below the stored `reserved`. After a crash, every message that may have been
 sent is therefore known, and is sent again with a delivery count above 1. The state is stored at most once per commit:
-what changes while a commit runs is in the next one.
+changes made while a commit runs are in the next one.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,11 +16,11 @@ from hookmq_queues.group import Group
 RESERVE: Final = 1000
 """How many messages may be sent before the state is stored again."""
 PAUSE: Final = 1.0
-"""Seconds until a failed read or write of the disk is tried again."""
+"""Seconds until a failed disk read or write is retried."""
 
 
 class GroupState:
-    """Stores the state of a group. Unless it is `stored`, the state ends with the process.
+    """Stores a group's state. Unless it is `stored`, the state is lost with the process.
 
     `on_stored` is called when more messages may be sent.
     """
@@ -55,7 +55,7 @@ class GroupState:
         """How often the group was moved. Offsets that were reserved before the last move do not count."""
 
     def save(self) -> None:
-        """Store the state, unless an earlier call is not committed yet: it then is stored after that."""
+        """Store the state. If an earlier call is not committed yet, store it after that commit."""
         self.dirty = True
         if self._saving or self._closed:
             return
@@ -83,7 +83,7 @@ class GroupState:
         self._broker.runtime.spawn(stored, saved)
 
     def store(self) -> str:
-        """Store the state in the commit of this turn. Return an error, or ''. After an error, it is stored later."""
+        """Store the state in this turn's commit. Return an error, or ''. After an error, it is stored later."""
         if not self.stored:
             return ""
         try:
@@ -95,8 +95,8 @@ class GroupState:
         return ""
 
     def committed(self) -> Awaitable[None]:
-        """Store the state in the commit of this turn. The awaitable completes after the commit, and raises PluginError
-        if the store fails.
+        """Store the state in this turn's commit. The awaitable completes after the commit, and raises PluginError if
+        the store fails.
         """
         if not self.stored:
             return in_thread(self._broker.runtime, lambda: None)
@@ -127,11 +127,11 @@ class GroupState:
         self._broker.runtime.call_later(PAUSE, again)
 
     def close(self) -> bytes:
-        """Store nothing more. Return the state to store, and its key is `state_key`."""
+        """Stop storing. Return the state to store under the key `state_key`."""
         self._closed = True
         return self._group.encode(self._group.next)
 
 
 def state_key(queue: str, group: str) -> str:
-    """Return the key under which the state of a group is stored."""
+    """Return the key under which a group's state is stored."""
     return f"group/{queue}/{group}"

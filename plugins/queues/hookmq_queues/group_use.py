@@ -1,7 +1,7 @@
-"""Groups that exist because a client has used them, and not because they are configured.
+"""Groups that exist because a client used them, not because they are configured.
 
-Such a group exists as long as its stored state. It is deleted when it has had no consumer for `group_expiry`, because its
-messages would otherwise fill the queue. After a restart, this time begins anew.
+Such a group exists as long as its stored state. It is deleted when it has had no consumer for `group_expiry`, because
+its messages would otherwise fill the queue. A restart starts this time over.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _CHECKS: Final = 10
 
 
 class GroupUse:
-    """The groups of one queue that are not configured.
+    """One queue's groups that are not configured.
 
     `make` adds a group to `dispatchers`, and `removed` is called after one was removed from them.
     """
@@ -79,7 +79,7 @@ class GroupUse:
         return made
 
     def used(self, name: str) -> None:
-        """Note that a group has got or lost a consumer: the time after which it is deleted begins anew."""
+        """Record that a group has gained or lost a consumer. This restarts the time after which it is deleted."""
         self._unused.pop(name, None)
 
     def watch(self) -> None:

@@ -1,4 +1,4 @@
-"""The messages that consumers of a group with explicit settlement have acknowledged by PUBACK, and not settled yet."""
+"""The messages that consumers of a group with explicit settlement have acknowledged by PUBACK but not settled yet."""
 
 from typing import Final
 
@@ -28,12 +28,12 @@ class Holdings:
         """The reason of the last nack of a message."""
 
     def keep(self, consumer: Consumer, offset: int) -> None:
-        """Note that a consumer has acknowledged the delivery of a message that is leased to it."""
+        """Record that a consumer has acknowledged the delivery of a message that is leased to it."""
         self._held.setdefault(consumer.key, {})[offset] = consumer
         self._consumers.received(consumer)
 
     def drop(self, offset: int, key: _Key) -> None:
-        """Note that a lease has ended."""
+        """Record that a lease has ended."""
         held = self._held.get(key)
         if held is None:
             return
@@ -44,23 +44,23 @@ class Holdings:
             self._consumers.freed(consumer)
 
     def expired(self, offset: int, lease: Lease) -> None:
-        """Note that a lease has expired. Its consumer may still settle the message, until another one gets it."""
+        """Record that a lease has expired. Its consumer may still settle the message, until another one gets it."""
         key = lease.consumer
         assert isinstance(key, tuple)
         self.drop(offset, key)
         self._late[offset] = key[0]
 
     def leased(self, offset: int) -> None:
-        """Note that a message was leased again."""
+        """Record that a message was leased again."""
         self._late.pop(offset, None)
 
     def settled(self, offset: int) -> None:
-        """Note that a message was settled."""
+        """Record that a message was settled."""
         self._late.pop(offset, None)
         self.reasons.pop(offset, None)
 
     def prune(self) -> None:
-        """Take the messages from their consumers whose leases have ended without a call of `drop`."""
+        """Take back the messages whose leases have ended without a call of `drop`."""
         leases, unsettled = self._group.leases, self._group.unsettled
         for key in list(self._held):
             for offset in self.held_by(key):
@@ -71,14 +71,14 @@ class Holdings:
                 del known[offset]
 
     def held_by(self, key: _Key) -> list[int]:
-        """Return the messages that a consumer has acknowledged and not settled."""
+        """Return the messages that a consumer has acknowledged but not settled."""
         return list(self._held.get(key, ()))
 
     def chosen(self, settlement: Settlement, client_id: str) -> list[int]:
-        """Return the offsets that the settlement of a client concerns, without duplicates.
+        """Return the offsets that a client's settlement applies to, without duplicates.
 
-        An offset that is named alone must be held by the client. A range stands for those that it holds, of which there
-        must be at least one. Raises SettlementError otherwise.
+        The client must hold each offset that is named alone. A range means those that it holds; there must be at least
+        one. Raises SettlementError otherwise.
         """
         found: dict[int, None] = {}
         late = settlement.verb != "$nack"

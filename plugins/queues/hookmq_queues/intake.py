@@ -18,7 +18,7 @@ Fate = Literal["stored", "duplicate", "delayed", "dropped_newest"]
 
 
 class Intake:
-    """The intake of one queue. `plugin` is the id of the plugin, whose own messages are stored as they are."""
+    """One queue's intake. `plugin` is the plugin's id; its own messages are stored unchanged."""
 
     def __init__(self, config: QueueConfig, plugin: str, time: Callable[[], float]) -> None:
         self.duplicates: Final = (
@@ -34,13 +34,13 @@ class Intake:
         self._time = time
 
     def configure(self, config: QueueConfig) -> None:
-        """Continue with other settings. The settings for duplicates stay the same."""
+        """Apply new settings. The settings for duplicates stay the same."""
         self._config = config
         if self.delays is not None:
             self.delays.configure(config)
 
     def check(self, message: Message) -> Message | Deny:
-        """Return a message to ``$queue/NAME`` as it is to be stored, or why the publisher is refused."""
+        """Return a message to ``$queue/NAME`` in the form to store, or why it is refused."""
         found = checked(message, self._names, self._config, self._time())
         if isinstance(found, str):
             return Deny(ReasonCode.PAYLOAD_FORMAT_INVALID, found)
@@ -81,7 +81,7 @@ class Intake:
         )
 
     def remember(self, message: Message, offset: int) -> None:
-        """Remember the `message-id` of a message that was stored by an earlier process."""
+        """Remember the `message-id` of a message stored by an earlier process."""
         if self.duplicates is None or self._is_plain(message):
             return
         key = identity_of(message, self._config.dedupe_scope)
@@ -89,5 +89,5 @@ class Intake:
             self.duplicates.add(key, message.received_at, offset)
 
     def kept_from(self) -> int | None:
-        """Return the first offset that is needed to remember a `message-id` after a restart, or None."""
+        """Return the first offset needed to remember `message-id`s after a restart, or None."""
         return None if self.duplicates is None else self.duplicates.floor(self._time())

@@ -1,4 +1,4 @@
-"""The keys of messages, by which a queue finds those that belong together. Pure."""
+"""Message keys, by which a queue finds messages that belong together. Pure."""
 
 import re
 from hashlib import blake2b
@@ -21,14 +21,14 @@ def value_of(message: Message, name: str) -> str | None:
 
 
 def shortened(key: str) -> str:
-    """Return a key of bounded length that differs for different keys."""
+    """Return a key of bounded length. Different keys give different results."""
     if len(key) <= _LONG:
         return key
     return "\0\0" + blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 class KeyTemplate:
-    """The key of messages, such as ``${property.key}`` or ``${topic.2}/${client_id}``.
+    """A template for message keys, such as ``${property.key}`` or ``${topic.2}/${client_id}``.
 
     ``${topic}`` is the topic to which the message was published, ``${topic.1}`` its first level, ``${client_id}`` the
     publisher's client id and ``${property.NAME}`` a user property.
@@ -38,7 +38,7 @@ class KeyTemplate:
         self._template = Template(text)
 
     def check(self, setting: str) -> None:
-        """Raise ConfigError if the template is not valid. `setting` is the name of the setting."""
+        """Raise ConfigError if the template is invalid. `setting` is the name of the setting."""
         template = self._template
         if template.unclosed:
             raise ConfigError(f"{setting}: {template.text!r} contains a '${{' that is not closed")

@@ -1,4 +1,4 @@
-"""When the messages of a group expire, and when they have been delivered too often."""
+"""When a group's messages expire, and when they have been delivered too often."""
 
 from math import inf
 
@@ -9,7 +9,7 @@ from hookmq_queues.group import Group
 
 
 class Limits:
-    """The limits of the messages of one group. `config` is replaced when the queue gets other settings."""
+    """The limits for one group's messages. `config` is replaced when the queue's settings change."""
 
     def __init__(self, config: QueueConfig, group: Group) -> None:
         self.config = config

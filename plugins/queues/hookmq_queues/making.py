@@ -31,10 +31,10 @@ CHANGEABLE: Final = frozenset(
 
 
 class QueueMaker:
-    """The queues by name, and the changes of this set.
+    """The queues by name, and how they are created, changed and deleted.
 
-    `make` returns a new queue, which is not a journal of the broker yet. `opened` opens it once it is one, and finds its
-    consumers; `deleted` forgets these.
+    `make` returns a new queue, which is not a journal of the broker yet. `opened` opens it once it is one, and finds
+    its consumers; `deleted` forgets them.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class QueueMaker:
         """The new settings of the queues that are being created or changed, by name."""
 
     def load(self, broker: BrokerHandle) -> list[str]:
-        """Create the queues of the configuration and those with a file. Return the names of the files that are ignored,
-        because the configuration has these queues. This blocks. Raises StoreError.
+        """Create the configured queues and those with a file. Return the names of the files that are ignored because
+        the configuration has their queues. This blocks. Raises StoreError.
         """
         self._broker = broker
         configured = {one.name: one for one in self._config.queues}
@@ -93,7 +93,7 @@ class QueueMaker:
         return next((one for one in self._config.on_first_use if one.matches(name)), None)
 
     async def use(self, name: str, first_use: FirstUse) -> Queue:
-        """Return the queue that a client uses, and create it if it does not exist. Raises QueueError."""
+        """Return the queue that a client uses, creating it if necessary. Raises QueueError."""
         while name.lower() in self._busy:
             await self._ended(name)
         found = self.queues.get(name)
@@ -113,7 +113,7 @@ class QueueMaker:
         return await self.create(name, plain_settings(first_use, changed=True), "first_use")
 
     def _ended(self, name: str) -> Promise:
-        """Return a promise for the end of the change of a queue."""
+        """Return a promise for the end of a change to a queue."""
         promise = self._broker.runtime.promise()
         self._busy[name.lower()].append(promise)
         return promise
@@ -125,7 +125,7 @@ class QueueMaker:
         return self._alone(name, partial(self._create, name, settings, made_by))
 
     def change(self, name: str, settings: Mapping[str, Any]) -> Awaitable[Queue]:
-        """Change some settings of a queue that has a file. A setting that is None gets its default. Awaiting raises
+        """Change some settings of a queue that has a file. None resets a setting to its default. Awaiting raises
         QueueError.
         """
         return self._alone(name, partial(self._change, name, settings))
@@ -137,7 +137,7 @@ class QueueMaker:
         return self._alone(name, partial(self._delete, name, force))
 
     def _alone(self, name: str, change: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[Any]:
-        """Run a change of a queue. It continues even if nobody waits for it any more."""
+        """Run a change to a queue. It continues even if nobody is waiting for it any more."""
         result = self._broker.runtime.promise()
         key = name.lower()
         if key in self._busy:

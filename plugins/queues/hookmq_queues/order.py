@@ -1,10 +1,10 @@
-"""Orders other than first in, first out: they choose which waiting message of a group is next. Pure: no clock, no I/O.
+"""Orders other than first in, first out: they choose a group's next message. Pure: no clock, no I/O.
 
-A `Selection` looks at the oldest messages that wait, at most `lookahead` of them: the window. It admits them to the
-group one after the other, and asks a strategy which of them is next. Without a selection, `Group.peek` chooses the
-oldest message.
+A `Selection` looks at the oldest waiting messages, at most `lookahead` of them: the window. It admits them to the group
+one after the other, and asks a strategy which of them is next. Without a selection, `Group.peek` chooses the oldest
+message.
 
-Strategies know a message by its offset, from `add` to `gone`. In between, it is waiting from `ready` to `leased`.
+A strategy knows a message by its offset, from `add` to `gone`. In between, it is waiting from `ready` to `leased`.
 """
 
 from collections import deque
@@ -30,23 +30,23 @@ class Strategy(Protocol):
     """The offsets of the messages that no consumer has."""
 
     def add(self, offset: int, message: Message) -> None:
-        """Take a message. Messages are added in the order of their offsets."""
+        """Add a message. Messages are added in offset order."""
 
     def ready(self, offset: int) -> None:
-        """Note that a message is waiting."""
+        """Record that a message is waiting."""
 
     def leased(self, offset: int) -> None:
-        """Note that a consumer has got a message."""
+        """Record that a consumer got a message."""
 
     def gone(self, offset: int) -> None:
-        """Forget a message. It may be unknown."""
+        """Forget a message. It need not be known."""
 
     def peek(self) -> int | None:
         """Return the offset of the next message, or None."""
 
 
 class ByPriority:
-    """Chooses the message with the highest priority, and the oldest one of several with the same priority."""
+    """Chooses the message with the highest priority, and the oldest one if several have the same priority."""
 
     def __init__(self) -> None:
         self.waiting: set[int] = set()
@@ -83,8 +83,8 @@ class ByPriority:
 
 
 class ByKey:
-    """Chooses the oldest message whose key no older unsettled message has. Each key is therefore processed in order, one
-    message at a time. `key_of` returns the key of a message, or None for a message without a key.
+    """Chooses the oldest message whose key no older unsettled message has. Messages with the same key are therefore
+    processed in order, one at a time. `key_of` returns the key of a message, or None for a message without a key.
     """
 
     def __init__(self, key_of: Callable[[Message], str | None]) -> None:
@@ -210,11 +210,11 @@ class Selection:
         return True
 
     def leased(self, offset: int) -> None:
-        """Note that the message was leased."""
+        """Record that the message was leased."""
         self._strategy.leased(offset)
 
     def settled(self, offset: int) -> None:
-        """Note that a message was settled."""
+        """Record that a message was settled."""
         self._strategy.gone(offset)
 
     def oldest(self) -> int | None:

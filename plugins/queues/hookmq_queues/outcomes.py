@@ -1,4 +1,4 @@
-"""What becomes of the messages of a group: they are settled, delivered again, or made dead letters."""
+"""What becomes of a group's messages: they are settled, delivered again, or made dead letters."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -18,14 +18,14 @@ from hookmq_queues.stalls import Stalls
 from hookmq_queues.storage import MessageLog
 
 Token = tuple["Outcomes", Consumer, int, int]
-"""Identifies a delivery: its group, the consumer, the offset and the token of the lease."""
+"""Identifies a delivery: its group, the consumer, the offset and the lease's token."""
 
 
 class Owner(Protocol):
-    """The queue of a group."""
+    """A group's queue."""
 
     origin: str
-    """The origin of the messages that the plugin itself adds."""
+    """The origin of the messages that the plugin adds itself."""
 
     def count(self, result: str, number: int = 1) -> None:
         """Count messages by what happened to them."""
@@ -39,26 +39,26 @@ class Owner(Protocol):
         reason: str = "delivery-limit",
         description: str = "",
     ) -> None:
-        """Add a message that was delivered `count` times to the queue for dead letters, in the commit of this turn."""
+        """Add a message that was delivered `count` times to the dead-letter queue, in this turn's commit."""
 
     def takes_dead_letters(self) -> bool:
-        """Return whether the queue for dead letters has room."""
+        """Return whether the dead-letter queue has room."""
 
     def settled(self, offset: int) -> None:
-        """Note that a group has settled a message."""
+        """Record that a group has settled a message."""
 
     def all_settled(self, offsets: list[int]) -> None:
-        """Note that a group has settled messages."""
+        """Record that a group has settled messages."""
 
     def ended(self) -> None:
         """Free the space of settled messages."""
 
     def consumers_changed(self, group: str) -> None:
-        """Take note that a group has got or lost a consumer."""
+        """Record that a group has gained or lost a consumer."""
 
 
 class Outcomes:
-    """Settles the messages of one group, and takes them from consumers that do not settle them."""
+    """Settles one group's messages, and takes them from consumers that do not settle them."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Outcomes:
         self._owner = owner
 
     def acknowledged(self, deliveries: list[Token]) -> None:
-        """Take the acknowledgements of deliveries. Call `schedule` afterwards."""
+        """Handle the acknowledgements of deliveries. Call `schedule` afterwards."""
         if self._explicit or self._choice.selection is not None or self._stalls.counts:
             for _, consumer, offset, token in deliveries:
                 self.ended(consumer, offset, token, DeliveryEnd.ACKNOWLEDGED)
@@ -113,7 +113,7 @@ class Outcomes:
             self._owner.count("acknowledged", len(settled))
 
     def ended(self, consumer: Consumer, offset: int, token: int, end: DeliveryEnd) -> None:
-        """Take the end of a delivery. Call `schedule` after one or more of these calls."""
+        """Handle the end of a delivery. Call `schedule` after one or more of these calls."""
         if self._explicit and end is DeliveryEnd.ACKNOWLEDGED and consumer.with_properties:
             lease = self._group.leases.get(offset)
             if lease is not None and lease.token == token:
@@ -133,7 +133,7 @@ class Outcomes:
             self._owner.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
 
     def abandon(self, consumer: Consumer) -> None:
-        """Make the messages ready that a consumer has acknowledged and can no longer settle."""
+        """Make the messages ready that a consumer has acknowledged but can no longer settle."""
         for offset in self._holdings.held_by(consumer.key):
             self._end_lease(offset, "lost")
 
@@ -155,7 +155,7 @@ class Outcomes:
         self._delay(offset, cause, delay)
 
     def _delay(self, offset: int, cause: Cause, delay: float | None = None) -> None:
-        """Defer a message whose lease has ended, unless it will be a dead letter."""
+        """Defer a message whose lease has ended, unless it becomes a dead letter."""
         self._state.dirty = True
         if self._limits.is_dead(offset):
             return
@@ -166,7 +166,7 @@ class Outcomes:
             self._group.defer(offset, self._broker.time() + delay)
 
     def settle(self, offset: int) -> bool:
-        """Settle a message. Return False if it is settled already."""
+        """Settle a message. Return False if it is already settled."""
         if self._stalls.counts:
             self._stalls.settled(self._group.leases.get(offset))
         if self._explicit:
@@ -186,8 +186,8 @@ class Outcomes:
     def bury(
         self, offset: int, message: Message, reason: str = "delivery-limit", description: str = ""
     ) -> None:
-        """Move a message to the queue for dead letters. Both changes are in the commit of this turn, if `store` is called
-        in this turn too.
+        """Move a message to the dead-letter queue. If `store` is called in this turn too, both changes are in its
+        commit.
         """
         count = self._group.attempts(offset)
         description = description or self._holdings.reasons.get(offset, "")
@@ -230,7 +230,7 @@ class Outcomes:
             self._owner.count("nacked")
 
     def reject(self, messages: dict[int, Message], description: str) -> bool:
-        """Make messages dead letters, or drop them if the queue has no queue for dead letters. Call `store` in this turn.
+        """Make messages dead letters, or drop them if there is no dead-letter queue. Call `store` in this turn.
 
         Return False if that queue is full; nothing has changed then. It may exceed its limit by these messages.
         """

@@ -1,4 +1,4 @@
-"""The messages that consumers get: those of the queue, with the properties that only the broker may set."""
+"""The messages that consumers get: those of the queue, with properties that only the broker may set."""
 
 from typing import Final
 
@@ -14,18 +14,18 @@ OFFSET: Final = "offset"
 DELIVERY_COUNT: Final = "delivery-count"
 SOURCE_TOPIC: Final = "source-topic"
 FOR_GROUP: Final = "redrive-group"
-"""The user property of a message that was a dead letter of one group. The other groups do not get it again."""
+"""The user property of a message that was one group's dead letter. The other groups do not get it again."""
 SETTLE: Final = "settle"
 RESERVED: Final = frozenset(
     {MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_TOPIC, FOR_GROUP, SETTLE}
 )
-"""The user properties that the plugin sets. Those of publishers are removed."""
+"""The user properties that the plugin sets. A publisher's own are removed."""
 DEAD: Final = "dead-letter-"
-"""Prefix of the user properties of dead letters. Those of clients are removed."""
+"""Prefix of the user properties of dead letters. A client's own are removed."""
 _FORMS: Final = 1024
-"""Maximum number of forms of encoded properties that are kept."""
+"""Maximum number of encoded forms to keep."""
 _LONG: Final = 256
-"""Maximum length of a source topic whose form is kept. A publisher could otherwise fill the memory with long ones."""
+"""Maximum length of a source topic whose encoded form is kept. A publisher could otherwise fill the memory."""
 
 
 class UserProperties:
@@ -39,7 +39,7 @@ class UserProperties:
         """What surrounds the two offsets, by source topic, number of digits and delivery count."""
 
     def encode(self, offset: int, count: int, source: str) -> bytes:
-        """Return the properties of a message from the topic `source` that is delivered for the `count`-th time."""
+        """Return the properties for the `count`-th delivery of a message from the topic `source`."""
         digits = b"%d" % offset
         form = self._forms.get((source, len(digits), count))
         if form is None:
@@ -63,7 +63,7 @@ class UserProperties:
 
 
 def _pair(name: str, value: bytes, more: int = 0) -> bytes:
-    """Return an encoded user property whose value continues with `more` bytes."""
+    """Return an encoded user property whose value has `more` further bytes."""
     key = name.encode()
     size = len(value) + more
     return b"\x26" + len(key).to_bytes(2, "big") + key + size.to_bytes(2, "big") + value
@@ -113,7 +113,7 @@ def dead_letter(
     plugin: str,
     description: str = "",
 ) -> Message:
-    """Return the message as it is stored in the queue `target` for dead letters. It does not expire."""
+    """Return the message as it is stored in the dead-letter queue `target`. It does not expire."""
     own: tuple[tuple[str, str], ...] = (
         (DEAD + "queue", queue),
         (DEAD + "group", group),
@@ -162,5 +162,5 @@ def revived(message: Message, topic: str, group: str, now: float, origin: str) -
 
 
 def is_for(message: Message, group: str) -> bool:
-    """Return whether a message of this plugin is for a group."""
+    """Return whether a message added by this plugin is for a group."""
     return all(name != FOR_GROUP or value == group for name, value in message.user_property)

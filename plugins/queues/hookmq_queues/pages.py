@@ -1,10 +1,10 @@
-"""The stored form of a group: its unsettled messages, in pages of 128 offsets.
+"""A group's stored form: its unsettled messages, in pages of 128 offsets.
 
 A page contains the positions of the unsettled messages, as a bitmap or as a list, whichever is smaller. Only messages
 that differ from an ordinary one (delivered once, not deferred) take more room: their counts, due times, or a bit.
 
-The state of a group with many unsettled messages is stored with each commit, but few pages change between two commits.
-`Pages` therefore keeps the bytes of the others.
+A group's state is stored with each commit, even if it has many unsettled messages. Few pages change in between, so
+`Pages` keeps the bytes of the others.
 """
 
 import struct
@@ -20,7 +20,7 @@ _UNSURE: Final = 1
 _COUNTS: Final = 2
 _DUES: Final = 4
 _MAP: Final = _SIZE // 8
-"""Size of a bitmap in bytes. It is also the number of positions from which on a bitmap is smaller than a list."""
+"""Size of a bitmap in bytes. With at least as many positions, a bitmap is smaller than a list."""
 _DIGITS: Final = bytes.maketrans(b"\0\1", b"01")
 _WIDTHS: Final = (("B", 1), ("H", 2), ("I", 4), ("Q", 8))
 _MAX_DUE: Final = 1 << 53
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 class Pages:
-    """The stored form of a group's unsettled messages. Call `touch` when one changes."""
+    """The stored form of a group's unsettled messages. Call `touch` whenever one changes."""
 
     def __init__(self) -> None:
         self._forms: dict[int, bytes] = {}
@@ -47,7 +47,7 @@ class Pages:
     def encode(
         self, counts: Mapping[int, int], odd: Set[int], unsure: Set[int], dues: Mapping[int, int]
     ) -> bytes:
-        """Return the messages as bytes. `counts` contains the number of deliveries of each one, and `odd` the messages
+        """Return the messages as bytes. `counts` contains the number of deliveries for each, and `odd` the messages
         with a number other than 1. `dues` is in milliseconds. Only pages that were touched are encoded.
         """
         forms = self._forms
@@ -151,7 +151,7 @@ class _Reader:
 
 
 def decode(data: bytes) -> Iterator[Entry]:
-    """Yield the messages of `Pages.encode`, in the order of their offsets. Raises ValueError if the bytes are damaged."""
+    """Yield the messages of `Pages.encode`, in offset order. Raises ValueError if the bytes are damaged."""
     pages: dict[int, list[Entry]] = {}
     reader = _Reader(data)
     while reader:

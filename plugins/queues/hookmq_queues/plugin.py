@@ -80,8 +80,8 @@ class QueuesPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return a sentence for each queue that stores messages of ordinary topics, and for each file of a queue that
-        the configuration replaces.
+        """Return a sentence for each queue that stores messages from ordinary topics, and for each queue file that the
+        configuration overrides.
         """
         captured = [
             f"queue {one.name} stores the messages of all clients on {', '.join(one.bindings)}"
@@ -116,7 +116,7 @@ class QueuesPlugin(Plugin):
 
     @property
     def journals(self) -> tuple[MessageLog, ...]:
-        """The logs of all queues, and the one of delayed messages."""
+        """The logs of all queues, and the log of delayed messages."""
         logs = tuple(one.log for one in self.queues.values())
         return logs if self._delayed is None else (*logs, self._delayed)
 
@@ -230,8 +230,8 @@ class QueuesPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Published | Awaitable[Published]:
-        """Take settlements, and refuse messages to unknown queues, unless the configuration says that they are made.
-        Messages of queues are never retained.
+        """Handle settlements, and refuse messages to unknown queues, unless the configuration lets clients create them.
+        Queue messages are never retained.
         """
         topic = message.topic
         if not topic.startswith(PREFIX):
@@ -278,7 +278,7 @@ class QueuesPlugin(Plugin):
         code: ReasonCode,
         then: Callable[[], T | Awaitable[T]],
     ) -> T | Deny:
-        """Make a queue that a client uses for the first time, and return the result of `then`."""
+        """Create a queue that a client uses for the first time, and return the result of `then`."""
         try:
             await self._maker.use(name, first_use)
         except QueueError as error:
@@ -297,7 +297,7 @@ class QueuesPlugin(Plugin):
     def on_subscribe(
         self, client: ClientInfo, subscription: Subscription
     ) -> Subscription | Deny | None | Awaitable[Subscription | Deny | None]:
-        """Check a subscription to a queue. Make the queue if the configuration says so."""
+        """Check a subscription to a queue. Create the queue if the configuration says so."""
         filter = subscription.topic_filter
         if not (filter + "/").startswith(PREFIX):
             return None
@@ -328,7 +328,7 @@ class QueuesPlugin(Plugin):
         self._consumers.find(broker)
 
     def _opened(self, queue: Queue) -> None:
-        """Open a queue that was made while the broker runs."""
+        """Open a queue that was created while the broker runs."""
         queue.open(self._deliveries)
         delays = queue.intake.delays
         if delays is not None:
@@ -338,7 +338,7 @@ class QueuesPlugin(Plugin):
         self._followers.opened(queue)
 
     def _deleted(self, queue: Queue) -> None:
-        """Forget the consumers and the delayed messages of a queue that is deleted."""
+        """Forget a deleted queue's consumers and delayed messages."""
         if queue.intake.delays is not None:
             queue.intake.delays.clear()
             queue.intake.delays.close()

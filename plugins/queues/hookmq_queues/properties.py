@@ -1,6 +1,6 @@
-"""The user properties with which a publisher tells a queue how to treat a message. Pure.
+"""The user properties that tell a queue how to treat a message. Pure.
 
-They have an effect only on messages to ``$queue/NAME``. The queue ignores them on messages that it captures.
+They affect only messages to ``$queue/NAME``. The queue ignores them on messages that it captures.
 """
 
 import re
@@ -35,10 +35,10 @@ def names_of(config: QueueConfig) -> frozenset[str]:
 def checked(
     message: Message, names: Collection[str], config: QueueConfig, now: float
 ) -> Message | str:
-    """Return a message to the queue, or what is wrong with its properties. `now` is in epoch seconds.
+    """Return a message as the queue stores it, or what is wrong with its properties. `now` is in epoch seconds.
 
     The result has `deliver-at` in place of `delay`, so that later readers agree on the time. It has neither if the
-    message is not to be delayed.
+    message should not be delayed.
     """
     found: dict[str, str] = {}
     for name, value in message.user_property:
@@ -79,7 +79,7 @@ def _delayed(
 
 
 def with_due(message: Message, due: float | None) -> Message:
-    """Return the message with `deliver-at` for a time in epoch seconds, or without."""
+    """Return the message with `deliver-at` set to a time in epoch seconds, or without it."""
     kept = tuple(one for one in message.user_property if one[0] not in (DELAY, DELIVER_AT))
     if due is not None:
         kept = (*kept, (DELIVER_AT, f"{due:.3f}"))
@@ -87,13 +87,13 @@ def with_due(message: Message, due: float | None) -> Message:
 
 
 def due_of(message: Message) -> float | None:
-    """Return when a checked message is due, in epoch seconds; None if it is not to be delayed."""
+    """Return when a checked message is due, in epoch seconds; None if it should not be delayed."""
     text = value_of(message, DELIVER_AT)
     return float(text) if text is not None and _SECONDS.fullmatch(text) else None
 
 
 def identity_of(message: Message, scope: str) -> str | None:
-    """Return the key by which duplicates of a message are found, or None if it has no `message-id`. With the scope
+    """Return the key that identifies duplicates of a message, or None if it has no `message-id`. With the scope
 
     ``client``, the key consists of the publisher's client id and the `message-id`. With ``queue``, it is the
 

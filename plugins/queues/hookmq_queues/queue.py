@@ -22,16 +22,16 @@ RESULTS = (
     "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted", "nacked", "discarded",
     "purged", "redriven", "dropped_unused",
 )  # fmt: skip
-"""What can happen to a message, for the metrics."""
+"""What can happen to a message, as the metrics count it."""
 
 
 class SeekError(Exception):
-    """A group cannot be moved to a position. The text tells users why."""
+    """A group cannot be moved to a position. The text explains why to users."""
 
 
 class Queue:
-    """A queue of the type `classic`. The other types are subclasses, and `hookmq_queues.queue_types.make_queue` chooses
-    among them.
+    """A queue of the type `classic`. The other types are subclasses; `hookmq_queues.queue_types.make_queue` chooses
+    one.
 
     Create it before the store is loaded, because its log is a journal, and `open` it afterwards.
     """
@@ -80,7 +80,7 @@ class Queue:
         return QueueLog(self.config, path, broker.runtime, sync, plugin)
 
     def open(self, deliveries: DirectDeliveries) -> None:
-        """Load the groups. Raises StoreError if the state of one is damaged."""
+        """Load the groups. Raises StoreError if a group's state is damaged."""
         self._deliveries = deliveries
         for name in (
             *self.config.group_settings,
@@ -129,7 +129,7 @@ class Queue:
         return self.log.earliest
 
     def close(self) -> None:
-        """Begin to close: store no more messages. The groups' states must still be stored, and the log be closed."""
+        """Start closing: store no more messages. The caller must still store the groups' states and close the log."""
         self.closed = True
         self.group_use.close()
         self.log.quiet()
@@ -146,7 +146,7 @@ class Queue:
         )
 
     def configure(self, config: QueueConfig) -> None:
-        """Continue with other settings; `hookmq_queues.making.CHANGEABLE` lists those that can change. Call
+        """Apply new settings; `hookmq_queues.making.CHANGEABLE` lists those that can change. Call
         ``broker.invalidate_routes`` afterwards.
         """
         self.config = config
@@ -260,7 +260,7 @@ class Queue:
 
     @property
     def fill(self) -> float:
-        """How full the queue is: the larger share of its limits that is used."""
+        """How full the queue is: the used share of its message or byte limit, whichever is larger."""
         used = self.log.bytes / self.config.max_bytes
         return max(used, self.depth / self.config.max_messages)
 
@@ -292,7 +292,7 @@ class Queue:
         reason: str = "delivery-limit",
         description: str = "",
     ) -> None:
-        """Add a message to the queue for dead letters, in the commit of this turn."""
+        """Add a message to the dead-letter queue, in this turn's commit."""
         target = self._dead_letters(self.config.dead_letter)
         made = dead_letter(
             message, target.config.name, self.config.name, group, offset, count, reason, self._broker.time(),
@@ -306,11 +306,11 @@ class Queue:
         )  # fmt: skip
 
     def takes_dead_letters(self) -> bool:
-        """Return whether the queue for dead letters has room."""
+        """Return whether the dead-letter queue has room."""
         return self._dead_letters(self.config.dead_letter).accepts()
 
     def accepts(self) -> bool:
-        """Return whether a dead letter can be added. A queue that drops messages takes each one."""
+        """Return whether a dead letter can be added. A queue that drops messages accepts every one."""
         if self.config.on_full == "drop_oldest" or not self.is_full:
             return True
         self.results["rejected"] += 1
@@ -318,7 +318,7 @@ class Queue:
         return False
 
     def release(self, message: Message) -> bool:
-        """Store a message that was delayed, in the commit of this turn. Return False if the queue is full."""
+        """Store a message that was delayed, in this turn's commit. Return False if the queue is full."""
         if not self.accepts():
             return False
         self.intake.is_releasing = True
@@ -329,11 +329,11 @@ class Queue:
         return True
 
     def restored(self, message: Message) -> None:
-        """Note a delayed message that an earlier process has stored."""
+        """Take over a delayed message that an earlier process stored."""
         self.intake.remember(message, self.log.end)
 
     def _remember(self) -> None:
-        """Read which messages an earlier process has stored. This call blocks."""
+        """Read which messages an earlier process stored. This call blocks."""
         at = max(self.log.earliest, self.log.end - self.config.dedupe_ids)
         while page := self.log.read(at):
             for offset, message in page:
@@ -344,11 +344,11 @@ class Queue:
                 return
 
     def consumers_changed(self, group: str) -> None:
-        """Note that a group has gained or lost a consumer."""
+        """Record that a group has gained or lost a consumer."""
         self.group_use.used(group)
 
     def settled(self, offset: int) -> None:
-        """Note that a group has settled a message. It leaves the memory if no group needs it."""
+        """Record that a group has settled a message. The message leaves memory if no group needs it."""
         if len(self.dispatchers) == 1:
             self.log.forget(offset)
             return
@@ -359,7 +359,7 @@ class Queue:
         self.log.forget(offset)
 
     def all_settled(self, offsets: list[int]) -> None:
-        """Note that a group has settled messages."""
+        """Record that a group has settled messages."""
         if len(self.dispatchers) == 1:
             self.log.forget_all(offsets)
             return
@@ -367,6 +367,6 @@ class Queue:
             self.settled(offset)
 
     def ended(self) -> None:
-        """Free the space of settled messages. Call this after a series of deliveries has ended."""
+        """Free the space of settled messages. Call this after a series of deliveries."""
         self.log.settle(self.floor)
         self._look()

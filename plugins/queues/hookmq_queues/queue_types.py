@@ -27,5 +27,5 @@ def make_queue(
     plugin: str,
     dead_letters: Callable[[str], Queue],
 ) -> Queue:
-    """Return a queue of the type that the configuration names. `dead_letters` returns another queue by its name."""
+    """Return a queue of the configured type. `dead_letters` returns another queue by name."""
     return TYPES[config.type](config, path, broker, sync, plugin, dead_letters)

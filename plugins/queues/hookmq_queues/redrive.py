@@ -1,4 +1,4 @@
-"""Move dead letters back to the queues that they come from."""
+"""Move dead letters back to the queues they came from."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,15 +17,15 @@ from hookmq_queues.queue import Queue
 REASONS: Final = ("delivery-limit", "rejected", "expired")
 """Why a message is a dead letter."""
 BATCH: Final = 64
-"""Maximum number of messages that are moved in one turn, and therefore in one commit."""
+"""Maximum number of messages moved in one turn, and therefore in one commit."""
 WAIT: Final = 0.5
-"""Seconds until a full queue is tried again."""
+"""Seconds until a full queue is retried."""
 SCAN: Final = 1000
 """Messages to examine in one turn."""
 
 
 class Redrive:
-    """Moves dead letters of `queue`. Each of them enters its old queue and leaves this one in the same commit."""
+    """Moves dead letters of `queue`. Each enters its old queue and leaves this one in the same commit."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Redrive:
         """When the rate allows the next message to be moved."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the redrive."""
         self._broker.log("info", "queue.redrive_started", queue=self._queue.config.name)
         self._broker.runtime.spawn(self._run(), self._finished)
 
@@ -132,7 +132,7 @@ class Redrive:
         return True
 
     def _told(self, message: Message) -> dict[str, str]:
-        """Return the properties that describe a dead letter. On other messages, they may be forged."""
+        """Return the properties that describe a dead letter. On any other message, they may be forged."""
         if message.origin != self._origin:
             return {}
         return {
@@ -142,7 +142,7 @@ class Redrive:
         }
 
     async def _move_all(self, chosen: list[tuple[int, Message]]) -> None:
-        """Move messages, as fast as allowed."""
+        """Move messages as fast as allowed."""
         waiting = list(chosen)
         while waiting and self.status.state == "running":
             limit = self._request.limit

@@ -2,7 +2,7 @@
 loaded.
 
 The file is written before the queue accepts its first message, and marked before the queue is deleted. After a crash,
-the broker therefore knows all queues, and finishes each deletion.
+the broker therefore knows all queues and finishes each deletion.
 """
 
 import json
@@ -27,7 +27,7 @@ Maker = Literal["operator", "first_use"]
 
 @dataclass(frozen=True)
 class StoredQueue:
-    """A queue with its file. `settings` are those of the configuration as JSON values, without the name."""
+    """A queue with its file. `settings` has the configuration settings as JSON values, without the name."""
 
     config: QueueConfig
     settings: Mapping[str, Any]
@@ -35,7 +35,7 @@ class StoredQueue:
 
 
 class Registry:
-    """The files of queues in a folder. All methods block, except those that say otherwise."""
+    """The files of queues in a folder. All methods block unless they say otherwise."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class Registry:
         return [one.name.removesuffix(_SUFFIX) for one in paths]
 
     def load(self, configured: set[str]) -> list[str]:
-        """Read the files. Finish the deletions that a crash has interrupted. Return the names of the queues that are also
+        """Read the files. Finish the deletions that a crash interrupted. Return the names of the queues that are also
         in the configuration, whose files are ignored. Raises StoreError for a file that cannot be used.
         """
         self.queues.clear()

@@ -1,4 +1,4 @@
-"""Which messages a stream keeps, and the report that a group misses messages."""
+"""Which messages a stream keeps, and how to report messages that a group missed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,14 +9,14 @@ from hookmq_queues.config import RetentionConfig
 from hookmq_queues.stream_log import StreamLog
 
 REPEAT: Final = 60.0
-"""Seconds between two reports about one group."""
+"""Seconds between two reports about the same group."""
 
 
 def first_to_keep(retention: RetentionConfig, log: StreamLog, aged: int, floor: int) -> int:
     """Return the offset of the first message to keep.
 
-    Messages before `aged` are too old. The slowest group has settled all messages before `floor`. Messages that are not
-    committed are always kept.
+    Messages before `aged` are too old. The slowest group has settled all messages before `floor`. Uncommitted messages
+    are always kept.
     """
     end = log.visible
     wait = retention.wait_for_groups
@@ -29,8 +29,8 @@ def first_to_keep(retention: RetentionConfig, log: StreamLog, aged: int, floor: 
 
 
 class MissedMessages:
-    """Counts the messages that one group missed, and calls `report` with their number: for the first one at once, and
-    then at most once in `REPEAT` seconds."""
+    """Counts the messages that one group missed, and calls `report` with their number: at once for the first one, then
+    at most once every `REPEAT` seconds."""
 
     def __init__(self, runtime: Runtime, report: Callable[[int], None]) -> None:
         self._runtime = runtime
@@ -52,7 +52,7 @@ class MissedMessages:
             self._report(missed)
 
     def close(self) -> None:
-        """Report the messages that were not reported yet."""
+        """Report any messages not reported yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._say()

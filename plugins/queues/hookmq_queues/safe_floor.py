@@ -1,6 +1,6 @@
-"""The offset up to which segments of a queue may be deleted. Pure.
+"""The offset up to which a queue's segments may be deleted. Pure.
 
-A message that moves to another log must not be deleted here before the commit that contains it there is stored.
+A message that moves to another log must not be deleted here before the commit that adds it there is stored.
 """
 
 from collections import deque
@@ -22,23 +22,23 @@ class SafeFloor:
         return self._safe if self._held or self._commits else self._floor
 
     def rise(self, floor: int) -> None:
-        """Note that all messages below `floor` are settled."""
+        """Record that all messages below `floor` are settled."""
         self._floor = floor
 
     def hold(self) -> None:
-        """Note that a message moves to another log, in the commit of this turn. Call this before `rise`."""
+        """Record that a message moves to another log in this turn's commit. Call this before `rise`."""
         if not self._held and not self._commits:
             self._safe = self._floor
         self._held = True
 
     def flush(self, commit: int) -> None:
-        """Note that a commit begins. It contains all moves up to now."""
+        """Record that a commit begins. It contains all moves so far."""
         if self._held or self._commits:
             self._commits.append((commit, self._floor))
             self._held = False
 
     def committed(self, commit: int) -> bool:
-        """Note that a commit is stored. Return whether `value` may have changed."""
+        """Record that a commit is stored. Return whether `value` may have changed."""
         changed = False
         while self._commits and self._commits[0][0] <= commit:
             self._safe = self._commits.popleft()[1]

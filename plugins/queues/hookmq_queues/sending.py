@@ -1,4 +1,4 @@
-"""Lease messages of a group to its consumers, and send them."""
+"""Lease a group's messages to its consumers, and send them."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ Runs = dict[tuple[str, str], tuple[Consumer, Run]]
 
 
 class Sender:
-    """Sends the messages of one group."""
+    """Sends one group's messages."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Sender:
         """The offsets in the runs of this turn that were delivered before."""
 
     def send(self, now: float, time: float, most: int) -> int:
-        """Send up to `most` of the next messages, with one call for each consumer. Return how many were looked at.
+        """Send up to `most` of the next messages, with one call for each consumer. Return how many were examined.
 
         `now` is the broker's monotonic time, `time` the clock's.
         """
@@ -79,7 +79,7 @@ class Sender:
         return looked
 
     def _send_run(self, consumer: Consumer, run: Run) -> None:
-        """Send leased messages to one consumer. Withdraw the leases of those that cannot be sent."""
+        """Send leased messages to one consumer. Withdraw the leases of any that cannot be sent."""
         sent = self._deliveries.send_run(consumer.client_id, consumer.filter, run)
         left = len(run) - sent
         if left:
@@ -94,9 +94,9 @@ class Sender:
         self._owner.count("delivered", sent - again)
 
     def _lease_next(self, now: float, time: float, runs: Runs, limit: int) -> int:
-        """Add up to `limit` messages that were never delivered to the run of one consumer. Return their number.
+        """Add up to `limit` never-delivered messages to one consumer's run. Return how many were added.
 
-        This does for most messages what `_lease_one` does for any. It stops at a message that needs more.
+        This is a fast form of `_lease_one` for ordinary messages. It stops at the first message that needs more.
         """
         group, log = self._group, self._log
         first = group.next
@@ -123,7 +123,7 @@ class Sender:
         return count
 
     def _room(self, first: int) -> int:
-        """Return how many of the messages from `first` on, which were never delivered, can be leased."""
+        """Return how many never-delivered messages from `first` on can be leased."""
         room = min(
             self._log.visible - first,
             self._limits.config.max_unacknowledged - len(self._group.unsettled),
@@ -132,7 +132,7 @@ class Sender:
 
     def _take(self, consumer: Consumer, first: int, end: int, time: float, run: Run) -> int:
         """Append the messages from `first` to `end` to a run, until one is not in memory, or needs `_lease_one`. Return
-        their number.
+        how many were appended.
         """
         log, own, encode = self._log, self._owner.origin, self._added.encode
         queue, topic_filter, topic = self._queue, consumer.topic_filter, PREFIX + self._queue
@@ -158,8 +158,8 @@ class Sender:
         return end - first
 
     def _lease_one(self, now: float, time: float, runs: Runs) -> bool:
-        """Add the next message to the run of a consumer, or drop an expired one. Return False if nothing more can be
-        done now. `time` is the clock's time.
+        """Add the next message to a consumer's run, or drop an expired one. Return False if nothing more can be done
+        now. `time` is the clock's time.
         """
         group, log = self._group, self._log
         offset = (

@@ -1,6 +1,7 @@
-"""Settlements: the messages to ``$queue/NAME/$ack``, ``$nack`` and ``$reject`` by which consumers settle others.
+"""Settlements: the messages to ``$queue/NAME/$ack``, ``$nack`` and ``$reject`` with which consumers settle their
+messages.
 
-Everything in them comes from clients, so each part has a limit. A settlement that is refused has changed nothing.
+Everything in them comes from clients, so each part has a limit. A refused settlement changes nothing.
 """
 
 import re
@@ -19,7 +20,7 @@ VERBS: Final = frozenset({"$ack", "$nack", "$reject"})
 MAX_IDS: Final = 1000
 """Maximum number of message ids and ranges in a settlement."""
 MAX_MESSAGES: Final = 10_000
-"""Maximum number of messages that a settlement names, in all its ranges."""
+"""Maximum number of messages that a settlement names in all its ranges."""
 MAX_REASON: Final = 256
 """Maximum length of a reason in characters."""
 DELAY: Final = "delay"
@@ -30,7 +31,7 @@ _SHOWN: Final = 64
 
 
 class SettlementError(Exception):
-    """A settlement is refused. `code` and the text tell the client why."""
+    """The broker refuses a settlement. `code` and the text tell the client why."""
 
     def __init__(self, code: ReasonCode, text: str) -> None:
         super().__init__(text)
@@ -41,7 +42,7 @@ class SettlementError(Exception):
 class Settlement:
     """What a consumer wants to happen to messages. `ranges` has the first and the last offset of each range.
 
-    `delay` is in seconds. It is None if the client did not specify it.
+    `delay` is in seconds. It is None if the client did not specify one.
     """
 
     verb: Verb
@@ -63,12 +64,12 @@ def malformed(text: str) -> SettlementError:
 
 
 def impossible(text: str) -> SettlementError:
-    """Return the error for a settlement that the state of the message or of the group does not permit."""
+    """Return the error for a settlement that the message's or group's state does not allow."""
     return SettlementError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 
 def parse(verb: str, queue: str, properties: Iterable[tuple[str, str]]) -> Settlement:
-    """Return the settlement with these user properties. Properties with other names are ignored.
+    """Return the settlement that these user properties describe. Properties with other names are ignored.
 
     Raises SettlementError if a property is malformed, missing or repeated, or if there are too many messages.
     """

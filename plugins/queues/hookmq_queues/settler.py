@@ -1,7 +1,7 @@
 """Carry out the settlements of consumers.
 
-The broker acknowledges a settlement once the commit of the turn contains it, because the plugin answers `Handled`. A
-settlement never reaches subscribers or a queue.
+The plugin answers `Handled`, so the broker acknowledges a settlement once the turn's commit contains it. A settlement
+never reaches subscribers or a queue.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from hookmq_queues.settlement import Settlement, SettlementError, impossible, ma
 
 _DONE = Handled()
 _READS = 100
-"""How often messages are read from the disk for one settlement, before it is refused."""
+"""How often to read messages from the disk for one settlement before refusing it."""
 
 
 class Settler:
@@ -94,7 +94,8 @@ class Settler:
     async def _reject_later(
         self, client: ClientInfo, settlement: Settlement, broker: BrokerHandle
     ) -> Deny | Handled:
-        """Read the messages from the disk first. Meanwhile, they may be settled or delivered to another consumer."""
+        """Read the messages from the disk first. In the meantime, they may be settled or delivered to another
+        consumer."""
         try:
             messages: dict[int, Message] = {}
             for _ in range(_READS):

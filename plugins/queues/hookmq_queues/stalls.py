@@ -1,4 +1,4 @@
-"""Consumers that hold messages past the visibility timeout again and again."""
+"""Consumers that repeatedly hold messages past the visibility timeout."""
 
 from collections.abc import Hashable, Iterable
 from typing import Final
@@ -9,11 +9,11 @@ from hookmq_queues.consumers import Consumers
 from hookmq_queues.group import Lease
 
 STALLED: Final = 3
-"""A consumer is stalled when so many of its messages have timed out since it last settled one."""
+"""A consumer is stalled when this many of its messages have timed out since it last settled one."""
 
 
 class Stalls:
-    """Counts the messages of each consumer that timed out, and reports those that are stalled, once."""
+    """Counts each consumer's timed-out messages, and reports a stalled consumer once."""
 
     def __init__(self, queue: str, group: str, broker: BrokerHandle) -> None:
         self.counts: dict[Hashable, int] = {}
@@ -41,7 +41,7 @@ class Stalls:
                 self._report(one.client_id, one.held, counts[key])
 
     def settled(self, lease: Lease | None) -> None:
-        """Note that the consumer with this lease has settled a message in time."""
+        """Record that the consumer with this lease has settled a message in time."""
         if lease is not None:
             self._forget(lease.consumer)
 

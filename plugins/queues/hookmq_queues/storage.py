@@ -1,10 +1,10 @@
-"""The messages of one queue: a journal that stores them, and returns them by offset.
+"""One queue's messages: a journal that stores them and returns them by offset.
 
-The broker appends each message that the queue wants to the batch of its turn. The publisher is acknowledged once the
-log and the store have committed that batch. Messages get their offsets in this order, and consumers see them only then.
+The broker appends each message that the queue wants to the turn's batch. The publisher is acknowledged once the log and
+the store have committed that batch. Messages get their offsets in this order, and consumers see them only after the
+commit.
 
-Messages that wait are kept in memory up to `QueueConfig.memory`. The others are read from the disk when their turn
-comes.
+Waiting messages are kept in memory up to `QueueConfig.memory`. The others are read from the disk when their turn comes.
 """
 
 from bisect import bisect_right, insort
@@ -26,15 +26,15 @@ from hookmq_queues.safe_floor import SafeFloor
 from hookmq_queues.topics import PREFIX
 
 CLOSED: Final = "the queue is closed"
-"""The error of a read from a queue that is closing."""
+"""The error for reads from a queue that is closing."""
 PAGE: Final = 256 << 10
-"""Size of the messages that one read from the disk returns, in bytes."""
+"""Size of the messages that one disk read returns, in bytes."""
 _BLOCK: Final = 1024
 """Maximum number of messages in a block."""
 _STEP: Final = 256
-"""Maximum number of messages whose size is remembered as one sum."""
+"""Maximum number of messages whose sizes are kept as one sum."""
 _GAPS: Final = 4096
-"""Number of ranges without a message after which all are forgotten."""
+"""Number of ranges without messages after which all ranges are forgotten."""
 
 
 class Page(NamedTuple):
@@ -45,7 +45,7 @@ class Page(NamedTuple):
 
 
 class MessageLog:
-    """The messages of a queue in memory; implements `Journal`, `Bounded`, `Readable` and `Diverting` of
+    """A queue's messages in memory; implements `Journal`, `Bounded`, `Readable` and `Diverting` of
     `hookmq.storage_api`. Each type of queue has a subclass, which decides where messages are kept.
 
     `on_appended` is called for each message that was stored, `on_committed` when messages become visible. `is_full`
@@ -98,22 +98,22 @@ class MessageLog:
         return any(matches(topic) for matches in self._filters)
 
     def diverts(self, topic: str) -> bool:
-        """Return whether `topic` is one of this queue, so that only its consumers get the message."""
+        """Return whether `topic` belongs to this queue, so that only its consumers get the message."""
         return topic.startswith(PREFIX)
 
     @property
     def full(self) -> bool:
-        """Whether messages must be refused. A queue that is closing refuses none."""
+        """Whether messages must be refused. A closing queue refuses none."""
         if self.end < self.sure_until and self.bytes < self.sure_bytes:
             return False
         return not self._closed and self.is_full()
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to the batch of `commit`, unless it is dropped."""
+        """Add a message to `commit`'s batch, unless it is dropped."""
         raise NotImplementedError
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Make the messages of the batch as durable as this log can."""
+        """Make the batch's messages as durable as this log can."""
         raise NotImplementedError
 
     def committed(self, commit: CommitId) -> None:
@@ -139,7 +139,7 @@ class MessageLog:
 
     @property
     def earliest(self) -> int:
-        """The offset of the first message that is left."""
+        """The offset of the first remaining message."""
         raise NotImplementedError
 
     def get(self, offset: int) -> Message | None:
@@ -160,13 +160,13 @@ class MessageLog:
         return list(self._cache)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return messages with their offsets from `offset` on, as many as one read returns. The memory does not change.
-        Call this in a thread if the messages are on disk. Raises StoreError, ValueError or LookupError.
+        """Return messages with their offsets from `offset` on, as many as one read returns. This does not change what
+        is in memory. Call this in a thread if the messages are on disk. Raises StoreError, ValueError or LookupError.
         """
         return [(at, one[0]) for at, one in self._cache.items() if at >= offset]
 
     def forget(self, offset: int) -> None:
-        """Take a message out of memory, because it is not needed soon."""
+        """Remove a message from memory, because it is not needed soon."""
         found = self._cache.pop(offset, None)
         if found is not None:
             self._cached -= found[1]
@@ -182,7 +182,7 @@ class MessageLog:
         self._cached -= freed
 
     def settle(self, floor: int) -> None:
-        """Note that all messages below `floor` are settled."""
+        """Record that all messages below `floor` are settled."""
         sizes = self._sizes
         while sizes and sizes[0][0] <= floor:
             self._sized_from, size = sizes.popleft()
@@ -197,14 +197,14 @@ class MessageLog:
             self._sized_from = floor
 
     def hold(self) -> None:
-        """Delete no message that is settled in this turn before its commit is stored, because it moves to another log."""
+        """Until this turn's commit is stored, keep the messages settled in it, because they move to another log."""
 
     def quiet(self, closed: bool = True) -> None:
-        """Begin to close: store no more messages. With False, store them again."""
+        """Start closing: store no more messages. With False, store them again."""
         self._closed = closed
 
     def configure(self, config: QueueConfig) -> None:
-        """Continue with other settings. Call ``broker.invalidate_routes`` afterwards."""
+        """Apply new settings. Call ``broker.invalidate_routes`` afterwards."""
         self.config = config
         self._filters = [compile_filter(one) for one in config.bindings]
 
@@ -214,7 +214,7 @@ class MessageLog:
 
 
 class QueueLog(MessageLog):
-    """The messages of a queue on disk. A message that every group has settled is deleted with its segment."""
+    """A queue's messages on disk. A message that every group has settled is deleted with its segment."""
 
     def __init__(
         self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -243,7 +243,7 @@ class QueueLog(MessageLog):
     # Journal ---------------------------------------------------------------------------------------------------------
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to the batch of `commit`, unless it is dropped."""
+        """Add a message to `commit`'s batch, unless it is dropped."""
         if (
             self.end >= self.sure_until
             or self.bytes >= self.sure_bytes
@@ -262,7 +262,7 @@ class QueueLog(MessageLog):
         self.on_appended()
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
-        """Keep a new message in memory if there is room. Messages leave in the order in which they came."""
+        """Keep a new message in memory if there is room. Messages leave in the order they came."""
         if self._cached < self.config.memory:
             self._cache[offset] = (message, size)
             self._cached += size
@@ -311,7 +311,7 @@ class QueueLog(MessageLog):
         self._measure(self.end)
 
     def _measure(self, end: int) -> None:
-        """Take the sizes of the messages before `end` from the segments. `end` is that of a segment."""
+        """Take the sizes of the messages before `end` from the segments. `end` is the end of a segment."""
         later = [one for one in self._sizes if one[0] > end]
         self._sizes.clear()
         for segment in (one for one in list(self.log.segments) if one.end <= end):
@@ -328,12 +328,12 @@ class QueueLog(MessageLog):
 
     @property
     def earliest(self) -> int:
-        """The offset of the first message that is left."""
+        """The offset of the first remaining message."""
         return self.log.earliest
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
-        """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a time.
-        For a further call, `done` is called with '' once that read has ended, whatever it found.
+        """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a
+        time. For another call in the meantime, `done` is called with '' once that read has ended, whatever it found.
         """
         if self._closed:
             done(CLOSED)
@@ -392,7 +392,7 @@ class QueueLog(MessageLog):
         return self.log.read(offset, size)
 
     def gap_end(self, offset: int) -> int:
-        """Return the next offset that may have a message, as far as reading has shown."""
+        """Return the next offset that may have a message, as far as reads have shown."""
         at = bisect_right(self._gaps, offset, key=lambda one: one[0]) - 1
         return max(offset, self._gaps[at][1]) if at >= 0 else offset
 
@@ -422,13 +422,13 @@ class QueueLog(MessageLog):
             self._leaving = iter(list(cache))
 
     def settle(self, floor: int) -> None:
-        """Note that all messages below `floor` are settled. Delete the segments without any other message."""
+        """Record that all messages below `floor` are settled. Delete the segments that have no other messages."""
         super().settle(floor)
         self._safe.rise(floor)
         self._trim()
 
     def hold(self) -> None:
-        """Delete no message that is settled in this turn before its commit is stored, because it moves to another log."""
+        """Until this turn's commit is stored, keep the messages settled in it, because they move to another log."""
         self._safe.hold()
 
     def _trim(self) -> None:

@@ -1,4 +1,4 @@
-"""A queue of the type `stream`: settled messages stay, and a group can be moved to any of them."""
+"""A queue of the type `stream`: settled messages are kept, and a group can be moved to any of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,11 +19,11 @@ from hookmq_queues.stream_log import StreamLog
 CHECK: Final = 60.0
 """Longest time between two checks for messages that are too old, in seconds."""
 PARTS: Final = 8
-"""With a limit of age, a segment has the messages of at most this part of it, and is checked as often."""
+"""If there is an age limit, a segment covers at most this part of it, and is checked that often."""
 
 
 class StreamQueue(Queue):
-    """A stream. Its messages are deleted by `RetentionConfig` only, whether groups have settled them or not."""
+    """A stream. Only `RetentionConfig` deletes its messages, whether groups have settled them or not."""
 
     log: StreamLog
 
@@ -45,7 +45,7 @@ class StreamQueue(Queue):
         return log
 
     def open(self, deliveries: DirectDeliveries) -> None:
-        """Load the groups, and apply the retention. Raises StoreError if the state of a group is damaged."""
+        """Load the groups, and apply the retention. Raises StoreError if a group's state is damaged."""
         age = self.config.retention.age
         if age:
             self._aged = self.log.find_time(self._broker.time() - age)
@@ -82,7 +82,7 @@ class StreamQueue(Queue):
         return False
 
     def _enforce(self) -> None:
-        """Drop the messages that retention does not keep."""
+        """Drop messages that retention does not keep."""
         log = self.log
         first = first_to_keep(self.config.retention, log, self._aged, self.floor)
         if first <= log.first:
@@ -126,10 +126,10 @@ class StreamQueue(Queue):
             self._changed()
 
     def settled(self, offset: int) -> None:
-        """Note that a group has settled a message. It stays in memory, since other groups may read it."""
+        """Record that a group has settled a message. It stays in memory, since other groups may read it."""
 
     def all_settled(self, offsets: list[int]) -> None:
-        """Note that a group has settled messages."""
+        """Record that a group has settled messages."""
 
     def ended(self) -> None:
         """Apply the retention, which may have waited for a group."""
@@ -173,8 +173,8 @@ class StreamQueue(Queue):
         self._broker.runtime.run_blocking(call, self._found_old)
 
     def _find_old(self, now: float) -> tuple[int, bool]:
-        """Return the offset of the first message that is not too old, and whether to begin a new segment, so that the old
-        one can be deleted. This runs in a thread."""
+        """Return the offset of the first message that is not too old, and whether to start a new segment so that the
+        old one can be deleted. This runs in a thread."""
         age = self.config.retention.age
         began = self.log.time_of_last_segment()
         return self.log.find_time(now - age), began < now - age / PARTS
@@ -225,7 +225,7 @@ class StreamQueue(Queue):
     # positions -------------------------------------------------------------------------------------------------------
 
     async def seek(self, group: str, position: str) -> int:
-        """Move a group; see `Queue.seek`. The offset of a deleted message means the first message that is left."""
+        """Move a group; see `Queue.seek`. The offset of a deleted message means the first remaining message."""
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None:
             raise SeekError(f"the queue {self.config.name} has no group {group!r}")
@@ -245,7 +245,7 @@ class StreamQueue(Queue):
             del self._starts[group]
 
     async def _located(self, position: str) -> int:
-        """Return the offset at a position. Raises SeekError."""
+        """Return the offset of a position. Raises SeekError."""
         try:
             parsed = parse_position(position)
         except ValueError as error:
@@ -267,7 +267,7 @@ class StreamQueue(Queue):
         return offset
 
     def _resolve(self, position: Position, now: float) -> int:
-        """Return the offset at a position. This call may block; make it in any thread. Raises SeekError, StoreError."""
+        """Return the offset of a position. This call may block; make it in any thread. Raises SeekError, StoreError."""
         log = self.log
         first, end = log.earliest, log.visible
         if position.kind == "first":

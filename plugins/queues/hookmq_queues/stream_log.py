@@ -1,4 +1,4 @@
-"""The messages of a stream: a queue's log that keeps settled messages, and finds offsets by time."""
+"""A stream's messages: a queue's log that keeps settled messages and finds offsets by time."""
 
 from bisect import bisect_left
 from pathlib import Path
@@ -14,11 +14,11 @@ from hookmq_queues.config import QueueConfig
 from hookmq_queues.storage import PAGE, QueueLog
 
 _ATTEMPTS: Final = 8
-"""How often a search begins again because the segment that it read was deleted."""
+"""How often a search starts over because the segment that it was reading was deleted."""
 
 
 class StreamLog(QueueLog):
-    """The messages of a stream on disk. `first` is the offset of the first message that retention has left."""
+    """A stream's messages on disk. `first` is the offset of the first message that retention has kept."""
 
     def __init__(
         self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -35,7 +35,7 @@ class StreamLog(QueueLog):
 
     @property
     def earliest(self) -> int:
-        """The offset of the first message that is left."""
+        """The offset of the first remaining message."""
         return max(self.first, self.log.earliest)
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
@@ -52,9 +52,9 @@ class StreamLog(QueueLog):
     # retention -------------------------------------------------------------------------------------------------------
 
     def offset_within(self, limit: int, end: int) -> int:
-        """Return the first offset from which on the messages have at most `limit` bytes. Stop looking at `end`.
+        """Return the first offset from which the messages have at most `limit` bytes. Stop looking at `end`.
 
-        Sizes are known for a few messages together, so the result may be that much higher.
+        Sizes are known only for a few messages together, so the result may be higher by that many.
         """
         left, first = self.bytes, self.first
         for after, size in self._sizes:
@@ -70,7 +70,7 @@ class StreamLog(QueueLog):
         self.settle(self.first)
 
     def measure_closed(self) -> None:
-        """Take the sizes of closed segments again, because compaction has changed them."""
+        """Measure closed segments again, because compaction has changed their sizes."""
         segments = self.log.segments
         if len(segments) > 1:
             self._measure(segments[-1].base)
@@ -115,7 +115,7 @@ class StreamLog(QueueLog):
         return places[max(0, at - 1)] if places else segment.base
 
     def _time_from(self, offset: int) -> float:
-        """Return when the first message that is left from `offset` on was received."""
+        """Return when the first remaining message from `offset` on was received."""
         while frame := self._frame(offset):
             for at, message in decode_frame(frame)[0]:
                 if at >= offset:

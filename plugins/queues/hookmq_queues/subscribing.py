@@ -19,7 +19,7 @@ class SubscriptionCheck:
     def check(
         self, client: ClientInfo, subscription: Subscription, queue: Queue
     ) -> Subscription | Deny | Awaitable[Subscription | Deny]:
-        """Return the subscription as the session keeps it, or why it is refused. This may make the group."""
+        """Return the subscription as the session keeps it, or why it is refused. This may create the group."""
         filter = subscription.topic_filter
         name = queue.config.name
         if is_narrow(filter, name):
@@ -44,14 +44,14 @@ class SubscriptionCheck:
 
     @staticmethod
     def _has_effect(queue: Queue, group: str) -> bool:
-        """Return whether joining a group makes it, or claims a place in it."""
+        """Return whether joining a group creates it or claims a place in it."""
         return group not in queue.dispatchers or queue.config.consumers == "exclusive"
 
     async def _permitted(
         self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str
     ) -> Subscription | Deny:
-        """Join the group that a user property names, if the client may. The broker asks too, but only after a group was
-        made or a place was claimed.
+        """Join the group that a user property names, if the client may. The broker checks too, but only after a group
+        was created or a place claimed.
         """
         filter = f"$share/{share}/{subscription.topic_filter}"
         verdict = await self._broker.authorize(client, Action.SUBSCRIBE, filter)
@@ -76,7 +76,7 @@ class SubscriptionCheck:
         share: str | None,
         starts: list[str],
     ) -> Subscription | Deny:
-        """Make the group of a subscription, if it does not exist, where the subscription says."""
+        """Create a subscription's group at the position that the subscription names, unless it exists."""
         code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         if len(starts) > 1:
             return Deny(

@@ -23,7 +23,7 @@ _MAX_BYTES: Final = 65_535
 
 
 def below(queue: str, topic: str) -> str:
-    """Return the topic of a queue that ends with `topic`, or that of the queue alone if this one is too long."""
+    """Return the topic of a queue that ends with `topic`, or the queue's own topic if that is too long."""
     made = f"{PREFIX}{queue}/{topic}"
     if 4 * len(made) > _MAX_BYTES and len(made.encode()) > _MAX_BYTES:
         return PREFIX + queue
@@ -33,9 +33,9 @@ def below(queue: str, topic: str) -> str:
 def delivered_topic(filter: str, queue: str, source: str) -> str:
     """Return the topic with which a message goes to the subscription `filter`, which the topic must match.
 
-    To ``$queue/NAME``, every message has that topic. To filters below it, a message that was published to the queue has
-    its own topic, and a captured one has its own topic after the queue's name. A topic that is too long for that
-    becomes the one of the queue.
+    For ``$queue/NAME``, every message has that topic. For filters below it, a message published to the queue has its
+    own topic, and a captured one has its own topic after the queue's name. If that is too long, the message has the
+    queue's topic.
     """
     if filter == PREFIX + queue:
         return PREFIX + queue

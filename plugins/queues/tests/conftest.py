@@ -1,4 +1,4 @@
-"""Brokers with queues in a folder of the test."""
+"""Brokers with queues in a test's folder."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ Make = Callable[..., Harness]
 
 
 class Brokers:
-    """Brokers with one queue `jobs`, or with the given ones. They share a folder and a store, one after the other."""
+    """Brokers with one queue, `jobs`, or with the given ones. They share a folder and a store, one after the other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Brokers:
         return harness
 
     def crash(self, harness: Harness) -> None:
-        """End a broker as SIGKILL does: whatever is not committed is lost."""
+        """End a broker as SIGKILL does: everything uncommitted is lost."""
         for log in plugin_of(harness).journals:
             log.close()
         self.made.remove(harness)

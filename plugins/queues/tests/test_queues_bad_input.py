@@ -1,4 +1,5 @@
-"""Test what clients and operators can do wrong: a reason code and a text each, nothing lost, other queues untouched."""
+"""Test mistakes of clients and operators: each gets a reason code and a text, nothing is lost, and other queues are
+untouched."""
 
 import errno
 from collections.abc import Callable
@@ -26,7 +27,7 @@ BIG = 60_000
 
 
 class Wrong(NamedTuple):
-    """A mistake of a client: what it publishes (or subscribes to, without properties), the code and the text."""
+    """A client's mistake: what it publishes (or subscribes to, without properties), the code and the text."""
 
     topic: str
     code: int
@@ -193,7 +194,7 @@ def everything(harness: Harness, queue: str = "jobs") -> list[bytes]:
 
 
 def test_a_full_disk_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker stops. What it has acknowledged is there afterwards."""
+    """The broker stops. Everything it acknowledged is still there afterwards."""
     harness, publisher = start(make, 2)
     publisher.publish("$queue/other", b"o", 1, expect=0)
 
@@ -217,7 +218,7 @@ def test_a_full_disk_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def refuses_to_start(make: Any, text: str) -> None:
-    """Check that a broker does not start, and why. Then let go of its folders, as the end of its process does."""
+    """Check that a broker refuses to start, and why. Then release its folders, as the end of its process would."""
     config = {"path": str(make.path), "queues": [{"name": "jobs"}, {"name": "other"}]}
     harness = Harness([make_plugin(QueuesPlugin, config, "queues")], store=make.store, start=False)
     with pytest.raises((StoreError, PluginError), match=text):

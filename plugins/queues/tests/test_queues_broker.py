@@ -559,7 +559,8 @@ def test_the_size_after_a_restart_is_that_of_the_unsettled_messages(make: Make) 
 
 
 def test_nothing_is_sent_beyond_the_stored_reserve(make: Any) -> None:
-    """Whatever a consumer got before a crash, it gets again with a higher count, even if no commit ended since."""
+    """A consumer gets everything it got before a crash again, with a higher count, even if no commit has ended
+    since."""
     harness = make()
     publisher = harness.connect("p")
     with harness.together():

@@ -1,4 +1,4 @@
-"""Test compaction and the search by time in the log of a stream, with a crash after each change of a file."""
+"""Test compaction and the search by time in a stream's log, with a crash after each change of a file."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def number_of(one: Message) -> int:
 
 
 class Stream:
-    """The log of a stream in a folder. `publish` adds messages with the keys 0 to `KEYS` - 1 in turn."""
+    """A stream's log in a folder. `publish` adds messages with the keys 0 to `KEYS` - 1 in turn."""
 
     def __init__(self, path: Path, retention: int = 512 << 10) -> None:
         self.runtime = VirtualRuntime()
@@ -70,7 +70,7 @@ class Stream:
         )
 
     def entries(self) -> list[Entry]:
-        """Return all messages that are left."""
+        """Return all remaining messages."""
         found: list[Entry] = []
         at = self.log.log.earliest
         while at < self.log.visible:
@@ -91,7 +91,7 @@ class Stream:
 
 
 def expected(end: int, newest: int) -> list[int]:
-    """Return what compaction leaves of `end` messages: the newest of each key, and all in the newest segment."""
+    """Return what compaction keeps of `end` messages: the latest of each key, and all in the newest segment."""
     return [one for one in range(end) if one >= newest - KEYS]
 
 
@@ -172,7 +172,7 @@ def test_a_segment_that_retention_deletes_meanwhile(stream: Stream) -> None:
 
 
 class Snapshots:
-    """Copies of a folder, taken before and after each call that changes files: what a kill at this moment leaves."""
+    """Copies of a folder before and after each call that changes files: what a kill at that moment would leave."""
 
     def __init__(self, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

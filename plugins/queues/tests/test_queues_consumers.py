@@ -1,4 +1,4 @@
-"""Test the choice among the consumers of a group: fairness, weights, the active consumer, and its cost."""
+"""Test the choice among a group's consumers: fairness, weights, the active consumer, and its cost."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -94,7 +94,7 @@ def test_equals_take_turns() -> None:
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_messages_are_shared_in_proportion_to_the_weights(acknowledged: bool) -> None:
-    """Both for consumers that acknowledge at once, and for those that work for long."""
+    """This holds for consumers that acknowledge at once and for those that take long."""
     consumers, _ = filled(1000, slow=1, fast=4)
     served: Counter[str] = Counter()
     for _ in range(100):
@@ -124,7 +124,7 @@ def test_a_new_consumer_does_not_make_up_for_the_past() -> None:
 
 
 def test_a_choice_among_a_thousand_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """10,000 messages to 1,000 consumers need a bounded number of changes of the heap."""
+    """Sending 10,000 messages to 1,000 consumers needs a bounded number of heap changes."""
     calls: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., Any]:
@@ -261,7 +261,7 @@ def test_a_second_consumer_of_an_exclusive_group_is_refused(make: Make, version:
 
 
 def test_two_subscribers_at_the_same_time(make: Make) -> None:
-    """The second one is refused, although the first is not known as a consumer yet."""
+    """The second one is refused, although the first is not a consumer yet."""
     harness = make(queues=[{"name": "jobs", "consumers": "exclusive"}])
     dispatcher = harness.hooks.instance("queues").plugin.queues["jobs"].dispatchers["default"]  # type: ignore[union-attr]
     assert dispatcher.claim(("a", JOBS))

@@ -29,7 +29,7 @@ def plugin_of(harness: Harness) -> QueuesPlugin:
 
 
 def lose(harness: Harness, times: int = 2) -> None:
-    """Let a consumer take all messages and leave without acknowledging them, `times` times."""
+    """Let a consumer take all messages and leave without acknowledging them. Repeat this `times` times."""
     for _ in range(times):
         consumer = harness.connect("bad", auto_ack=False)
         consumer.subscribe("$queue/jobs", 1)

@@ -12,7 +12,7 @@ TOPIC = "$queue/live"
 
 
 def live(**settings: Any) -> tuple[dict[str, Any], ...]:
-    """Return the configuration of one ephemeral queue."""
+    """Return the configuration for one ephemeral queue."""
     return ({"name": "live", "type": "ephemeral", **settings},)
 
 

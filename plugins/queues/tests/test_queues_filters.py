@@ -1,4 +1,4 @@
-"""Test consumers that take only messages with some topics: subscriptions to filters below a queue."""
+"""Test consumers that take only messages with certain topics: subscriptions to filters below a queue."""
 
 from collections.abc import Callable
 from math import inf

@@ -1,4 +1,4 @@
-"""Test the state of a group against a model that is too simple to be wrong: one state for every message."""
+"""Test a group's state against a model that is too simple to be wrong: one state per message."""
 
 from collections.abc import Hashable, Iterator
 
@@ -13,7 +13,7 @@ TIMEOUT = 10.0
 
 
 class Model:
-    """Every message of a queue, with its state, its lease and the number of its deliveries."""
+    """Every message of a queue, with its state, its lease and its delivery count."""
 
     def __init__(self) -> None:
         self.state: list[str] = []
@@ -221,7 +221,7 @@ def test_many_leases_do_not_fill_the_heap() -> None:
 
 
 def test_a_log_that_lost_its_beginning_or_its_end() -> None:
-    """After a restore, the log and the state may be of different times."""
+    """After a restore, the log and the state may be from different times."""
     group = Group()
     for offset in range(10):
         group.lease(offset, "a", 5.0)

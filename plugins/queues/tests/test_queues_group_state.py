@@ -1,4 +1,4 @@
-"""Test what the stored state of a group says about deliveries after a shutdown and after a crash."""
+"""Test what a group's stored state says about deliveries after a shutdown and after a crash."""
 
 from typing import Any
 

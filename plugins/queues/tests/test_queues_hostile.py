@@ -339,7 +339,7 @@ def test_a_purge_while_delayed_messages_are_read_loses_no_later_one(
 def test_many_filters_in_a_packet_are_looked_at_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look takes as long as the client has subscriptions, so a client could otherwise stop the broker."""
+    """Each look takes time for each of the client's subscriptions, so a client could otherwise stall the broker."""
     harness = make()
     plugin = plugin_of(harness)
     consumers = plugin._consumers

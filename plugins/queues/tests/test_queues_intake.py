@@ -50,7 +50,7 @@ def publish(
 
 
 def refused(client: MemoryClient, *pairs: Pair) -> tuple[int, str | None]:
-    """Publish a message that is refused. Return the reason code and its text."""
+    """Publish a message that is refused. Return the reason code and text."""
     client.publish(JOBS, b"refused", 1, user_property=pairs)
     answer = client.expect(Puback)
     return int(answer.code), answer.properties.reason_string
@@ -184,7 +184,7 @@ def test_a_duplicate_is_acknowledged_after_the_commit(make: Any) -> None:
 @pytest.mark.parametrize("how", ["stop", "crash"])
 @pytest.mark.parametrize("settled", [True, False])
 def test_duplicates_are_known_after_a_restart(make: Any, how: str, settled: bool) -> None:
-    """Even if all messages were settled, and their segments could be deleted."""
+    """This holds even if all messages were settled and their segments could be deleted."""
     queues = [{**DEDUPE, "max_bytes": "64KiB"}]  # the smallest segments
     harness = make(queues=queues)
     publisher = harness.connect("p")
@@ -234,7 +234,7 @@ def test_a_message_that_a_full_queue_drops_may_come_again(make: Make) -> None:
 
 
 def test_a_dead_letter_is_no_duplicate(make: Make) -> None:
-    """It keeps the properties of its publisher, which the queue for dead letters ignores."""
+    """It keeps its publisher's properties, which the dead-letter queue ignores."""
     queues = [
         {**DEDUPE, "delivery_limit": 1, "dead_letter": "dead"},
         {"name": "dead", "dedupe_window": "60s"},
@@ -406,7 +406,7 @@ def test_a_delayed_message_waits_for_room(make: Make) -> None:
 
 
 def test_the_times_of_a_delayed_message(make: Make) -> None:
-    """`message_ttl` begins when it is due, the expiry of its publisher when it was published."""
+    """`message_ttl` counts from when it is due, its publisher's expiry from when it was published."""
     harness = make(queues=[{"name": "jobs", "message_ttl": "5s"}])
     publisher = harness.connect("p")
     publish(publisher, b"own", ("delay", "10"), message_expiry_interval=8)
@@ -416,7 +416,7 @@ def test_the_times_of_a_delayed_message(make: Make) -> None:
 
 
 def test_a_clock_that_is_set_back(make: Any) -> None:
-    """A message that is added then is still after those that have moved, also for the next process."""
+    """A message added afterwards still comes after those that have moved, even for the next process."""
     harness = make()
     publisher = harness.connect("p")
     publish(publisher, b"1", ("delay", "10"))
@@ -463,7 +463,7 @@ def test_empty_segments_of_delayed_messages_are_deleted(make: Any) -> None:
 def test_a_message_with_a_long_delay_does_not_keep_the_others_on_disk(
     make: Any, crash: str
 ) -> None:
-    """It is added again at the end of the log. Crash before that commit, after it, and once the segment is deleted."""
+    """It is added again at the end of the log. Crash before that commit, after it, and after the segment is deleted."""
     queues = [{"name": "jobs"}, {"name": "other"}]
     harness = make(queues=queues)
     log = plugin_of(harness)._delayed

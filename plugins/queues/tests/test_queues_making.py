@@ -1,4 +1,4 @@
-"""Test queues that are made, changed and deleted while the broker runs, by operators and on first use."""
+"""Test creating, changing and deleting queues while the broker runs, by operators and on first use."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ def manager_of(harness: Harness) -> QueueManager:
 
 
 def begin(harness: Harness, call: Awaitable[Any]) -> list[Any]:
-    """Begin to await a call. The list gets its result or error."""
+    """Start awaiting a call. The list gets its result or error."""
     ended: list[Any] = []
     harness.clock.spawn(call, lambda result, error: ended.append(error or result))
     return ended
@@ -95,7 +95,7 @@ def test_a_queue_is_created_used_and_survives_a_crash(make: Any, tmp_path: Path)
 
 
 def test_consumers_that_subscribed_before_get_messages(make: Any) -> None:
-    """A client may keep its subscription while its queue is deleted and made again."""
+    """A client may keep its subscription while its queue is deleted and recreated."""
     harness = make()
     manager = manager_of(harness)
     run(harness, manager.create_queue("new", {}))

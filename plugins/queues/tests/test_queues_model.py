@@ -22,7 +22,7 @@ from queuemodel import Limits, QueueModel
 
 VISIBILITY = 10.0
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A folder without a disk, where fsync takes no time."""
+"""A folder in memory, where fsync takes no time."""
 MOST = 3
 """Maximum number of consumers."""
 
@@ -109,7 +109,7 @@ class QueueMachine(RuleBasedStateMachine):
         return instance.plugin
 
     def end(self) -> None:
-        """End the process of the broker as SIGKILL does."""
+        """End the broker's process as SIGKILL does."""
         self.look()
         for journal in self.harness.broker.state.journals:
             journal.close()  # type: ignore[attr-defined]
@@ -119,7 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
     # what happened ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Tell the model what clients got since the last call."""
+        """Tell the model what clients have received since the last call."""
         self.harness.settle()
         for member in self.members:
             for message in self.taken(member.client):
@@ -316,7 +316,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def crash_after_a_commit(self, count: int) -> None:
-        """End the process when a commit is stored, and nobody knows: the messages are there."""
+        """End the process when a commit is stored but nobody knows it yet: the messages are there."""
         self.look()
         if self.model.depth + count > self.limits.max_messages:
             return
@@ -340,7 +340,7 @@ class QueueMachine(RuleBasedStateMachine):
     # the end ---------------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Let consumers take everything, and check that each message was settled and comes no more."""
+        """Let consumers take everything. Check that each message is settled and does not come again."""
         if not hasattr(self, "harness"):
             return
         try:

@@ -1,4 +1,4 @@
-"""Test what operators do with queues: look, peek, pause, purge and redrive; and consumers that are stalled."""
+"""Test what operators do with queues (look, peek, pause, purge and redrive), and stalled consumers."""
 
 import json
 from typing import Any
@@ -230,7 +230,7 @@ def test_seek(make: Any) -> None:
 
 
 def kill(harness: Harness, count: int, topic: str = "$queue/work", share: str = "a") -> None:
-    """Make messages dead letters of a group."""
+    """Make messages a group's dead letters."""
     fill(harness, count, topic)
     consumer = harness.connect("victim", auto_ack=False)
     consumer.subscribe(f"$share/{share}/$queue/work", 1)
@@ -334,7 +334,7 @@ def test_filters_of_a_redrive(make: Any, request_: Any, moved: int) -> None:
 
 @pytest.mark.parametrize("order", ["fifo", "priority", "by_key"])
 def test_what_a_redrive_leaves_is_still_delivered(make: Any, order: str) -> None:
-    """The moved messages are behind others that stay, in whatever order the queue delivers."""
+    """The moved messages are behind others that stay, whatever the queue's order."""
     harness = make(queues=[WORK, {**DEAD, "order": order}])
     for topic in ("keep", "move", "keep", "move"):
         kill(harness, 1, f"$queue/work/{topic}")

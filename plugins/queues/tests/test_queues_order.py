@@ -1,4 +1,4 @@
-"""Test the orders `priority` and `by_key`: what is next, no loss and no double lease, restarts, and bounds."""
+"""Test the orders `priority` and `by_key`: the next message, no loss, no double lease, restarts, and bounds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +61,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @property
     def ready(self) -> list[int]:
-        """The messages that nobody has, oldest first."""
+        """The messages that no consumer has, oldest first."""
         away = {*self.leased, *self.deferred, *self.settled}
         return [offset for offset in range(len(self.messages)) if offset not in away]
 
@@ -72,7 +72,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.messages.append(message(key, str(priority)))
 
     def next(self) -> int | None:
-        """Return the next message. What is missing is loaded, as the dispatcher does."""
+        """Return the next message. Load missing messages, as the dispatcher does."""
         for _ in range(len(self.messages) + 1):
             offset = self.selection.next(len(self.messages))
             if self.selection.missing is None:
@@ -94,7 +94,7 @@ class OrderMachine(RuleBasedStateMachine):
             self.group.withdraw(offset, token)
 
     def check(self, offset: int | None) -> None:
-        """Compare a choice with the rule of its order."""
+        """Compare a choice with its order's rule."""
         ready = self.ready
         window = ready[:LOOKAHEAD]
         if self.kind == "priority":
@@ -329,7 +329,7 @@ def test_a_bad_priority_is_refused(make: Make, priority: str) -> None:
 
 
 def test_the_window_is_bounded(make: Make) -> None:
-    """The priority of a message counts once it is among the oldest `lookahead` messages."""
+    """A message's priority counts once it is among the oldest `lookahead` messages."""
     harness = make(queues=[{"name": "jobs", "order": "priority", "lookahead": 3}])
     publisher = harness.connect("p")
     for number in range(6):
@@ -448,7 +448,7 @@ def test_dead_letters_free_their_key(make: Make) -> None:
 
 @pytest.mark.parametrize("order", ["priority", "by_key"])
 def test_messages_that_leave_the_queue_elsewhere(make: Make, order: str) -> None:
-    """An operator purges the queue, or takes a message out of it."""
+    """An operator purges the queue or takes a message out of it."""
     harness = make(queues=[{"name": "jobs", "order": order, "lookahead": 2}])
     consumer = consumer_of(harness, receive_maximum=1)
     publisher = harness.connect("p")

@@ -1,4 +1,4 @@
-"""Test a stranger who floods queues: what it can make the broker keep is bounded, and others are still served."""
+"""Test a stranger who floods queues: the broker keeps a bounded amount for it, and still serves others."""
 
 from typing import Any
 

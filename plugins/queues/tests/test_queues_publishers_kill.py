@@ -1,6 +1,6 @@
 """Kill a broker with SIGKILL while a publisher sends messages twice, and delays some of them.
 
-Each message is in the queue once, and the messages of each key are in their order.
+Each message is in the queue once, and messages with the same key are in order.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def publish(client: AsyncioClient, numbers: range) -> None:
 
 
 def round_of(broker: Crashing, number: int) -> None:
-    """Publish some messages and kill the broker, which has acknowledged none, some or all of them."""
+    """Publish some messages, and kill the broker when it has acknowledged none, some or all of them."""
     numbers = range(number * EACH, (number + 1) * EACH)
 
     async def send(seconds: float) -> None:
@@ -60,7 +60,7 @@ def offset_of(message: Publish) -> int:
 
 
 async def finish(broker: Crashing) -> list[Publish]:
-    """Publish everything again, and return what a consumer gets until all of it is there."""
+    """Publish everything again, and return what a consumer gets until everything has arrived."""
     client = await AsyncioClient("publisher").connect(broker.port)
     for number in (*range(KILLS), *range(KILLS)):
         await publish(client, range(number * EACH, (number + 1) * EACH))

@@ -385,7 +385,7 @@ def test_the_messages_of_a_connection_that_was_taken_over(make: Make) -> None:
 
 
 def test_no_consumer_keeps_a_place_after_its_messages_left(make: Make) -> None:
-    """The counters of consumers return to 0 whatever ends a lease."""
+    """The consumers' counters return to 0, whatever ends a lease."""
     harness = make(queues=[{**queue(), "visibility_timeout": 5}])
     publish(harness, *"abcde")
     client = consumer(harness)
@@ -404,7 +404,7 @@ def test_no_consumer_keeps_a_place_after_its_messages_left(make: Make) -> None:
 
 
 def test_a_stream_takes_messages_from_their_consumer(make: Make) -> None:
-    """Whether it deletes them, or the group is moved."""
+    """This happens when the stream deletes them and when the group is moved."""
     retention = {"retention": {"messages": 2}}
     harness = make(queues=[{**queue(), "type": "stream", **retention, "prefetch": 2}])
     publish(harness, "a", "b")

@@ -1,4 +1,4 @@
-"""Test the log of a queue: the contract of journals, memory, reads from the disk, and deletion."""
+"""Test a queue's log: the journal contract, memory, disk reads, and deletion."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -14,7 +14,7 @@ TOPIC = "$queue/log"
 
 
 def stream(**settings: Any) -> tuple[dict[str, Any], ...]:
-    """Return the configuration of one stream."""
+    """Return the configuration for one stream."""
     return ({"name": "log", "type": "stream", **settings},)
 
 
@@ -198,7 +198,7 @@ def test_a_position_is_stored_before_seek_returns(make: Any) -> None:
 
 
 def test_deliveries_after_a_seek_are_known_after_a_crash(make: Any) -> None:
-    """A message that may have been sent is sent again with a count above 1, wherever the group was before."""
+    """A message that may have been sent is sent again with a count above 1, wherever the group was."""
     harness = make(queues=stream())
     publish(harness, *numbers(0, 10))
     fast = consumer(harness)
@@ -414,7 +414,7 @@ def test_a_consumer_whose_message_was_deleted(make: Any) -> None:
 
 
 def fill_by_key(harness: Harness, rounds: int) -> None:
-    """Publish a message for each of ten keys in each round, enough for several segments."""
+    """In each round, publish a message for each of ten keys; this fills several segments."""
     publisher = harness.connect("filler")
     for number in range(rounds):
         for key in range(10):
