@@ -3,15 +3,14 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hookmq.cli_api import add_source, chosen
 from hookmq.plugin import ConfigError
 
-from hookmq_sinks.config import SinkConfig
-from hookmq_sinks.driver import Problem
-from hookmq_sinks.plugin import SinksPlugin
-from hookmq_sinks.trial import try_target
+if TYPE_CHECKING:
+    from hookmq_sinks.config import SinkConfig
+    from hookmq_sinks.driver import Problem
 
 EXAMPLES: Final = """\
 examples:
@@ -35,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `hookmq sink-test`."""
+    from hookmq_sinks.plugin import SinksPlugin
+
     found = [
         one
         for plugin in chosen(arguments, SinksPlugin).plugins
@@ -54,14 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(results))
 
 
-async def _try_all(sinks: Sequence[SinkConfig]) -> list[list[Problem]]:
+async def _try_all(sinks: Sequence["SinkConfig"]) -> list[list["Problem"]]:
+    from hookmq_sinks.trial import try_target
+
     def log(level: str, event: str, **fields: object) -> None:
         """Ignore what drivers log: the problems say it."""
 
     return await asyncio.gather(*(try_target(one, "0" * 32, log) for one in sinks))
 
 
-def _report(name: str, problems: Sequence[Problem]) -> None:
+def _report(name: str, problems: Sequence["Problem"]) -> None:
     if not problems:
         print(f"{name}: the target is ready")
     for one in problems:

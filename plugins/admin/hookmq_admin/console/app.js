@@ -1,4 +1,4 @@
-// The frame of the console: signing in, navigation, and the life of the page that is shown.
+// The console's frame: sign-in, navigation, and the current page.
 import { ask, forget, identify, keep, may, Refused, signedIn } from "./api.js";
 import { field, form, node } from "./dom.js";
 import { cut } from "./format.js";
@@ -83,7 +83,7 @@ function context(signal, part, query) {
       };
       again();
     },
-    // Remember `values` in the address, so that Back and a bookmark find them again.
+    // Keep `values` in the address, for Back and bookmarks.
     remember(values) {
       const search = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "")).toString();
       history.replaceState(null, "", location.hash.split("?")[0] + (search && `?${search}`));

@@ -4,7 +4,7 @@ import { clock, number } from "./format.js";
 
 const WIDTH = 600, HEIGHT = 140, POINTS = 240;
 
-// `lines` are { title, values }; `times` are in epoch seconds; `show` makes a text of a value. A value that is null leaves a gap.
+// `lines` are { title, values }; `times` are in epoch seconds; `show` formats a value. Null leaves a gap.
 export function chart(title, times, lines, show = number) {
   const slots = buckets(times), last = times.length - 1;
   const drawn = lines.map((line) => slots.map(([from, to]) => highest(line.values.slice(from, to))));
@@ -71,7 +71,7 @@ function highest(values) {
   return values.reduce((most, value) => (value !== null && (most === null || value > most) ? value : most), null);
 }
 
-// The parts of a line between its gaps, as pairs of their first index and the index after their last.
+// The parts of a line between gaps, as pairs [first, end).
 function parts(values) {
   const found = [];
   values.forEach((value, index) => {

@@ -1,4 +1,4 @@
-// A list of what arrives live, the newest first. It is drawn a few times per second at most, and has a limited length.
+// A bounded live list, newest first, drawn a few times per second at most.
 import { button, node } from "./dom.js";
 import { number } from "./format.js";
 

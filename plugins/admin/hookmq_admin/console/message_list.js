@@ -1,4 +1,4 @@
-// Live messages. A message has `at` in epoch seconds, and else the fields that the API has.
+// Live messages: the API's fields, and `at` in epoch seconds.
 import { button, node } from "./dom.js";
 import { clock, cut, payload } from "./format.js";
 import { LiveList } from "./live_list.js";

@@ -119,7 +119,7 @@ export class Client {
     else waiting.resolve(code);
   }
 
-  // Send a packet that has a packet id. The promise has the reason code of the final acknowledgement.
+  // Send a packet with a packet id. Resolve to the final reason code.
   request(make) {
     if (!this.open) return Promise.reject(new Error("the client is not connected"));
     if (this.waiting.size > 1000) return Promise.reject(new Error("too many requests wait for an answer"));

@@ -1,4 +1,4 @@
-// Packets of MQTT 5.0: those that a client sends as bytes, and those that a broker sends as objects.
+// MQTT 5.0 packets: a client's as bytes, a broker's as objects.
 
 export const TYPES = {
   CONNECT: 1, CONNACK: 2, PUBLISH: 3, PUBACK: 4, PUBREC: 5, PUBREL: 6, PUBCOMP: 7, SUBSCRIBE: 8, SUBACK: 9,
@@ -132,7 +132,7 @@ export function connect({ clientId = "", username = "", password = "", clean = t
   return made.packet(TYPES.CONNECT);
 }
 
-// Messages are the only large packets, so that their payload is copied as a whole.
+// Only messages are large, so their payload is copied whole.
 export function publish({ topic, payload, qos = 0, retain = false, packetId = 0, properties = {} }) {
   const start = new Writer().text(topic);
   if (qos) start.two(packetId);

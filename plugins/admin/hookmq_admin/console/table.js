@@ -44,8 +44,8 @@ function compare(one, other) {
 }
 
 // A listing that the server divides into pages. `load(cursor, limit)` returns a page, `draw(items)` an element.
-// With `once`, the server accepts each cursor only once, so that there is no way back except to the first page.
-// With `fill`, pages that the server returns before they are full, because it examines a part at a time, are put together.
+// With `once`, each cursor works once, so the only way back is to the first page.
+// With `fill`, incomplete pages are joined.
 export function pages(context, load, draw, { limit = 50, once = false, fill = false } = {}) {
   const found = node("div"), place = node("span", { class: "soft", role: "status" });
   let cursors = [""], next = "", run = 0;

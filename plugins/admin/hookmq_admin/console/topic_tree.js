@@ -29,7 +29,7 @@ export class TopicTree {
     return { name, topic, count: 0, live: 0, rate: 0, marks: [], last: null, open: false, limit: MAX_SHOWN, children: new Map() };
   }
 
-  // Show the messages per second of each branch from now on. Messages before `since`, such as retained ones, do not count.
+  // Show each branch's rate from now on. Messages before `since` do not count.
   measure(since) {
     this.rest();
     this.since = since;

@@ -1,4 +1,4 @@
-// Clients that are slow, topics with many messages, and dropped messages. The last two are measured only on request.
+// Slow clients, busy topics and drops. The last two are measured on request.
 import { may } from "../api.js";
 import { button, choice, field, form, node, section } from "../dom.js";
 import { bytes, cut, duration, number, short, time } from "../format.js";
