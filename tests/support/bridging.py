@@ -59,6 +59,8 @@ class Client:
 
     def __init__(self, port: int, name: str, filter: str = "", qos: int = 2) -> None:
         self.messages: list[paho.MQTTMessage] = []
+        self.acknowledged: set[int] = set()
+        """The packet ids of acknowledged messages."""
         self._ready = threading.Event()
         self.client = client = paho.Client(
             CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5
@@ -67,6 +69,7 @@ class Client:
         client.on_connect = lambda c, *_: c.subscribe(filter, qos) if filter else self._ready.set()
         client.on_subscribe = lambda *_: self._ready.set()
         client.on_message = lambda _c, _u, message: self.messages.append(message)
+        client.on_publish = lambda _c, _u, mid, *_: self.acknowledged.add(mid)
         client.reconnect_delay_set(1, 1)
         properties = paho.Properties(1)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = 600
@@ -79,6 +82,12 @@ class Client:
     ) -> None:
         """Publish, and wait for the acknowledgement."""
         self.client.publish(topic, payload, qos, retain, properties).wait_for_publish(30)
+
+    def publish_surely(self, topic: str, payload: str, qos: int) -> None:
+        """Publish, and wait for the acknowledgement, however often the connection is lost."""
+        mid = self.client.publish(topic, payload, qos).mid
+        until(lambda: mid in self.acknowledged, 60)
+        self.acknowledged.discard(mid)
 
     @property
     def payloads(self) -> list[str]:

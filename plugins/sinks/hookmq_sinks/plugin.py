@@ -24,6 +24,7 @@ from hookmq_sinks.intake import Intake
 from hookmq_sinks.metrics import register
 from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sink_log import LOG, SinkLog
+from hookmq_sinks.source_metrics import register_sources
 from hookmq_sinks.source_process import SourceProcess
 
 STOP: Final = 5.0
@@ -130,6 +131,7 @@ class SinksPlugin(Plugin):
     def register_metrics(self, registry: MetricRegistry) -> None:
         """Add the metrics of `hookmq_sinks.metrics`."""
         register(registry, self._control.list_sinks)
+        register_sources(registry, lambda: self.receivers)
 
 
 _FULL: Final = {
