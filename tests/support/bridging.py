@@ -9,6 +9,8 @@ from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 
 def write(folder: Path, port: int, **sinks: Any) -> str:
@@ -54,6 +56,17 @@ def sink(port: int, broker: str = "here", topics: Any = ("t/#",), **target: Any)
     }
 
 
+def new_properties(packet: int) -> Any:
+    """Return empty properties for a packet. The type hides that their attributes are dynamic."""
+    return Properties(packet)  # type: ignore[no-untyped-call]
+
+
+def properties_of(message: paho.MQTTMessage) -> Any:
+    """Return the properties of a message."""
+    assert message.properties is not None
+    return message.properties
+
+
 class Client:
     """A paho client with a durable session that collects what it gets."""
 
@@ -71,7 +84,7 @@ class Client:
         client.on_message = lambda _c, _u, message: self.messages.append(message)
         client.on_publish = lambda _c, _u, mid, *_: self.acknowledged.add(mid)
         client.reconnect_delay_set(1, 1)
-        properties = paho.Properties(1)  # type: ignore[no-untyped-call]
+        properties = new_properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 600
         client.connect("127.0.0.1", port, clean_start=False, properties=properties)
         client.loop_start()

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
-from bridging import Client, both_ways, sink, source, until, write
+from bridging import Client, both_ways, new_properties, properties_of, sink, source, until, write
 from mosquitto import Mosquitto
+from paho.mqtt.packettypes import PacketTypes
 from ports import free_port
 from serving import serving
 
@@ -26,7 +26,7 @@ def test_messages_come_from_mosquitto(tmp_path: Path, remote: Mosquitto) -> None
     with serving("-c", write(tmp_path / "a", 0, sources=[source(remote.port)])) as served:
         near = Client(served.ports["tcp"], "near", "t/#", 1)
         until(lambda: near.payloads == ["kept"])
-        properties = paho.Properties(3)  # type: ignore[no-untyped-call]
+        properties = new_properties(PacketTypes.PUBLISH)
         properties.ContentType = "text/plain"
         properties.UserProperty = ("a", "b")
         far.publish("t/a", "one", 1, properties=properties)
@@ -35,10 +35,9 @@ def test_messages_come_from_mosquitto(tmp_path: Path, remote: Mosquitto) -> None
         until(lambda: len(near.messages) == 4)
         assert near.payloads == ["kept", "one", "two", "three"]
         one = near.messages[1]
-        assert one.properties is not None
-        assert one.properties.ContentType == "text/plain"
+        assert properties_of(one).ContentType == "text/plain"
         name = f"127.0.0.1:{remote.port}"
-        assert one.properties.UserProperty == [("a", "b"), ("hookmq-bridge-path", name)]
+        assert properties_of(one).UserProperty == [("a", "b"), ("hookmq-bridge-path", name)]
         near.close()
     far.close()
 

@@ -106,8 +106,8 @@ def test_two_brokers_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
         for writer in writers:
             writer.publish("t/end", "end", 2)
         until(lambda: all(one.payloads.count("end") == 2 for one in readers), 30)
-        for one in readers:
-            got = [payload for payload in one.payloads if payload != "end"]
+        for reader in readers:
+            got = [payload for payload in reader.payloads if payload != "end"]
             assert [item for item in Counter(got).items() if item[1] > 1] == []
             assert sorted(got) == expected
             for name in "ab":

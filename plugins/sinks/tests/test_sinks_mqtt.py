@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridging import Client
+from bridging import Client, properties_of
 from hookmq.config_api import bind_values
 from hookmq.plugin import ConfigError
 from hookmq_sinks.driver import Driver, DriverContext, Record, Rejected, TargetUnavailable
@@ -185,15 +185,13 @@ async def test_properties_prefixes_and_the_path_are_passed_on(
     await one.write(make_batch([full, record(2)]))
     await arrived(far, 2)
     first, second = far.messages
-    properties = first.properties
-    assert properties is not None
+    properties = properties_of(first)
     assert (first.topic, first.qos) == ("hq/north/a", 1)
     assert (properties.ContentType, properties.ResponseTopic) == ("text/plain", "r")
     assert (properties.CorrelationData, properties.PayloadFormatIndicator) == (b"c", 1)
     assert properties.MessageExpiryInterval > 1e9
     assert properties.UserProperty == [("a", "b"), ("hookmq-bridge-path", "first,here")]
-    assert second.properties is not None
-    assert second.properties.UserProperty == [("hookmq-bridge-path", "here")]
+    assert properties_of(second).UserProperty == [("hookmq-bridge-path", "here")]
     late = Client(remote.port, "late", "hq/#")
     assert await arrived(late, 1) == ["1"]
     await one.close()

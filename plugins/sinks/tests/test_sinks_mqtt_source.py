@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridging import Client
+from bridging import Client, new_properties
 from hookmq.config_api import bind_values
 from hookmq.mqtt_api import Publish, Pubrel
 from hookmq.plugin import ConfigError
 from hookmq_sinks.source import Incoming, SourceContext, SourceUnavailable
 from hookmq_sinks.sources.mqtt import BYTES, MqttSource
 from mosquitto import Mosquitto
+from paho.mqtt.packettypes import PacketTypes
 from ports import free_port
 
 
@@ -174,7 +175,7 @@ async def test_pubcomp_waits_until_the_mark_is_deleted(tmp_path: Path, remote: M
     marks.stored["7"] = "1"
     sent: asyncio.Queue[bytes] = asyncio.Queue()
     assert source._link is not None
-    source._link.send_bytes = sent.put_nowait  # type: ignore[method-assign]
+    source._link.send_bytes = sent.put_nowait  # type: ignore[method-assign, assignment]
     deleted = asyncio.Event()
     order: list[str] = []
 
@@ -194,12 +195,10 @@ async def test_pubcomp_waits_until_the_mark_is_deleted(tmp_path: Path, remote: M
 
 
 async def test_a_message_that_has_been_here_is_dropped(tmp_path: Path, remote: Mosquitto) -> None:
-    import paho.mqtt.client as paho
-
     far = Client(remote.port, "far")
     source = make(tmp_path, remote.port)
     await source.open()
-    properties = paho.Properties(3)  # type: ignore[no-untyped-call]
+    properties = new_properties(PacketTypes.PUBLISH)
     properties.UserProperty = ("hookmq-bridge-path", "here,hq")
     for qos in (1, 2):
         await send(far, "loop", qos, properties=properties)

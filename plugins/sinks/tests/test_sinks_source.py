@@ -34,12 +34,13 @@ def test_messages_survive_the_socket() -> None:
 
 
 def test_mistakes_are_reported() -> None:
-    for given, message in [
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"name": "a/b"}, "is not a name"),
         ({"driver": "mqt"}, "did you mean mqtt?"),
         ({"origin": {"addresses": ["x"]}}, "broker"),
         ({"retry_first": 9.0, "retry_longest": 1.0}, "retry_longest: less than retry_first"),
-    ]:
+    ]
+    for given, message in mistakes:
         with pytest.raises(ConfigError) as caught:
             bind_values(SourceConfig, {**source(1), **given})
         assert message in f"{caught.value} {getattr(caught.value, 'hint', '')}"
