@@ -48,6 +48,6 @@ def test_the_metrics_of_the_alerts_exist() -> None:
 
         gauge = summary = counter
 
-    register(Registry(), list, list, lambda: None, lambda: 0.0)  # type: ignore[arg-type]
+    register(Registry(), list, list, lambda: None, lambda: 0.0, list)  # type: ignore[arg-type]
     used = set(re.findall(r"hookmq_spark_\w+", " ".join(EXPRESSIONS.values())))
     assert used <= set(names)

@@ -95,9 +95,9 @@ def test_a_message_that_was_not_printed_stays_in_the_session(
     assert main([*words, "-E"]) == 0
     for text in ("1", "2", "3"):
         assert main(["pub", *tcp, "-t", "stays/a", "-m", text, "-q", "1"]) == 0
-    for text in (b"1\n", b"2\n", b"3\n"):
+    for line in (b"1\n", b"2\n", b"3\n"):
         assert main([*words, "-C", "1", "-W", "10"]) == 0
-        assert capfdbinary.readouterr().out == text
+        assert capfdbinary.readouterr().out == line
 
 
 def test_an_ended_connection_acknowledges_nothing(tcp: list[str]) -> None:

@@ -1,4 +1,4 @@
-// An MQTT 5.0 client over WebSocket. It is a client like any other: the broker authenticates and authorizes it.
+// An MQTT 5.0 client over WebSocket, authenticated and authorized like any other.
 import * as codec from "./mqtt_codec.js";
 
 const CODES = {

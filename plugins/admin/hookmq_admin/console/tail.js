@@ -3,7 +3,7 @@ import { events } from "./api.js";
 import { button } from "./dom.js";
 
 export class Tail {
-  // `hear` is called with the name and the data of each event; `ended` when no more events come.
+  // `hear` gets each event's name and data; `ended` is called after the last.
   constructor({ signal, say }, hear, ended = () => {}) {
     this.say = say;
     this.hear = hear;

@@ -1,4 +1,4 @@
-// Messages per second of the branches of a topic tree: the mean of the last seconds.
+// Messages per second of each topic branch: the mean of the last seconds.
 
 export const WINDOW = 10;
 
@@ -13,7 +13,7 @@ export class TopicRates {
     this.missed = [];
   }
 
-  // Calculate all rates, once a second. Return whether one of them may have changed.
+  // Calculate all rates, once a second. Return whether one may have changed.
   tick() {
     const before = this.root.rate, now = Date.now();
     this.ticks += 1;

@@ -129,7 +129,6 @@ class RedisDriver(Driver):
         arguments: dict[str, Any] = {
             "socket_connect_timeout": settings.connect_timeout,
             "single_connection_client": True,
-            "client_name": f"hookmq-sinks-{self.context.sink}",
             "retry": Retry(NoBackoff(), 0),
         }
         if settings.user:
@@ -146,7 +145,8 @@ class RedisDriver(Driver):
                 "ssl_keyfile": _path(settings.tls.key_file),
             }
         try:
-            client = self._client = Redis.from_url(settings.url, **arguments)
+            name = f"hookmq-sinks-{self.context.sink}"
+            client = self._client = Redis.from_url(settings.url, client_name=name, **arguments)
             found = await client.hget(POSITIONS, self.context.slot)
         except Exception as error:
             raise _unavailable(error) from error
