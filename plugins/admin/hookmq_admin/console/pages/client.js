@@ -1,4 +1,4 @@
-// One client: its session, subscriptions, queue and messages in flight, and what an operator can do with it.
+// One client: session, subscriptions, queue, messages in flight, and actions.
 import { at, may } from "../api.js";
 import { confirmed } from "../dialog.js";
 import { button, check, choice, field, form, node, section } from "../dom.js";

@@ -1,4 +1,4 @@
-// Drain the broker before maintenance of its machine, and back up its store.
+// Drain the broker, and back up its store.
 import { confirmed } from "../dialog.js";
 import { button, check, field, node, section } from "../dom.js";
 import { bytes, cut, duration, number, time } from "../format.js";
@@ -76,7 +76,7 @@ export default function maintenance(context, main) {
   }
 }
 
-// A text, with a bar if the work has made some progress.
+// A text, with a bar if there is progress.
 function panel() {
   const text = node("p", { role: "status" }), bar = node("progress", { max: 1, "aria-label": "Progress", hidden: true });
   return {
