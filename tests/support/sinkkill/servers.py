@@ -1,4 +1,4 @@
-"""The targets of the drivers `postgres`, `redis` and `nats` for kills: real servers, and what they contain."""
+"""The targets of drivers for kills: real servers, and what they contain."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from nats_server import NatsServer
 from postgres_server import PostgresServer
+from rabbitmq_server import RabbitMqServer
 from redis_server import RedisServer
 
 from sinkkill.ledger import Stored
@@ -149,6 +150,50 @@ class NatsTarget:
         return found
 
 
+class RabbitMqTarget:
+    """A durable queue. A message that RabbitMQ confirmed just before a kill may be there twice."""
+
+    once = False
+
+    def __init__(self) -> None:
+        self._server = RabbitMqServer()
+        self.stop, self.start, self.close = (
+            self._server.stop,
+            self._server.start,
+            self._server.close,
+        )
+        asyncio.run(self._create())
+
+    def sink(self) -> Mapping[str, Any]:
+        """Return the driver and its target."""
+        target = {"url": self._server.url, "exchange": "", "routing_key": "kills"}
+        return {"driver": "rabbitmq", "target": target}
+
+    def read(self) -> list[Stored]:
+        """Return the messages of the queue. They stay there."""
+        return asyncio.run(self._messages())
+
+    async def _create(self) -> None:
+        async with await self._server.client() as connection:
+            channel = await connection.channel()
+            await channel.declare_queue("kills", durable=True)
+
+    async def _messages(self) -> list[Stored]:
+        async with await self._server.client() as connection:
+            channel = await connection.channel()
+            queue = await channel.get_queue("kills")
+            total = queue.declaration_result.message_count
+            found: list[Stored] = []
+            if total:
+                async with queue.iterator(no_ack=False) as messages:
+                    async for one in messages:
+                        payload = json.loads(one.body)
+                        found.append(Stored(one.message_id, payload["key"], payload["number"]))
+                        if len(found) == total:
+                            break
+            return found  # nothing is acknowledged, so the queue gets all messages back
+
+
 TARGETS: Mapping[str, type[Target]] = {
-    "nats": NatsTarget, "postgres": PostgresTarget, "redis": RedisTarget,
+    "nats": NatsTarget, "postgres": PostgresTarget, "rabbitmq": RabbitMqTarget, "redis": RedisTarget,
 }  # fmt: skip
