@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from influxdb_server import DATABASE, InfluxDbServer
 from nats_server import NatsServer
 from postgres_server import PostgresServer
 from rabbitmq_server import RabbitMqServer
@@ -33,6 +34,35 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Stop the server and delete its data."""
+
+
+class InfluxDbTarget:
+    """A measurement with a point for each message: a point that is written again stays one point."""
+
+    once = True
+
+    def __init__(self) -> None:
+        self._server = InfluxDbServer("max-row-limit = 0")
+        self.stop, self.start, self.close = (
+            self._server.stop,
+            self._server.start,
+            self._server.close,
+        )
+        self._server.query(f"CREATE DATABASE {DATABASE}")
+
+    def sink(self) -> Mapping[str, Any]:
+        """Return the driver and its target. The record's offset is the time, so that times show the order."""
+        target = {
+            "version": 1, "url": self._server.url, "database": DATABASE, "measurement": "kills",
+            "tags": {"key": "${payload.key}"}, "fields": {"id": "${id}", "number": "${payload.number}"},
+            "types": {"number": "integer"}, "timestamp": "${offset}",
+        }  # fmt: skip
+        return {"driver": "influxdb", "target": target}
+
+    def read(self) -> list[Stored]:
+        """Return the points by time."""
+        found = self._server.query('SELECT id, "key", number FROM kills')
+        return [Stored(*row[1:]) for one in found for row in one["values"]]
 
 
 class PostgresTarget:
@@ -162,6 +192,7 @@ class RabbitMqTarget:
             self._server.start,
             self._server.close,
         )
+        self._taken: list[Stored] = []
         asyncio.run(self._create())
 
     def sink(self) -> Mapping[str, Any]:
@@ -170,30 +201,34 @@ class RabbitMqTarget:
         return {"driver": "rabbitmq", "target": target}
 
     def read(self) -> list[Stored]:
-        """Return the messages of the queue. They stay there."""
-        return asyncio.run(self._messages())
+        """Take the messages from the queue. Return them with those of earlier calls."""
+        asyncio.run(self._take())
+        return list(self._taken)
 
     async def _create(self) -> None:
         async with await self._server.client() as connection:
             channel = await connection.channel()
             await channel.declare_queue("kills", durable=True)
 
-    async def _messages(self) -> list[Stored]:
+    async def _take(self) -> None:
         async with await self._server.client() as connection:
             channel = await connection.channel()
             queue = await channel.get_queue("kills")
-            total = queue.declaration_result.message_count
-            found: list[Stored] = []
-            if total:
-                async with queue.iterator(no_ack=False) as messages:
+            left = queue.declaration_result.message_count
+            if left:
+                async with queue.iterator() as messages:
                     async for one in messages:
                         payload = json.loads(one.body)
-                        found.append(Stored(one.message_id, payload["key"], payload["number"]))
-                        if len(found) == total:
+                        self._taken.append(
+                            Stored(one.message_id, payload["key"], payload["number"])
+                        )
+                        left -= 1
+                        if not left:
+                            # The server may lose this acknowledgement. It then has the messages again, in order.
+                            await one.ack(multiple=True)
                             break
-            return found  # nothing is acknowledged, so the queue gets all messages back
 
 
 TARGETS: Mapping[str, type[Target]] = {
-    "nats": NatsTarget, "postgres": PostgresTarget, "rabbitmq": RabbitMqTarget, "redis": RedisTarget,
+    "influxdb": InfluxDbTarget, "nats": NatsTarget, "postgres": PostgresTarget, "rabbitmq": RabbitMqTarget, "redis": RedisTarget,
 }  # fmt: skip

@@ -1,0 +1,73 @@
+"""An InfluxDB server of version 1 in a folder of the test, on free ports, as Debian's package installs it."""
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from ports import free_port
+
+DATABASE = "plant"
+
+
+class InfluxDbServer:
+    """The server, with an empty database `plant`. `http` is added to the section [http] of its configuration."""
+
+    def __init__(self, http: str = "") -> None:
+        program = shutil.which("influxd")
+        if program is None:
+            pytest.skip("InfluxDB is not installed (influxd): apt-get install influxdb")
+        self.folder = Path(mkdtemp(prefix="hookmq-influxdb-"))
+        self.port = free_port()
+        file = self.folder / "influxdb.conf"
+        file.write_text(
+            f'reporting-disabled = true\nbind-address = "127.0.0.1:{free_port()}"\n'
+            f'[meta]\ndir = "{self.folder}/meta"\n'
+            f'[data]\ndir = "{self.folder}/data"\nwal-dir = "{self.folder}/wal"\nquery-log-enabled = false\n'
+            f"[monitor]\nstore-enabled = false\n[logging]\nlevel = 'error'\n".replace("'", '"')
+            + f'[http]\nbind-address = "127.0.0.1:{self.port}"\nlog-enabled = false\n{http}\n'
+        )
+        self._words = [program, "-config", str(file)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The address of the server, as the driver's setting `url`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        self._process = subprocess.Popen(
+            self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while True:
+            assert self._process.poll() is None, "InfluxDB ended"
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/ping", timeout=30):
+                return
+
+    def query(self, statement: str, **more: str) -> list[dict[str, Any]]:
+        """Execute a statement of InfluxQL as an administrator would. Return the series of its result."""
+        data = urlencode({"q": statement, "db": DATABASE, "epoch": "ns", **more}).encode()
+        with urllib.request.urlopen(f"{self.url}/query", data, timeout=60) as answer:
+            (result,) = json.load(answer)["results"]
+        assert "error" not in result, result
+        return list(result.get("series", ()))
+
+    def stop(self) -> None:
+        """Kill the server. Its data stay."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
+            self._process = None
+
+    def close(self) -> None:
+        """Stop the server and delete its folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
