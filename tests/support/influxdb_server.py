@@ -30,8 +30,8 @@ class InfluxDbServer:
             f'reporting-disabled = true\nbind-address = "127.0.0.1:{free_port()}"\n'
             f'[meta]\ndir = "{self.folder}/meta"\n'
             f'[data]\ndir = "{self.folder}/data"\nwal-dir = "{self.folder}/wal"\nquery-log-enabled = false\n'
-            f"[monitor]\nstore-enabled = false\n[logging]\nlevel = 'error'\n".replace("'", '"')
-            + f'[http]\nbind-address = "127.0.0.1:{self.port}"\nlog-enabled = false\n{http}\n'
+            f'[monitor]\nstore-enabled = false\n[logging]\nlevel = "error"\n'
+            f'[http]\nbind-address = "127.0.0.1:{self.port}"\nlog-enabled = false\n{http}\n'
         )
         self._words = [program, "-config", str(file)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,9 +53,10 @@ class InfluxDbServer:
                 return
 
     def query(self, statement: str, **more: str) -> list[dict[str, Any]]:
-        """Execute a statement of InfluxQL as an administrator would. Return the series of its result."""
-        data = urlencode({"q": statement, "db": DATABASE, "epoch": "ns", **more}).encode()
-        with urllib.request.urlopen(f"{self.url}/query", data, timeout=60) as answer:
+        """Execute a statement of InfluxQL as the user `u` with the password `p`, if given. Return its series."""
+        data = urlencode({"q": statement, "db": DATABASE, "epoch": "ns"}).encode()
+        place = f"{self.url}/query?{urlencode(more)}"
+        with urllib.request.urlopen(place, data, timeout=60) as answer:
             (result,) = json.load(answer)["results"]
         assert "error" not in result, result
         return list(result.get("series", ()))

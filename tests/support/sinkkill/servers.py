@@ -230,5 +230,6 @@ class RabbitMqTarget:
 
 
 TARGETS: Mapping[str, type[Target]] = {
-    "influxdb": InfluxDbTarget, "nats": NatsTarget, "postgres": PostgresTarget, "rabbitmq": RabbitMqTarget, "redis": RedisTarget,
+    "influxdb": InfluxDbTarget, "nats": NatsTarget, "postgres": PostgresTarget, "rabbitmq": RabbitMqTarget,
+    "redis": RedisTarget,
 }  # fmt: skip
