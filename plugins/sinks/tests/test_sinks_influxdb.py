@@ -135,6 +135,11 @@ class TestInfluxDb(DriverContract):
         )
         assert found == [{"time": 1_767_225_600_000_000_000, "a tag": text, "a=,b": text}]
 
+    async def test_a_payload_that_is_not_decoded_can_be_a_number(self) -> None:
+        fields = {"n": "${payload}"}
+        (found,) = await self.written(make_record(0, b"21.5"), fields=fields, types={"n": "float"})
+        assert found["n"] == 21.5
+
     async def test_a_measurement_is_escaped(self) -> None:
         self.name = 'a b,c="d'
         record = make_record(0, topic=self.name)
@@ -232,6 +237,7 @@ class TestInfluxDb(DriverContract):
             ({"n": True}, {"types": {"n": "integer"}}, "field n: True is not a whole number of 64 bits"),
             ({"n": "inf"}, {"types": {"n": "float"}}, "field n: 'inf' is not a finite number"),
             ({"n": 10**400}, {}, "field n: 1000"),
+            (b"\xff", {"fields": {"n": "${payload}"}}, "field n: the value is not UTF-8 text"),
             ({"n": 1}, {"types": {"n": "boolean"}}, "field n: 1 is not true or false"),
             ({"m": 1}, {"fields": {"n": "${payload.n}"}}, "no value for any of the fields"),
             ({"n": 1}, {"measurement": "${payload.m}"}, "no value for ${payload.m}"),

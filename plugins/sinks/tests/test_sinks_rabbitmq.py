@@ -182,6 +182,15 @@ class TestRabbitMq(DriverContract):
         await driver.close()
         assert list(dict.fromkeys(await self.stored_ids())) == [records[0].id, records[2].id]
 
+    async def test_headers_fill_a_frame(self) -> None:
+        most = 131_072 - 2048 - 3 * 6 - len("tomqtt-topicplant/amqtt-client-idc")
+        self.more = {"headers": {"x": "x" * (most - 7)}}
+        driver, _ = await self._opened()
+        await driver.write(make_batch([self.record(0)]))
+        await driver.close()
+        (found,) = await self.messages()
+        assert len(found.headers["x"]) == most - 7
+
     async def test_a_full_queue_is_tried_again(self) -> None:
         async with self.channel() as channel:
             full = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -215,9 +224,10 @@ class TestRabbitMq(DriverContract):
 
     async def test_rights_are_an_operators_task(self) -> None:
         control = self.server.control
-        control("add_user", self.name, "hunter2")
+        password = "hunter2%41@/:é+ &"
+        control("add_user", self.name, password)
         control("set_permissions", self.name, "", "", ".*")
-        self.more = {"user": self.name, "password": "hunter2"}
+        self.more = {"user": self.name, "password": password}
         error = await self.refused(self.record(0))
         assert isinstance(error, TargetUnavailable)
         assert error.permanent
@@ -240,6 +250,8 @@ class TestRabbitMq(DriverContract):
             ("a" * 300, {}, "the routing key has 30"),
             ("a", {"content_type": "x" * 300}, "the content type has 300 bytes"),
             ("a", {"exchange": "${property.gone}"}, "no value for"),
+            ("a", {"exchange": "${topic}!"}, "AMQP does not take the exchange 'a!'"),
+            ("a", {"headers": {"x": "x" * 130_000}}, "the headers have 130"),
         ],
     )
     async def test_a_record_that_does_not_fit_is_rejected(

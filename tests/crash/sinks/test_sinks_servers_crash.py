@@ -9,8 +9,8 @@ from sinkkill.rounds import SinkKill
 from sinkkill.servers import TARGETS
 
 KILLS = 4
-SLOW = {"rabbitmq": 2}
-"""Kills of the broker for targets that take seconds to start."""
+SLOW = {"influxdb": 3, "rabbitmq": 2}
+"""Kills of the broker for targets that take seconds to start or to read."""
 
 
 @pytest.mark.slow

@@ -58,7 +58,8 @@ _OPERATOR: Final = re.compile(
 )
 """Errors of the settings, whatever the status code is."""
 _REQUESTS: Final = 100
-"""Requests of one `write` after which the records found so far are rejected, so that it ends before the timeout."""
+_SECONDS: Final = 5.0
+"""Requests and time of one `write` after which the records found so far are rejected, so that it ends in time."""
 _MAX_ANSWER: Final = 1 << 16
 
 
@@ -213,6 +214,8 @@ class InfluxDbDriver(Driver):
         reasons: dict[int, str] = {}
         parts = [(0, len(lines))]
         requests = 0
+        now = asyncio.get_running_loop().time
+        began = now()
         while parts:
             start, end = parts.pop()
             status, text = await self._ask("POST", self._write_url, b"\n".join(lines[start:end]))
@@ -223,7 +226,8 @@ class InfluxDbDriver(Driver):
                 raise _refusal(status, text)
             if end - start == 1:
                 reasons[start] = _reason(text) or f"status {status}"
-                if requests >= _REQUESTS and parts:
+                late = requests >= _REQUESTS or now() - began > _SECONDS
+                if late and parts:
                     # Points that are stored already do not mind being written again.
                     raise Rejected(reasons)
                 continue

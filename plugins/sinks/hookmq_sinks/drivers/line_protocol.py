@@ -68,15 +68,13 @@ def mistake(text: str, what: str) -> str:
 
 def field_value(name: str, value: Any, kind: FieldType | None) -> str:
     """Return a field's value as it is in a line. Without a type, all numbers become floats. Raises RecordError."""
+    value = _text(value, f"field {name}")
     if kind is None:
         kind = "boolean" if isinstance(value, bool) else "string"
         if isinstance(value, int | float) and not isinstance(value, bool):
             kind = "float"
     if kind == "string":
-        try:
-            return f'"{_QUOTED.sub(_backslash, to_bytes(value).decode())}"'
-        except UnicodeDecodeError:
-            raise RecordError(f"field {name}: the value is not UTF-8 text") from None
+        return f'"{_QUOTED.sub(_backslash, to_bytes(value).decode())}"'
     found: str | None
     if kind == "boolean":
         found = _boolean(value)
@@ -92,6 +90,7 @@ def field_value(name: str, value: Any, kind: FieldType | None) -> str:
 def nanoseconds(value: Any, precision: Precision) -> int:
     """Return a timestamp in nanoseconds: a number in `precision`, or a text such as 2026-01-31T12:00:00.123Z, which is in
     UTC if it has no offset. Raises RecordError."""
+    value = _text(value, "timestamp")
     found: int | None = None
     number = None if isinstance(value, bool) else _decimal(value)
     if number is not None and abs(number) < 1 << 64:
@@ -116,6 +115,16 @@ _NAMES: Final[Mapping[FieldType, str]] = {
     "boolean": "true or false",
     "string": "a text",
 }
+
+
+def _text(value: Any, what: str) -> Any:
+    """Return bytes as text, such as a payload that is not decoded, and any other value unchanged."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise RecordError(f"{what}: the value is not UTF-8 text") from None
 
 
 def _boolean(value: Any) -> str | None:

@@ -61,6 +61,10 @@ _PATIENCE: Final = 2.0
 """Seconds without any confirmation after which the driver asks whether RabbitMQ blocks publishers."""
 _SHORT: Final = 255
 """The most bytes of a short string of AMQP, such as a routing key."""
+_FRAME_MAX: Final = 131_072
+"""The size of a frame that RabbitMQ takes by default. All properties of a message must fit into one."""
+_OTHERS: Final = 2048
+"""Space for the properties of a message other than its headers."""
 _SIZE: Final = re.compile(r"message size \d+ (?:is )?larger than (?:configured )?max size (\d+)")
 _PASSING: Final = ("is down", "timeout", "connection limit", "is stopping")
 """Words in refusals that pass by themselves."""
@@ -129,6 +133,7 @@ class RabbitMqDriver(Driver):
         }
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel | None = None
+        self._frame_max = _FRAME_MAX
 
     async def open(self) -> Position | None:
         """Connect, and open a channel with publisher confirms."""
@@ -136,7 +141,9 @@ class RabbitMqDriver(Driver):
 
         for name in ("aio_pika", "aiormq"):
             # The engine logs the reasons. Without a handler, Python would print them a second time.
-            logging.getLogger(name).addHandler(logging.NullHandler())
+            library = logging.getLogger(name)
+            if not library.handlers:
+                library.addHandler(logging.NullHandler())
         settings = self.settings
         parts = urlsplit(settings.url)
         secure = parts.scheme == "amqps"
@@ -156,6 +163,7 @@ class RabbitMqDriver(Driver):
                 self._channel = await self._open_channel()
         except Exception as error:
             raise _unavailable(error) from error
+        self._frame_max = self._channel.connection.connection_tune.frame_max or _FRAME_MAX
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
@@ -229,8 +237,12 @@ class RabbitMqDriver(Driver):
             timestamp=datetime.fromtimestamp(int(record.received_at), UTC),
             app_id="hookmq",
         )
-        exchange = _short(self._exchange.fill(record), "exchange")
-        return Message(exchange, _short(routing_key, "routing key"), record.body, properties)
+        exchange = self._exchange.fill(record)
+        try:
+            Basic.Publish(exchange=exchange, routing_key=_short(routing_key, "routing key"))
+        except ValueError as error:
+            raise RecordError(f"AMQP does not take the exchange {exchange!r}: {error}") from None
+        return Message(exchange, routing_key, record.body, properties)
 
     def _headers_of(self, record: Record) -> dict[str, Any]:
         headers: dict[str, Any] = {}
@@ -243,6 +255,12 @@ class RabbitMqDriver(Driver):
             value = template.optional(record)
             if value is not None:
                 headers[name] = _header_value(value)
+        # RabbitMQ closes the connection after a frame that is too large.
+        size = sum(len(name.encode()) + _size(value) for name, value in headers.items())
+        if size > self._frame_max - _OTHERS:
+            raise RecordError(
+                f"the headers have {size} bytes, but RabbitMQ takes at most {self._frame_max - _OTHERS}"
+            )
         return headers
 
     # publishing ------------------------------------------------------------------------------------------------------
@@ -376,6 +394,11 @@ def _header_value(value: Any) -> Any:
     return to_bytes(value).decode(errors="replace")
 
 
+def _size(value: Any) -> int:
+    """Return the bytes of a header's value, with its type and the lengths of name and value."""
+    return 16 if isinstance(value, int) else len(value.encode()) + 6
+
+
 def _unavailable(error: BaseException) -> TargetUnavailable:
     """Return the error for the engine. It is permanent if an operator must act."""
     from aiormq.exceptions import (
@@ -411,6 +434,7 @@ def _unavailable(error: BaseException) -> TargetUnavailable:
         | ConnectionNotAllowed
         | ProbableAuthenticationError,
     ) or (isinstance(error, ConnectionClosed) and error.args[0] in (402, 403, 530))
+    refused = refused or isinstance(error, ValueError)  # the client library refuses a name
     certificate = "certificate" in text.lower() or isinstance(error, FileNotFoundError)
     passing = any(one in text for one in _PASSING)
     return TargetUnavailable(text, (refused and not passing) or certificate)
