@@ -1,0 +1,47 @@
+"""A mock cluster of Kafka: that of librdkafka, in a process of its own, which other clients reach over TCP.
+
+It keeps messages in memory and creates topics when they are asked for. It has neither users nor TLS, and a transaction
+that is aborted leaves its records behind. It is not a full broker.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from confluent_kafka import Producer
+
+cluster = Producer({"test.mock.num.brokers": 3})
+brokers = cluster.list_topics(timeout=30).brokers.values()
+print(",".join(f"{one.host}:{one.port}" for one in brokers), flush=True)
+sys.stdin.read()
+"""
+
+
+class KafkaMock:
+    """Three brokers. `servers` has their addresses."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.servers = self._process.stdout.readline().strip().split(",")
+        assert self.servers[0], "the mock cluster ended"
+
+    def stop(self) -> None:
+        """Stop all brokers, as a machine that does not answer. Their messages stay."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def start(self) -> None:
+        """Continue."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the brokers."""
+        self._process.kill()
+        self._process.communicate()
