@@ -1,0 +1,181 @@
+"""The contents of the objects that the `s3` driver writes: JSON lines, or Parquet files with typed columns."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Any, Final, Literal, Protocol
+
+from hookmq_sinks.driver import Record, RecordError, RecordTemplate, json_default, to_bytes
+from hookmq_sinks.drivers.file import envelope
+
+Type = Literal["string", "long", "double", "boolean", "timestamp", "binary"]
+Row = Any
+"""A line as bytes, or a row as a mapping."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Rows(Protocol):
+    """Makes a row of each record, and a file of rows."""
+
+    suffix: str
+    content_type: str
+
+    def row(self, record: Record) -> Row:
+        """Return the row of a record. Raises RecordError."""
+
+    def file(self, rows: Sequence[Row]) -> bytes:
+        """Return the file. This takes time, so call it in a thread."""
+
+
+class JsonLines:
+    """Lines of JSON: the payload and all properties of a message, or fields."""
+
+    content_type = "application/x-ndjson"
+
+    def __init__(self, fields: Mapping[str, Any], compression: str) -> None:
+        self._fields = {name: _field(one, name) for name, one in fields.items()}
+        self._packed = compression == "gzip"
+        self.suffix = ".jsonl.gz" if self._packed else ".jsonl"
+
+    def row(self, record: Record) -> Row:
+        """Return a line. Raises RecordError."""
+        made = {name: one(record) for name, one in self._fields.items()} or envelope(record)
+        try:
+            text = json.dumps(
+                made, ensure_ascii=False, separators=(",", ":"), default=json_default,
+                allow_nan=False,
+            )  # fmt: skip
+            return text.encode() + b"\n"
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"not a JSON value: {error}") from None
+
+    def file(self, rows: Sequence[Row]) -> bytes:
+        """Return the lines. The same lines make the same file."""
+        data = b"".join(rows)
+        return gzip.compress(data, 6, mtime=0) if self._packed else data
+
+
+class Parquet:
+    """A Parquet file. Each column has one type, so that all files of a sink have the same schema."""
+
+    content_type = "application/vnd.apache.parquet"
+    suffix = ".parquet"
+
+    def __init__(
+        self, fields: Mapping[str, Any], types: Mapping[str, Type], compression: str
+    ) -> None:
+        self._columns = [
+            (name, _field(one, name), types.get(name, "string")) for name, one in fields.items()
+        ]
+        self._compression = compression
+
+    def row(self, record: Record) -> Row:
+        """Return a row. Raises RecordError if a value does not fit its column."""
+        if not self._columns:
+            return _whole(record)
+        return {name: _convert(name, find(record), kind) for name, find, kind in self._columns}
+
+    def file(self, rows: Sequence[Row]) -> bytes:
+        """Return the file."""
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        types = {
+            "string": pa.string(), "long": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(),
+            "timestamp": pa.timestamp("us", tz="UTC"), "binary": pa.binary(),
+        }  # fmt: skip
+        if self._columns:
+            columns = [(name, types[kind]) for name, _, kind in self._columns]
+        else:
+            columns = [(name, types[kind]) for name, kind in _WHOLE.items()]
+            columns.append(("user_properties", pa.list_(pa.list_(pa.string()))))
+        table = pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
+        sink = io.BytesIO()
+        pq.write_table(table, sink, compression=self._compression)
+        return sink.getvalue()
+
+
+_WHOLE: Final[Mapping[str, Type]] = {
+    "id": "string", "topic": "string", "received_at": "timestamp", "qos": "long", "retain": "boolean",
+    "key": "string", "client_id": "string", "content_type": "string", "response_topic": "string",
+    "correlation_data": "binary", "payload": "binary",
+}  # fmt: skip
+"""The columns of a message without `fields`. The list of user properties follows them."""
+
+
+def _whole(record: Record) -> dict[str, Any]:
+    row = {name: getattr(record, name, None) for name in _WHOLE}
+    row["received_at"] = _EPOCH + timedelta(microseconds=round(record.received_at * 1_000_000))
+    row["payload"] = record.body
+    row["user_properties"] = [list(one) for one in record.user_properties]
+    return row
+
+
+def _field(template: Any, name: str) -> Callable[[Record], Any]:
+    """Return a function that makes a field's value. Values that are not text are constants."""
+    if isinstance(template, str):
+        return RecordTemplate(template, f"fields.{name}").optional
+    return lambda record: template
+
+
+def _convert(name: str, value: Any, kind: Type) -> Any:
+    """Return a value as one of a column. Raises RecordError."""
+    if value is None:
+        return None
+    try:
+        return _CONVERT[kind](value)
+    except (ValueError, OverflowError, RecursionError):
+        shown = repr(value)[:60]
+        raise RecordError(f"{name}: {shown} is not a value of the type {kind}") from None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else to_bytes(value).decode()
+
+
+def _long(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError
+    return value
+
+
+def _double(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _timestamp(value: Any) -> datetime:
+    """Return a time: ISO 8601 with an offset, or epoch seconds."""
+    if isinstance(value, str):
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is None:
+            raise ValueError
+        return time.astimezone(UTC)
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError
+    return _EPOCH + timedelta(microseconds=round(value * 1_000_000))
+
+
+_CONVERT: Final[Mapping[Type, Callable[[Any], Any]]] = {
+    "string": _text,
+    "long": _long,
+    "double": _double,
+    "boolean": _boolean,
+    "timestamp": _timestamp,
+    "binary": to_bytes,
+}
