@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +56,15 @@ class S3Server:
             service, endpoint_url=self.url, region_name=REGION, aws_access_key_id=self.key,
             aws_secret_access_key=self.secret, config=Config(retries={"total_max_attempts": 1}),
         )  # fmt: skip
+
+    def stop(self) -> None:
+        """Stop the server, as a machine that does not answer. Its objects stay."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def start(self) -> None:
+        """Continue."""
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End the server."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from hookmq.plugin import ConfigError
 
+from hookmq_sinks.extras import extra_hint
 from hookmq_sinks.record_template import RecordError
 
 Format = Literal["raw", "text", "json", "msgpack", "cbor", "protobuf", "sparkplug"]
@@ -50,7 +51,7 @@ def find_decoder(name: str, protobuf: ProtobufConfig | None = None) -> Decode:
     except ImportError:
         raise ConfigError(
             f"decode: the library for {name} is not installed",
-            hint=f"run: pip install 'hookmq-sinks[{_EXTRAS[name]}]'",
+            hint=extra_hint(_EXTRAS[name]),
         ) from None
 
 

@@ -14,6 +14,7 @@ from hookmq_toolkit.breaker import Breaker
 
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.driver import Driver, DriverContext, Rejected, TargetUnavailable
+from hookmq_sinks.extras import extra_hint
 from hookmq_sinks.record import Batch, Position, Record
 
 CRASHES: Final = 3
@@ -318,8 +319,8 @@ class Lane:
             async with asyncio.timeout(self._config.timeout):
                 held = await driver.open()
         except ImportError as error:
-            extra = f"; run: pip install 'hookmq-sinks[{kind.extra}]'" if kind.extra else ""
-            raise TargetUnavailable(f"{error}{extra}", True) from error
+            reason = "; ".join(filter(None, (str(error), extra_hint(kind.extra))))
+            raise TargetUnavailable(reason, True) from error
         opened, self._opened = self._opened, True
         if held is None or held.log_id != self._context.log_id or self._ignore_target:
             return

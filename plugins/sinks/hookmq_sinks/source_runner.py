@@ -22,6 +22,7 @@ from hookmq.config_api import bind_values
 from hookmq.plugin import ReasonCode
 
 from hookmq_sinks.dead_letters import DeadLetters
+from hookmq_sinks.extras import extra_hint
 from hookmq_sinks.intake import AGAIN
 from hookmq_sinks.record import Record
 from hookmq_sinks.source import Incoming, Source, SourceContext, SourceUnavailable
@@ -209,8 +210,8 @@ class SourceRunner:
             async with asyncio.timeout(OPENING):
                 await source.open()
         except ImportError as error:
-            extra = f"; run: pip install 'hookmq-sinks[{kind.extra}]'" if kind.extra else ""
-            raise SourceUnavailable(f"{error}{extra}", True) from error
+            reason = "; ".join(filter(None, (str(error), extra_hint(kind.extra))))
+            raise SourceUnavailable(reason, True) from error
         except TimeoutError:
             raise SourceUnavailable("no answer in time") from None
         self.counts["connections"] += 1

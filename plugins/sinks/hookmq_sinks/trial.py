@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.driver import DriverContext, Problem, TargetUnavailable
+from hookmq_sinks.extras import extra_hint
 
 
 async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) -> list[Problem]:
@@ -22,10 +23,7 @@ async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) 
     except TimeoutError:
         return [Problem("", f"no answer within {config.timeout:g} s")]
     except ImportError as error:
-        extra = config.kind.extra
-        return [
-            Problem("", str(error), f"run: pip install 'hookmq-sinks[{extra}]'" if extra else "")
-        ]
+        return [Problem("", str(error), extra_hint(config.kind.extra))]
     except Exception as error:
         return [Problem("", f"the driver failed: {type(error).__name__}: {error}")]
     finally:

@@ -169,7 +169,7 @@ class TestKafka(DriverContract):
             for sample in (self.record(0), None):
                 (problem,) = await driver.check(sample)
                 assert problem.key == "topic"
-                assert f"no topic {self.name}-missing" in problem.message
+                assert f"the topic {self.name}-missing does not exist" in problem.message
         await driver.close()
 
     async def test_check_finds_a_large_sample(self) -> None:
@@ -181,8 +181,8 @@ class TestKafka(DriverContract):
     @pytest.mark.parametrize(
         ("code", "template", "rejected", "word"),
         [
-            (KafkaError.UNKNOWN_TOPIC_OR_PART, "a", None, "there is no topic a"),
-            (KafkaError._UNKNOWN_TOPIC, "${topic}", "there is no topic a", ""),
+            (KafkaError.UNKNOWN_TOPIC_OR_PART, "a", None, "the topic a does not exist"),
+            (KafkaError._UNKNOWN_TOPIC, "${topic}", "the topic a does not exist", ""),
             (KafkaError.TOPIC_AUTHORIZATION_FAILED, "a", None, "may not write to a"),
             (KafkaError.INVALID_RECORD, "a", "a: Broker", ""),
         ],

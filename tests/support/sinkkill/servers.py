@@ -13,6 +13,7 @@ from rabbitmq_server import RabbitMqServer
 from redis_server import RedisServer
 
 from sinkkill.ledger import Stored
+from sinkkill.paused import KafkaTarget, S3Target
 
 
 class Target(Protocol):
@@ -230,6 +231,6 @@ class RabbitMqTarget:
 
 
 TARGETS: Mapping[str, type[Target]] = {
-    "influxdb": InfluxDbTarget, "nats": NatsTarget, "postgres": PostgresTarget, "rabbitmq": RabbitMqTarget,
-    "redis": RedisTarget,
+    "influxdb": InfluxDbTarget, "kafka": KafkaTarget, "nats": NatsTarget, "postgres": PostgresTarget,
+    "rabbitmq": RabbitMqTarget, "redis": RedisTarget, "s3": S3Target,
 }  # fmt: skip

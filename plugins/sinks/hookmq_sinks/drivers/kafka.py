@@ -219,7 +219,11 @@ class KafkaDriver(Driver):
             raise self._unavailable(error.args[0]) from error
         if name not in found.topics:
             hint = "create it, unless the cluster creates topics by itself"
-            return [Problem("topic", f"there is no topic {name} that the user may see", hint)]
+            return [
+                Problem(
+                    "topic", f"the topic {name} does not exist, or the user may not see it", hint
+                )
+            ]
         return ()
 
     async def write(self, batch: Batch) -> None:
@@ -339,8 +343,8 @@ class KafkaDriver(Driver):
             return f"{topic}: {error.str()}"
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             if not self._topic.constant:
-                return f"there is no topic {topic}"
-            raise TargetUnavailable(f"there is no topic {topic}", True)
+                return f"the topic {topic} does not exist"
+            raise TargetUnavailable(f"the topic {topic} does not exist", True)
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise TargetUnavailable(f"the user may not write to {topic}", True)
         raise self._unavailable(error)
