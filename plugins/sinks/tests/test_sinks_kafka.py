@@ -199,6 +199,21 @@ class TestKafka(DriverContract):
             driver._reason_of(KafkaError(code), "a")
         assert caught.value.permanent
 
+    def test_messages_of_a_refused_request_are_produced_again_alone(self) -> None:
+        driver: Any = self.make()
+        asked: list[list[int]] = []
+
+        def produce(producer: object, messages: Mapping[int, Any]) -> dict[int, KafkaError]:
+            # The cluster refuses the request with the messages 1 to 3, because of 2.
+            asked.append(list(messages))
+            bad = [1, 2, 3] if len(messages) > 1 else [n for n in messages if n == 2]
+            return {n: KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) for n in bad}
+
+        driver._produce_some = produce
+        found = driver._produce(None, [driver._message(self.record(n)) for n in range(5)])
+        assert list(found) == [2]
+        assert asked == [[0, 1, 2, 3, 4], [1], [2], [3]]
+
     async def test_nothing_is_written_after_a_cancelled_write(self) -> None:
         self.more = {"confirm_timeout": 60.0}
         driver, _ = await self._opened()

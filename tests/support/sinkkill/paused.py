@@ -3,12 +3,15 @@
 import gzip
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka_mock import KafkaMock
 from s3_server import REGION, S3Server
 
 from sinkkill.ledger import Stored
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 
 class KafkaTarget:
@@ -18,47 +21,53 @@ class KafkaTarget:
 
     def __init__(self) -> None:
         self._cluster = KafkaMock()
-        self.stop, self.start, self.close = (
-            self._cluster.stop,
-            self._cluster.start,
-            self._cluster.close,
-        )
+        self._consumer: Consumer | None = None
+        self._partitions: tuple[int, ...] = ()
+        self._found: dict[int, list[Stored]] = {}
+        self.stop, self.start = self._cluster.stop, self._cluster.start
 
     def sink(self) -> Mapping[str, Any]:
         """Return the driver and its target."""
         target = {
             "servers": self._cluster.servers, "topic": "kills", "key": "${topic}",
-            "confirm_timeout": 2, "connect_timeout": 2,
+            "confirm_timeout": 1, "connect_timeout": 1,
         }  # fmt: skip
         return {"driver": "kafka", "target": target}
 
     def read(self) -> list[Stored]:
-        """Return the messages of all partitions."""
+        """Return the messages of all partitions. Those of earlier calls are not read again."""
         from confluent_kafka import Consumer, TopicPartition
 
-        servers = ",".join(self._cluster.servers)
-        consumer = Consumer({"bootstrap.servers": servers, "group.id": "read"})
-        found: list[Stored] = []
-        try:
-            for number in consumer.list_topics("kills", 30).topics["kills"].partitions:
-                place = TopicPartition("kills", number, 0)
-                left = consumer.get_watermark_offsets(place, 30)[1]
-                consumer.assign([place])
-                while left:
-                    message = consumer.poll(30)
-                    assert message is not None
-                    assert message.error() is None
-                    headers, value = message.headers(), message.value()
-                    assert headers is not None
-                    assert value is not None
-                    id = dict(headers)["hookmq-id"]
-                    assert isinstance(id, bytes)
-                    payload = json.loads(value)
-                    found.append(Stored(id.decode(), payload["key"], payload["number"]))
-                    left -= 1
-        finally:
-            consumer.close()
-        return found
+        if self._consumer is None:
+            servers = ",".join(self._cluster.servers)
+            self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "read"})
+        if not self._partitions:  # the topic appears after the first question
+            topic = self._consumer.list_topics("kills", 30).topics["kills"]
+            self._partitions = tuple(topic.partitions)
+        for number in self._partitions:
+            found = self._found.setdefault(number, [])
+            place = TopicPartition("kills", number, len(found))
+            end = self._consumer.get_watermark_offsets(place, 30)[1]
+            if len(found) < end:
+                self._consumer.assign([place])
+            while len(found) < end:
+                message = self._consumer.poll(30)
+                assert message is not None
+                assert message.error() is None
+                headers, value = message.headers(), message.value()
+                assert headers is not None
+                assert value is not None
+                id = dict(headers)["hookmq-id"]
+                assert isinstance(id, bytes)
+                payload = json.loads(value)
+                found.append(Stored(id.decode(), payload["key"], payload["number"]))
+        return [one for found in self._found.values() for one in found]
+
+    def close(self) -> None:
+        """End the cluster."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._cluster.close()
 
 
 class S3Target:
@@ -73,7 +82,9 @@ class S3Target:
             self._server.start,
             self._server.close,
         )
-        self._server.client().create_bucket(
+        self._known: dict[tuple[str, str], list[Stored]] = {}
+        self._client = self._server.client()
+        self._client.create_bucket(
             Bucket="kills", CreateBucketConfiguration={"LocationConstraint": REGION}
         )
 
@@ -84,20 +95,22 @@ class S3Target:
             "access_key": self._server.key, "secret_key": self._server.secret,
             "request_timeout": 2,
         }  # fmt: skip
-        return {"driver": "s3", "target": target}
+        return {"driver": "s3", "target": target, "batch": {"messages": 200, "age": "20ms"}}
 
     def read(self) -> list[Stored]:
         """Return the lines of all objects by their names, which contain the offsets."""
-        client, found = self._server.client(), []
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket="kills"):
+        found: list[Stored] = []
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket="kills"):
             for one in page.get("Contents", ()):
-                if one["Key"].startswith("_hookmq/"):
+                name, etag = one["Key"], one["ETag"]
+                if name.startswith("_hookmq/"):
                     continue
-                body = client.get_object(Bucket="kills", Key=one["Key"])["Body"].read()
-                for line in gzip.decompress(body).splitlines():
-                    made = json.loads(line)
-                    payload = made["payload"]
-                    if isinstance(payload, str):
-                        payload = json.loads(payload)
-                    found.append(Stored(made["id"], payload["key"], payload["number"]))
+                if (name, etag) not in self._known:
+                    body = self._client.get_object(Bucket="kills", Key=name)["Body"].read()
+                    lines = [json.loads(line) for line in gzip.decompress(body).splitlines()]
+                    self._known[name, etag] = [
+                        Stored(made["id"], made["payload"]["key"], made["payload"]["number"])
+                        for made in lines
+                    ]
+                found += self._known[name, etag]
         return found

@@ -43,6 +43,10 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _AGO: Final = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
 _OWN_HEADERS: Final = ("mqtt-", "hookmq-")
+_LOGGER: Final = logging.getLogger("hookmq_sinks.kafka")
+"""Takes the log of librdkafka, which would go to standard error. The driver reports errors as reasons."""
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
 _SLICE: Final = 0.1
 """Seconds after which the thread of a write notices that the driver is closed."""
 _RETRIES: Final = 5000
@@ -170,10 +174,7 @@ class KafkaDriver(Driver):
         def connect() -> None:
             if self.settings.tls is not None:
                 client_context(self.settings.tls)  # librdkafka does not name the file
-            logger = logging.getLogger("hookmq_sinks.kafka")
-            logger.addHandler(logging.NullHandler())
-            logger.propagate = False
-            producer = Producer(self._options(), logger=logger)
+            producer = Producer(self._options(), logger=_LOGGER)
             if self._closed:
                 return
             self._producer = producer
@@ -231,6 +232,7 @@ class KafkaDriver(Driver):
         messages = make_each(batch, self._message)
         producer = self._producer
         assert producer is not None
+        self._error = None
         errors = await asyncio.to_thread(self._produce, producer, messages)
         reasons: dict[int, str] = {}
         for index, error in errors.items():
@@ -327,9 +329,8 @@ class KafkaDriver(Driver):
     # errors ----------------------------------------------------------------------------------------------------------
 
     def _on_error(self, error: "KafkaError") -> None:
-        from confluent_kafka import KafkaError
-
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._error is None:
+        """Note an error of a connection, unless a known one says more."""
+        if self._error is None or _weight(error) >= _weight(self._error):
             self._error = error
 
     def _reason_of(self, error: "KafkaError", topic: str) -> str:
@@ -405,6 +406,15 @@ def topic_name(text: str) -> str:
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise RecordError(f"not a topic of Kafka: {name[:300]!r}")
     return name
+
+
+def _weight(error: "KafkaError") -> int:
+    """Return how much an error of a connection says about its cause."""
+    from confluent_kafka import KafkaError
+
+    if error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION) or "failed" in error.str():
+        return 2
+    return 0 if error.code() == KafkaError._ALL_BROKERS_DOWN else 1
 
 
 def _discard(holder: "list[Producer]") -> None:

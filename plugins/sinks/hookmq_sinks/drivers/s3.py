@@ -401,6 +401,8 @@ def _unavailable(error: Exception) -> TargetUnavailable:
         text = error.response.get("Error", {}).get("Message", "")
         if code in ("AccessDenied", "403"):
             text = f"{text.rstrip('.')}; {_RIGHTS}"
+        if code == "NotImplemented":
+            return TargetUnavailable(f"{code}: {text}; try `conditional: false`", True)
         permanent = 300 <= status < 500 and status not in (408, 409, 429) and code not in _PASSING
         return TargetUnavailable(f"{code}: {text}", permanent)
     word = _WORDS.get(type(error).__name__)
