@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import ssl
 import subprocess
 import urllib.request
 from contextlib import suppress
@@ -14,12 +15,15 @@ import pytest
 from ports import free_port
 
 DATABASE = "plant"
+"""The database of the tests, which the test creates."""
 
 
 class InfluxDbServer:
-    """The server, with an empty database `plant`. `http` is added to the section [http] of its configuration."""
+    """The server. `http` is added to the section [http] of its configuration. `authority` signed its certificate."""
 
-    def __init__(self, http: str = "") -> None:
+    def __init__(self, http: str = "", scheme: str = "http", authority: Path | None = None) -> None:
+        self._scheme = scheme
+        self._tls = ssl.create_default_context(cafile=authority) if authority else None
         program = shutil.which("influxd")
         if program is None:
             pytest.skip("InfluxDB is not installed (influxd): apt-get install influxdb")
@@ -40,7 +44,7 @@ class InfluxDbServer:
     @property
     def url(self) -> str:
         """The address of the server, as the driver's setting `url`."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://localhost:{self.port}"
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
@@ -49,14 +53,17 @@ class InfluxDbServer:
         )
         while True:
             assert self._process.poll() is None, "InfluxDB ended"
-            with suppress(OSError), urllib.request.urlopen(f"{self.url}/ping", timeout=30):
+            with (
+                suppress(OSError),
+                urllib.request.urlopen(f"{self.url}/ping", timeout=30, context=self._tls),
+            ):
                 return
 
     def query(self, statement: str, **more: str) -> list[dict[str, Any]]:
         """Execute a statement of InfluxQL as the user `u` with the password `p`, if given. Return its series."""
         data = urlencode({"q": statement, "db": DATABASE, "epoch": "ns"}).encode()
         place = f"{self.url}/query?{urlencode(more)}"
-        with urllib.request.urlopen(place, data, timeout=60) as answer:
+        with urllib.request.urlopen(place, data, timeout=60, context=self._tls) as answer:
             (result,) = json.load(answer)["results"]
         assert "error" not in result, result
         return list(result.get("series", ()))

@@ -6,9 +6,11 @@ sent, and answers as their manuals say.
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from aiohttp import web
 from hookmq.config_api import bind_values
 from hookmq.plugin import ConfigError
@@ -17,6 +19,7 @@ from hookmq_sinks.drivers.influxdb import InfluxDbDriver, InfluxDbSettings
 from hookmq_sinks.record import Record
 from hookmq_sinks.testing import DriverContract, make_batch, make_record
 from influxdb_server import DATABASE, InfluxDbServer
+from ports import free_port
 
 NUMBERS = itertools.count()
 MAX_BODY = 100_000
@@ -310,6 +313,45 @@ async def test_credentials() -> None:
             await driver.close()
             assert caught.value.permanent
             assert "hunter2" not in caught.value.reason
+    finally:
+        server.close()
+
+
+async def test_nobody_listens() -> None:
+    driver = make_driver(url=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(TargetUnavailable) as caught:
+        await driver.open()
+    await driver.close()
+    assert not caught.value.permanent
+    assert caught.value.reason == "Connection refused"
+
+
+async def test_tls_files_and_certificates(tmp_path: Path) -> None:
+    driver = make_driver(url="https://127.0.0.1:1", tls={"ca_file": str(tmp_path / "absent.pem")})
+    with pytest.raises(TargetUnavailable, match=r"absent\.pem: No such file") as caught:
+        await driver.open()
+    assert caught.value.permanent
+    await driver.close()
+    authority, other = trustme.CA(), trustme.CA()
+    own = authority.issue_cert("localhost")
+    own.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    other.cert_pem.write_to_path(tmp_path / "other.pem")
+    server = InfluxDbServer(
+        f'https-enabled = true\nhttps-certificate = "{tmp_path}/server.pem"', "https", tmp_path / "ca.pem"
+    )  # fmt: skip
+    try:
+        server.query(f"CREATE DATABASE {DATABASE}")
+        driver = make_driver(url=server.url, tls={"ca_file": str(tmp_path / "ca.pem")})
+        await driver.open()
+        await driver.write(make_batch([make_record(0)]))
+        await driver.close()
+        assert server.query("SELECT n FROM m")[0]["values"] == [[1_767_225_600_000_000_000, 0]]
+        driver = make_driver(url=server.url, tls={"ca_file": str(tmp_path / "other.pem")})
+        with pytest.raises(TargetUnavailable, match="certificate") as caught:
+            await driver.open()
+        await driver.close()
+        assert caught.value.permanent
     finally:
         server.close()
 

@@ -11,6 +11,7 @@ writes halves of the batch, and halves of these, until it has found the refused 
 import asyncio
 import gzip
 import json
+import os
 import re
 import ssl
 from base64 import b64encode
@@ -397,9 +398,12 @@ def _unavailable(error: BaseException) -> TargetUnavailable:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return TargetUnavailable(f"certificate: {error.certificate_error}", True)
     found: Any = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(found, OSError) and found.strerror:
+    if isinstance(found, OSError) and found.errno and found.strerror:
         name = f"{found.filename}: " if found.filename else ""
-        return TargetUnavailable(f"{name}{found.strerror}", isinstance(found, FileNotFoundError))
+        # asyncio replaces the words of the system by "Connect call failed".
+        known = "Connect call failed" not in found.strerror
+        words = found.strerror if known else os.strerror(found.errno)
+        return TargetUnavailable(f"{name}{words}", isinstance(found, FileNotFoundError))
     text = " ".join(str(error).split())
     if isinstance(error, TimeoutError):
         text = "no answer in time"

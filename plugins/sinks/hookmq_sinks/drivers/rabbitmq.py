@@ -12,6 +12,7 @@ from.
 
 import asyncio
 import logging
+import os
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -441,8 +442,10 @@ def _unavailable(error: BaseException) -> TargetUnavailable:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.errno and error.strerror:
         name = f"{error.filename}: " if error.filename else ""
-        return f"{name}{error.strerror}"
+        # asyncio replaces the words of the system by "Connect call failed".
+        known = "Connect call failed" not in error.strerror
+        return f"{name}{error.strerror if known else os.strerror(error.errno)}"
     words = [str(one) for one in error.args if not isinstance(one, int)]
     return " ".join(" ".join(words).split()) or type(error).__name__
