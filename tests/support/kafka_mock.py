@@ -1,7 +1,7 @@
 """A mock cluster of Kafka: that of librdkafka, in a process of its own, which other clients reach over TCP.
 
-It keeps messages in memory and creates topics when they are asked for. It has neither users nor TLS, and a transaction
-that is aborted leaves its records behind. It is not a full broker.
+It keeps messages in memory and creates topics when they are asked for. It has neither users nor TLS, and cannot show what
+transactions guarantee. It is not a full broker.
 """
 
 import os
