@@ -34,6 +34,7 @@ class RabbitMqServer:
         (self.folder / "advanced.config").write_text("[].\n")
         self.node = f"sinks{self.port}@localhost"
         self._program = program
+        names = free_port()
         self._environment = {
             **os.environ,
             "HOME": str(self.folder),
@@ -47,12 +48,16 @@ class RabbitMqServer:
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
-            "ERL_EPMD_PORT": str(free_port()),
+            "ERL_EPMD_PORT": str(names),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
         self._epmd = subprocess.Popen(
             ["epmd"], env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        # Without it, Erlang would start a daemon that outlives the test.
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", names), 5):
+                break
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
