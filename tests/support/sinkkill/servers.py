@@ -163,10 +163,12 @@ class NatsTarget:
 
     async def _messages(self) -> list[Stored]:
         import nats
+        from nats.js.api import AckPolicy, ConsumerConfig
 
         client = await nats.connect(self._server.url)
         stream = client.jetstream()
-        reader = await stream.pull_subscribe("kill.>", stream="kills")
+        every = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        reader = await stream.pull_subscribe("kill.>", stream="kills", config=every)
         total = (await stream.stream_info("kills")).state.messages
         found: list[Stored] = []
         with suppress(TimeoutError):
