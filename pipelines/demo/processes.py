@@ -64,14 +64,13 @@ class Part:
             except queue.Empty:
                 return found
 
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM if the process runs. Does not wait."""
+    def stop(self) -> str:
+        """Send SIGTERM once, and wait. If the process does not end, kill it and its children. Return what happened.
+
+        A second SIGTERM could end the broker after it has removed its handlers, with a code other than 0.
+        """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-
-    def stop(self) -> str:
-        """Ask the process to end, and wait. If it does not end, kill it and its children. Return what happened."""
-        self.ask_to_stop()
         try:
             code = self.process.wait(PATIENCE)
             told = f"The {self.name} has stopped." if code == 0 else self.ended(code)

@@ -241,7 +241,6 @@ class Demo:
         if self.figures.alerts is not None:
             self.figures.alerts.close()
         for part in reversed(self.parts):
-            part.ask_to_stop()  # The pipeline takes longest, so the broker stops meanwhile.
             say(part.stop())
 
     def account(self) -> bool:
