@@ -11,7 +11,7 @@ from typing import Final
 
 from hookmq.plugin import Message
 
-from hookmq_toolkit.message_record import decode_block, encode_block
+from hookmq_toolkit.message_record import Names, decode_block, encode_block
 from hookmq_toolkit.segment_log import Frame
 
 _HEAD: Final = struct.Struct("<BI")
@@ -35,12 +35,14 @@ def encode_sparse(base: int, entries: Sequence[Entry]) -> bytes:
     )
 
 
-def decode_frame(frame: Frame) -> tuple[list[Entry], list[tuple[int, int]]]:
-    """Return the messages of a frame, and the ranges of offsets without a message. Raises ValueError if the frame is
-    damaged."""
+def decode_frame(
+    frame: Frame, names: Names | None = None
+) -> tuple[list[Entry], list[tuple[int, int]]]:
+    """Return the messages of a frame, and the ranges of offsets without a message. `names` is that of `decode_block`.
+    Raises ValueError if the frame is damaged."""
     payload = frame.payload
     if not payload or payload[0] != _SPARSE:
-        messages = decode_block(payload)
+        messages = decode_block(payload, names)
         if len(messages) != frame.records:
             raise ValueError(f"a block of {frame.records} messages has {len(messages)}")
         return list(enumerate(messages, frame.offset)), []
@@ -49,7 +51,7 @@ def decode_frame(frame: Frame) -> tuple[list[Entry], list[tuple[int, int]]]:
         places = struct.unpack_from(f"<{count}I", payload, _HEAD.size)
     except struct.error as error:
         raise ValueError(f"not a compacted block: {error}") from error
-    messages = decode_block(payload[_HEAD.size + 4 * count :])
+    messages = decode_block(payload[_HEAD.size + 4 * count :], names)
     if len(messages) != count:
         raise ValueError(f"a compacted block of {count} messages has {len(messages)}")
     entries = [(frame.offset + place, one) for place, one in zip(places, messages, strict=True)]

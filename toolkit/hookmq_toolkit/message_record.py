@@ -19,6 +19,9 @@ _RETAIN: Final = 8
 """The bit for a message with RETAIN."""
 PER_RECORD: Final = _HEAD.size
 
+Names = dict[tuple[int, int, bytes], tuple[str, str, str]]
+"""Topics, senders and origins by their stored form, as `decode_block` keeps them."""
+
 
 def size_of(message: Message) -> int:
     """Return the size of a message in bytes, as it counts against a limit: payload, topic, properties and a header."""
@@ -60,37 +63,51 @@ def _encode_names(topic: str, sender: str | None, origin: str) -> tuple[int, int
     return len(texts[0]), len(texts[1]), len(texts[2]), b"".join(texts)
 
 
-def decode_block(data: bytes) -> list[Message]:
-    """Return the messages in a block. Raises ValueError if the bytes are damaged."""
+def decode_block(data: bytes, names: Names | None = None) -> list[Message]:
+    """Return the messages in a block. Raises ValueError if the bytes are damaged.
+
+    Many messages have the same topic, sender and origin. If you decode several blocks, pass them one empty dict as
+    `names`: each combination is then decoded once. The dict grows with each new combination.
+    """
     found: list[Message] = []
-    at = 0
+    if names is None:
+        names = {}
+    unpack, head, end, at = _HEAD.unpack_from, _HEAD.size, len(data), 0
     try:
-        while at < len(data):
-            version, flags, topic, sender, origin, section, payload, received, expires = (
-                _HEAD.unpack_from(data, at)
+        while at < end:
+            version, flags, topic, sender, origin, section, payload, received, expires = unpack(
+                data, at
             )
             if version != _VERSION:
                 raise ValueError(f"unknown version {version}")
-            at += _HEAD.size
-            fields: list[bytes] = []
-            for length in (topic, sender, origin, section, payload):
-                if at + length > len(data):
-                    raise ValueError("a record is incomplete")
-                fields.append(data[at : at + length])
-                at += length
+            at += head
+            after = at + topic + sender + origin
+            key = (topic, sender, data[at:after])
+            named = names.get(key)
+            if named is None:
+                named = names[key] = _decode_names(*key)
+            at = after
+            properties = EMPTY
+            if section:
+                at += section
+                properties = decode_section(data[after:at], In.PUBLISH)
+            after = at
+            at += payload
             found.append(
                 make_message(
-                    fields[0].decode(),
-                    fields[4],
-                    flags & 3,
-                    flags & _RETAIN != 0,
-                    decode_section(fields[3], In.PUBLISH) if section else EMPTY,
-                    None if flags & _NO_SENDER else fields[1].decode(),
-                    fields[2].decode(),
-                    received,
+                    named[0], data[after:at], flags & 3, flags & _RETAIN != 0, properties,
+                    None if flags & _NO_SENDER else named[1], named[2], received,
                     None if isnan(expires) else expires,
                 )
-            )
+            )  # fmt: skip
+        if at > end:
+            raise ValueError("a record is incomplete")
     except Exception as error:
         raise ValueError(f"not a block of messages: {error}") from error
     return found
+
+
+def _decode_names(topic: int, sender: int, texts: bytes) -> tuple[str, str, str]:
+    """Return the three strings, of which the first two have these lengths."""
+    after = topic + sender
+    return texts[:topic].decode(), texts[topic:after].decode(), texts[after:].decode()

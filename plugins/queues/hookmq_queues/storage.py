@@ -18,7 +18,7 @@ from hookmq.mqtt_api import EMPTY, compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
 from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_toolkit.message_frames import decode_frame
-from hookmq_toolkit.message_record import encode_block, size_of
+from hookmq_toolkit.message_record import Names, encode_block, size_of
 from hookmq_toolkit.segment_log import Frame, SegmentLog
 
 from hookmq_queues.config import QueueConfig
@@ -31,6 +31,8 @@ PAGE: Final = 256 << 10
 """Size of the messages that one disk read returns, in bytes."""
 _BLOCK: Final = 1024
 """Maximum number of messages in a block."""
+_NEAR: Final = 256
+"""When a read begins at most this number of messages before the end, new messages are kept in memory again."""
 _STEP: Final = 256
 """Maximum number of messages whose sizes are kept as one sum."""
 _GAPS: Final = 4096
@@ -235,6 +237,8 @@ class QueueLog(MessageLog):
         self._leaving: Iterator[int] = iter(())
         """The messages in memory that leave it next."""
         self._reading = False
+        self._is_behind = False
+        """Whether messages that are only on disk may wait before the next new one."""
         self._trimming = False
         self._safe = SafeFloor()
         self.on_trimmed: Callable[[], None] | None = None
@@ -262,10 +266,13 @@ class QueueLog(MessageLog):
         self.on_appended()
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
-        """Keep a new message in memory if there is room. Messages leave in the order they came."""
-        if self._cached < self.config.memory:
+        """Keep a new message in memory if there is room, and if no earlier message waits on the disk only. Otherwise it
+        would have to leave before its turn comes."""
+        if not self._is_behind and self._cached < self.config.memory:
             self._cache[offset] = (message, size)
             self._cached += size
+        else:
+            self._is_behind = True
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write the buffered messages with a single fsync."""
@@ -302,6 +309,7 @@ class QueueLog(MessageLog):
             self.close()
             raise
         self.end = self.visible = self.log.next
+        self._is_behind = self.end > self.log.earliest
         self._batches = []
         self._cache.clear()
         self._cached = 0
@@ -342,6 +350,8 @@ class QueueLog(MessageLog):
             self._waiting.append(done)
             return
         self._reading = True
+        if self.end - offset <= _NEAR:
+            self._is_behind = False
 
         def loaded(result: Any, error: BaseException | None) -> None:
             self._reading = False
@@ -352,11 +362,13 @@ class QueueLog(MessageLog):
                 return
             page = result if error is None else Page([], [])
             self._add_gaps(page.gaps)
+            cache, memory = self._cache, self.config.memory
             for at, message in page.messages:
-                if at >= offset and at not in self._cache:
-                    self._make_room(offset)
+                if at >= offset and at not in cache:
+                    if self._cached > memory:
+                        self._make_room(offset)
                     size = size_of(message)
-                    self._cache[at] = (message, size)
+                    cache[at] = (message, size)
                     self._cached += size
             if error is not None:
                 done(str(error))
@@ -381,8 +393,9 @@ class QueueLog(MessageLog):
         """Return the messages from `offset` on. This runs in a thread."""
         found: list[tuple[int, Message]] = []
         gaps: list[tuple[int, int]] = []
+        names: Names = {}
         for frame in self._frames(offset):
-            messages, empty = decode_frame(frame)
+            messages, empty = decode_frame(frame, names)
             found += messages
             gaps += empty
         return Page(found, gaps)

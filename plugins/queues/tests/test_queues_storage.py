@@ -85,6 +85,29 @@ def test_messages_beyond_the_memory_are_read_from_disk(tmp_path: Path) -> None:
     log.close()
 
 
+def test_new_messages_stay_on_disk_while_earlier_ones_wait_there(tmp_path: Path) -> None:
+    runtime = VirtualRuntime()
+    log = QueueLog(QueueConfig("jobs", memory=4096), tmp_path, runtime)
+    log.recover(CommitId("s", 0))
+    for number in range(40):
+        publish(log, runtime, number + 1, *(bytes(300) for _ in range(10)))
+    log.forget_all(log.in_memory())
+    publish(log, runtime, 41, b"far from the reader")
+    assert log.in_memory() == []
+    told: list[str] = []
+    log.load(390, told.append)
+    runtime.run_until_idle()
+    publish(log, runtime, 42, b"near the reader")
+    assert told == [""]
+    assert log.get(401) is not None
+    log.close()
+    log = QueueLog(QueueConfig("jobs"), tmp_path, runtime)
+    log.recover(CommitId("s", 42))
+    publish(log, runtime, 43, b"after a restart")
+    assert log.in_memory() == []
+    log.close()
+
+
 def test_settled_messages_leave_the_disk_and_the_sum(tmp_path: Path) -> None:
     runtime = VirtualRuntime()
     log = QueueLog(QueueConfig("jobs", max_bytes=1 << 16), tmp_path, runtime)
