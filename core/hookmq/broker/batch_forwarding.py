@@ -18,7 +18,7 @@ from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
 
 _EMPTY: Final = EMPTY  # compiled code reads a module's own constants directly
 _BYTES: Final = 65536
-"""How many bytes of packets may follow the first one in a run, like those of one read."""
+"""The size in bytes of packets that may follow the first one in a run: about as much as one read returns."""
 
 
 def forward_run(
@@ -69,8 +69,8 @@ def forward_run(
 def _encode(
     cached: CachedPublish, payloads: list[bytes], at: int, end: int, five: bool
 ) -> tuple[list[bytes], int]:
-    """Return the packets for MQTT 5 or 3 receivers, with packet id 0, and their total size. Those of equal size share
-    their start.
+    """Return the packets for MQTT 5 or 3 receivers, with packet id 0, and their total size. Packets of equal size share
+    their header.
     """
     packets: list[bytes] = []
     size = -1
@@ -89,7 +89,7 @@ def _encode(
 
 
 def _mark(connection: ClientConnection, receivers: list[Session]) -> bool:
-    """Note that the receivers that are ready get packets in this turn. Return whether one is offline or slow."""
+    """Schedule the ready receivers to be written in this turn. Return whether any receiver is offline or slow."""
     slow = False
     dirty = connection.state.writes.dirty
     for receiver in receivers:
@@ -164,7 +164,7 @@ def _forward_acknowledged(
     at: int,
     enough: int,
 ) -> int:
-    """Forward QoS 1 and QoS 2 messages, each with a packet id of its receiver."""
+    """Forward QoS 1 and QoS 2 messages, each with its receiver's packet id."""
     state = connection.state
     route = cached.route
     session = connection.session

@@ -78,13 +78,13 @@ class Broker:
         simulator runs would not be repeatable."""
         self._drained: Callable[[], None] | None = None
         self._orphans: Groups | None = None
-        """Shared subscriptions with a queue but no members. None before the state has been loaded, and after
+        """Shared subscriptions with a queue but no members. None until the state has been loaded, and again after
         `start`."""
         self._log_full_at = 0.0
         """The earliest time to log again that the connection limit is reached."""
         self._unlogged = 0
         self._on_end: Callable[[ClientConnection, DisconnectReason], None] = self._ended
-        """One bound method shared by all connections, to save memory."""
+        """The earliest time at which to log again that the connection limit is reached."""
         self._core_metrics: MetricRegistry | None = None
         state.counters = self.counters
         state.start_trace = Traces(state, self.connections).start

@@ -94,7 +94,8 @@ class ClientConnection(ConnectionState):
         self.send(encode(packet, self.version))
 
     def opened(self, present: bool) -> None:
-        """Do what this kind of connection requires after CONNACK. `present` is the Session Present flag."""
+        """Finish opening the connection, after CONNACK. `present` is the Session Present flag. Plugin clients override
+        this."""
 
     def put_reply(self, packet: Suback | Unsuback, reason: str, answer: Acknowledgement) -> None:
         """Make `answer` send `packet`, with `reason` as its Reason String if the client wants one and it fits."""

@@ -107,7 +107,7 @@ class ConnectionState(ConnectionView):
         plugin client."""
         self.decisions: Decisions | None = None
         self.decision: Cancel | None = None
-        """Cancels the decision for which `waiting` is set."""
+        """Cancels the decision that the connection is waiting for."""
         self.authentication_data: bytes | None = None
         """The last data of an authentication exchange, for CONNACK."""
         self.re_authenticating = False

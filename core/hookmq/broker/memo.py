@@ -74,8 +74,7 @@ def remember(connection: ClientConnection, packet: Publish, message: Message, ro
 
 
 def _make_room(connection: ClientConnection, topic: bytes | str) -> bool:
-    """Return whether one more fast path may be remembered, after dropping this connection's oldest one if
-    needed."""
+    """Return whether one more topic may be remembered. If necessary, drop this connection's oldest topic first."""
     state = connection.state
     memo = connection.memo
     if topic not in memo:

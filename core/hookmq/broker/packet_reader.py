@@ -40,7 +40,7 @@ _READ_DELIVERED: Final = 32768
 others.
 """
 _RUN_DELIVERED: Final = 104_000
-"""Packets that a run of identical messages may forward before they are counted."""
+"""How many packets a run of identical messages may forward before they count as work."""
 
 
 class PacketReader(ClientConnection):

@@ -41,7 +41,7 @@ class Parked:
 
 
 class Parking:
-    """All clients' publishes that are waiting for room in a queue. `schedule` is called when some have resumed."""
+    """All clients' publishes that are waiting for room in a queue. `schedule` is called when some of them continue."""
 
     __slots__ = (
         "_deadlines",

@@ -215,7 +215,7 @@ def hand_over_acknowledged(
 
 
 def forward_unencoded(connection: ClientConnection, route: Route, payload: bytes, qos: int) -> None:
-    """Pass a QoS 1 or 2 message of a plugin client to recipients that all are plugin clients with clean sessions."""
+    """Pass a QoS 1 or 2 message of a plugin client whose recipients are all plugin clients with clean sessions."""
     state = connection.state
     outgoing: Outgoing | None = None
     for recipient in route.recipients:

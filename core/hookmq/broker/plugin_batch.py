@@ -42,13 +42,13 @@ class Batch:
         self.run = 0
         """The index of the current run."""
         self.first = 0
-        """The number of messages in the runs before it."""
+        """The number of messages in the runs before the current one."""
         self.at = 0
-        """The number of its messages that were handed on."""
+        """The number of messages of the current run that were handed on."""
         self.left = 0
         """The number of messages without a reason code."""
         self.size = 0
-        """What the batch counts against the limit of waiting messages, in bytes."""
+        """The number of bytes by which the batch counts against the limit of waiting messages."""
 
     def __len__(self) -> int:
         return sum([len(one.payloads) for one in self.runs])
@@ -66,7 +66,7 @@ class Batch:
         self.codes = [ReasonCode.UNSPECIFIED_ERROR] * self.left
 
     def next(self) -> None:
-        """Go on with the next run."""
+        """Move to the next run."""
         self.first += len(self.runs[self.run].payloads)
         self.run += 1
         self.at = 0
@@ -84,13 +84,13 @@ class Batch:
         self.left -= number
 
     def abandon(self) -> None:
-        """Expect no codes for the messages that were not handed on, because the client has ended."""
+        """Stop expecting codes for the messages that were not handed on, because the client has ended."""
         self.left -= len(self.codes) - self.first - self.at
         self.first, self.at, self.run = len(self.codes), 0, len(self.runs)
         self.finish()
 
     def finish(self) -> None:
-        """Pass the codes to the caller if no message is left."""
+        """Pass the codes to the caller once every message has one."""
         if self.left == 0 and not self.promise.done():
             self.promise.set_result(self.codes)
 
@@ -108,17 +108,17 @@ class Calls:
         self.topic = topic
         self.qos = qos
         self.given_qos: object = qos
-        """The QoS as an object, which is compared faster."""
+        """The QoS as an object, which is faster to compare with an argument."""
         self.depth = depth
         self.room = room
         """The largest payload that is known to fit in a packet."""
         self.most = most
         """The limit of waiting messages, in bytes."""
         self.each = len(topic) + EACH
-        """What a message counts against this limit in addition to its payload."""
+        """The number of bytes by which a message counts against this limit, in addition to its payload."""
         self.payloads: list[bytes] = []
         self.done: dict[int, Done] = {}
-        """What gets the reason codes, by the index of the message."""
+        """The callbacks that get the reason codes, by the index of the message."""
         self.at = 0
         """The number of messages that were handed on."""
 
@@ -129,7 +129,7 @@ class Calls:
         self.payloads.append(payload)
 
     def take(self) -> "Done | None":
-        """Hand on the next message. Return what gets its reason code."""
+        """Hand on the next message. Return the callback for its reason code, or None."""
         at = self.at
         self.at = at + 1
         return self.done.pop(at, None) if self.done else None

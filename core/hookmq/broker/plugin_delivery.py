@@ -1,7 +1,7 @@
 """Messages that are delivered to a plugin client.
 
 PluginDelivery     what the plugin sees
-  QueuedDelivery   a delivery of the broker's, such as one that is recorded
+  QueuedDelivery   a delivery that the broker tracks, such as one with a record
   PlainDelivery    a message that needed no decision, record or encoding; the broker keeps only its packet id
 """
 
@@ -113,7 +113,8 @@ class QueuedDelivery(PluginDelivery):
 
 
 class PlainDelivery(PluginDelivery):
-    """A delivery of which the broker keeps only the packet id, 0 at QoS 0. The message is made when it is needed."""
+    """A delivery of which the broker keeps only the packet id, 0 at QoS 0. The `Message` is created only when
+    needed."""
 
     __slots__ = ("_at", "_made", "_message_qos", "_properties", "_sender", "number")
 
@@ -135,7 +136,7 @@ class PlainDelivery(PluginDelivery):
         self.payload = payload
         self.qos = qos
         self.number = number
-        """The packet id, or 0 if there is none any more."""
+        """The packet id; 0 once it is free."""
         weight = len(topic) + len(payload) + EACH
         if properties is not _EMPTY:
             weight += properties.extent()

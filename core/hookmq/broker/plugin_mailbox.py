@@ -95,7 +95,7 @@ class PluginMailbox(ClientConnection):
         self.arrived: list[PluginDelivery] = []
         """Messages that arrived since the last turn. They follow those in `inbox`."""
         self.arrived_at = 0.0
-        """When the first plain one of them arrived; 0 if there is none."""
+        """When the first plain message of `arrived` was received; 0 if there is none."""
         self.inbox_bytes = 0
         self.results: list[tuple[Done, ReasonCode]] = []
         """Reason codes that the plugin has yet to receive."""
@@ -156,7 +156,8 @@ class PluginMailbox(ClientConnection):
             self.schedule()
 
     def free(self, number: int, code: int, delivery: PlainDelivery) -> None:
-        """Free the packet id of a delivery that the client has acknowledged, and of which nothing else is kept."""
+        """Free the packet id of a plain delivery that the client has acknowledged. The broker keeps nothing else of
+        it."""
         session = self.session
         if self.phase is not _OPEN or session is None:
             return
@@ -182,7 +183,7 @@ class PluginMailbox(ClientConnection):
         number: int,
         message: Message | None,
     ) -> None:
-        """Add a message to the inbox, of which the broker keeps only the packet id."""
+        """Add a plain message to the inbox. The broker keeps only its packet id."""
         arrived = self.arrived
         if not arrived or self.arrived_at == 0.0:
             self.arrived_at = self.state.arrival()

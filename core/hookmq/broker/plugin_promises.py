@@ -6,7 +6,7 @@ from hookmq.model.errors import PluginError
 from hookmq.model.runtime import Promise, Runtime
 
 _FEW: Final = 64
-"""How many promises may be listed before those with a result are removed."""
+"""Above this number of listed promises, those with a result are removed."""
 
 
 class PluginPromises:

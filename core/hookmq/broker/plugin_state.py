@@ -10,7 +10,7 @@ from hookmq.model.settings import BrokerSettings
 from hookmq.storage.records import DropState, PutState, Record, state_space, timer_space
 
 _FEW: Final = 64
-"""How many replaced and cancelled timers a heap may always contain."""
+"""A heap is not rebuilt for this many replaced and cancelled timers or fewer."""
 
 
 class PluginTimer:

@@ -47,7 +47,7 @@ class PluginTimers:
         self._schedule = schedule
         self._deadline: Deadline | None = None
         self._armed = 0.0
-        """The epoch seconds for which `_deadline` is set."""
+        """The time that `_deadline` is set for, in epoch seconds."""
 
     def wake(self) -> None:
         """Check for due timers in a later turn. Call this when a timer has been set, or a plugin has become ready."""

@@ -71,8 +71,8 @@ class Kept(Outgoing):
 
     @property
     def most(self) -> int:
-        """How many encodings to keep. Each one copies the payload. Every subscription identifier and every second of
-        remaining lifetime needs its own."""
+        """Return how many encodings to keep. Each one copies the payload. Each subscription identifier and each second
+        of remaining lifetime needs its own encoding."""
         return FORMS if self.size <= SMALL else 1
 
     def without_id(self) -> Outgoing:

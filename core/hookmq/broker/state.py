@@ -175,8 +175,8 @@ class BrokerState:
             store = hooks.provide_store(settings) or MemoryStore(runtime.token(8))
         self.store = store
         self.recording = type(store) is not MemoryStore
-        """Whether queues and packet ids are recorded in the store. `MemoryStore` would only hold a second copy of
-        them."""
+        """Whether queues and packet ids are recorded in the store. They are not recorded in a `MemoryStore`, which
+        would only hold a second copy."""
         self.journals = hooks.provide_journals(settings) if journals is None else tuple(journals)
         self.writes = WriteScheduler(runtime, metrics, settings.broker.max_write_buffer)
         self.committer = GroupCommit(

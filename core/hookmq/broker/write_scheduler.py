@@ -14,7 +14,7 @@ from hookmq.session.session import IDLE, PENDING, Session
 from hookmq.storage.group_commit import GroupCommit
 
 SAMPLED: Final = 16
-"""Once something has read the metric, one turn in this many is timed."""
+"""Once `Metrics.delivery_seconds` has been read, one turn in this many is timed."""
 
 
 class WriteScheduler:
@@ -47,7 +47,7 @@ class WriteScheduler:
         """Whether this turn is timed."""
         self._began = -1.0
         self._delivered = 0
-        """When the timed turn received its first bytes, and the messages delivered before that."""
+        """When the timed turn received its first bytes, and how many messages had been delivered by then."""
         self.turn = 0
         """Turns ended so far."""
         self.shared = 0

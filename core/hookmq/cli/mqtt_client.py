@@ -279,7 +279,7 @@ def opened(target: ConnectTarget, manual_ack: bool = False) -> Iterator[MqttClie
 
 
 class Deadline:
-    """A point in time, `seconds` from now. None means never."""
+    """A point in time, `seconds` from now. With None, it never comes."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds

@@ -380,7 +380,7 @@ def count(text: str) -> int:
 
 
 def inflight(text: str) -> int:
-    """Parse a number from 1 to 65535, the number of packet ids."""
+    """Parse a number of messages in flight, from 1 to 65535. There are only that many packet ids."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"expected 1 to 65535, not {text!r}")
     return int(text)

@@ -29,7 +29,8 @@ KINDS: Final = ("decide", "transform", "observe", "provide", "gateway")
 _NEW: Final = ("kind", "directory", "author", "licence")
 """Options of `new`."""
 GROUP: Final = "hookmq.new_plugin"
-"""The group of the entry point that writes a project. It is in hookmq-testing, which keeps the core small."""
+"""The entry point group of the function that writes a project. That function is in hookmq-testing, which keeps the core
+small."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

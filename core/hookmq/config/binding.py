@@ -48,7 +48,7 @@ _WORDS_FOR_BOOL: Final = {
 }  # fmt: skip
 _HIDDEN: Final = "the reason is not shown, because it may contain a value of $env or $file"
 _SEEN: Final = 16
-"""An error that contains the first characters of a secret, this many or more, is not shown."""
+"""An error message is hidden if it contains at least this many of the first characters of a secret."""
 _UNITS: Final = {
     "duration": "a duration such as 5s or 250ms",
     "size": "a size such as 64KiB or a number of bytes",

@@ -36,7 +36,8 @@ FIXED: Final = (
     ),
     "register_listeners",
 )
-"""Hooks whose results the broker is built on. Plugins that implement one of them cannot change without a restart."""
+"""Hooks that provide the broker's foundations, such as its store. Plugins that implement one of them cannot change
+without a restart."""
 
 
 async def start_plugins(hooks: Hooks) -> None:

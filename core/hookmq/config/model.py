@@ -52,7 +52,7 @@ class ConfigOrigin:
     folder: FilePath
 
     def binder(self, problems: ConfigProblems) -> ConfigBinder:
-        """Return a binder for part of the document, such as a plugin's ``config:``."""
+        """Return a binder for one part of the document, such as a plugin's ``config:``."""
         return ConfigBinder(problems, self.environ, self.folder)
 
 

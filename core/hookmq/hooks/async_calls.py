@@ -52,8 +52,8 @@ def put_away(awaitable: Any) -> None:
 
 
 def spawn(runtime: Runtime, awaitable: Any, done: Done) -> Cancel:
-    """Spawn `awaitable`. The returned `Cancel` also closes a coroutine that has not started, because a runtime may
-    discard it without awaiting it."""
+    """Run `awaitable` in the runtime. The returned `Cancel` also closes a coroutine that has not started, because a
+    runtime may discard it without awaiting it."""
     cancel = runtime.spawn(awaitable, done)
 
     def close() -> None:
@@ -159,7 +159,7 @@ class Waiting:
 def run_alone(
     runtime: Runtime, call: HookImplementation, args: tuple[Any, ...], done: Callable[[bool], None]
 ) -> None:
-    """Run one implementation whose result is ignored. `done` receives True if it succeeded, and may be called before
+    """Run one implementation whose result is ignored. `done` receives whether it succeeded, and may be called before
     this function returns.
     """
 

@@ -41,8 +41,8 @@ _UNASKED: Final = object()
 class _Rule:
     """How a deciding hook combines its plugins' verdicts.
 
-    `consent` is the type of verdict that consents; `merge` combines two of them. Verdicts whose type is in `final` end
-    the chain. `failed` is the result if a plugin fails.
+    `consent` is the type of the consenting verdict; `merge` combines two such verdicts. Verdicts whose type is in
+    `final` end the chain. `failed` is the result if a plugin fails.
     """
 
     __slots__ = ("consent", "failed", "final", "merge")
@@ -183,8 +183,8 @@ def _decide(
     waiting: Waiting | None,
     answer: Any,
 ) -> Cancel | None:
-    """Run the chain from `index`. `answer` is that call's result, if known. `consent` is the
-    verdict so far, and `by` is the plugin that gave it.
+    """Run the chain from `index`. `answer` is the result of the call at `index`, if known. `consent` is the verdict so
+    far, and `by` is the plugin that gave it.
     """
     while index < len(calls):
         call = calls[index]

@@ -135,7 +135,7 @@ class PluginInstance:
 
 class KeptState:
     """State that lives as long as the plugin object: its counters, its observer queue and the hooks it implements. It
-    also records whether the plugin was started, is ready or has left. `ready_ended` says whether `on_ready` has
+    also records whether the plugin has been started, is ready or has ended. `ready_ended` says whether `on_ready` has
     returned, so that timers may be called.
     """
 
@@ -150,9 +150,9 @@ class KeptState:
         self.callbacks = HookStats(plugin_id, "client")
         """Failures of the functions that the plugin's clients call."""
         self.left = False
-        """Whether the plugin is disabled or has been shut down."""
+        """Whether the plugin has been disabled or shut down."""
         self.farewells: list[Callable[[], None]] = []
-        """Called once when the plugin is disabled or has been shut down."""
+        """Functions to call once when the plugin has been disabled or shut down."""
         self.ends_clients = False
         """Whether one of the `farewells` ends the plugin's clients."""
         self.queue: Any = None

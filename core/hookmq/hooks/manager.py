@@ -197,7 +197,7 @@ class Hooks:
         lifecycle.startup(self, done)
 
     def ready(self, done: Callable[[], None]) -> None:
-        """Run `on_ready` for every plugin for which it has not run yet. Failures are counted and logged."""
+        """Run `on_ready` for each plugin whose `on_ready` has not run yet. Failures are counted and logged."""
         lifecycle.ready(self, done)
 
     def reloaded(

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 _CORE: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = str(Path(inspect.__file__).parent)
 _CALLERS: Final = (f"{_CORE}/", "hookmq/", "<")
-"""Path prefixes of code that calls hooks: the core (relative if compiled) and the lambdas that adapt hooks."""
+"""Path prefixes of code that calls hooks: the core's own, which is relative if compiled, and that of the lambdas that
+adapt hooks."""
 _TESTING: Final = "/hookmq_testing/"
 """Path fragment of the testing kit, which also calls hooks."""
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")

@@ -10,7 +10,7 @@ from hookmq.model.errors import PluginError, StaleCursor, shown
 MAX_LIMIT: Final = 1000
 """Maximum number of items that a plugin may request at once."""
 _MAX_CURSOR: Final = 1 << 18
-"""Longer strings are rejected without parsing. A cursor for the longest topic is a third of this length."""
+"""Longer strings are rejected without parsing. A cursor for the longest topic is only a third as long."""
 _MAX_DIGITS: Final = 18
 
 Query = tuple[object, ...]

@@ -26,10 +26,10 @@ _DICT_FROM: Final = 5
 """Nodes with at least this many children look them up in a dict. Most have fewer, and search them one by one."""
 
 _CLOSE_UP_FROM: Final = 32
-"""Removed children are deleted from a list once there are this many, and at least half of the list."""
+"""Removed children stay in a list until there are this many and they make up at least half of the list."""
 
 _LONG: Final = 7
-"""Every 2 ** 7 characters of a name count as one more visited node, since levels are compared one by one."""
+"""A name counts as one more visited node for every 2 ** 7 characters, because levels are compared one by one."""
 
 
 class _Node(Generic[V]):

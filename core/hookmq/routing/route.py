@@ -18,7 +18,7 @@ from hookmq.storage.protocols import Bounded, BoundedJournal, Diverting, Journal
 Subscriber = Session | SharedSubscription
 
 GROUP_STEPS: Final = 8
-"""How many sessions a shared subscription counts as when work is counted."""
+"""How many sessions a shared subscription counts as when the work of a route is counted."""
 
 
 class Recipient:

@@ -36,7 +36,7 @@ class SharedSubscription(Numbered):
         """The member whose queue limits apply to the messages waiting here.
 
         All shared subscriptions with the same payer share its limits. Otherwise a client could multiply its limits by
-        making thousands of them.
+        creating thousands of shared subscriptions.
         """
         self.online: list[Session] = []
         """Online members, in order of connection."""

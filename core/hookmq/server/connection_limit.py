@@ -11,7 +11,7 @@ from hookmq.server.settings import ListenerSettings
 Log = Callable[..., None]
 READ_BUFFER: Final = 262144
 QUIET: Final = 1.0
-"""Minimum seconds between two log lines about a listener's refused connections."""
+"""Minimum time in seconds between two log lines about a listener's refused connections."""
 
 
 class OpenTransport(Protocol):
@@ -95,8 +95,8 @@ class ListenerConnections:
         return True
 
     def refuse(self, why: str, peer: object) -> None:
-        """Count a connection that is closed before the broker sees it. Log ``listener.refused`` at most once per second;
-        `unsaid` counts the refusals since the last log line."""
+        """Count a connection that is closed before the broker sees it. Log ``listener.refused`` at most once per
+        second; The field `unsaid` is the number of refusals since the last log line."""
         self.metrics.connections_refused += 1
         now = self.loop.time()
         if now - self._told < QUIET:

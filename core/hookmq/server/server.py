@@ -72,7 +72,7 @@ class Server:
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._reload_waiting: list[ReloadDone] = []
-        """Called after the next reload that starts."""
+        """Functions to call after the next reload that starts."""
         self._pulse: asyncio.TimerHandle | None = None
         self._started = False
         self._ending = False

@@ -42,7 +42,7 @@ class _Stream:
         self._closing = False
         self._paused = False
         self._ahead = 0
-        """Bytes still to read before reading pauses; 0 if no pause is pending."""
+        """How many more bytes to read before reading pauses; 0 if no pause is pending."""
         self._held = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -123,7 +123,7 @@ class _Stream:
         self._paused = False
 
     def _bound(self) -> None:
-        """Limit the time for sending the unsent bytes, if there are any."""
+        """If bytes are unsent, limit the time for sending them."""
         transport = self._transport
         if transport is not None and (
             transport.get_write_buffer_size() or not transport.can_write_eof()

@@ -193,7 +193,8 @@ class HttpConnection(web.RequestHandler):
             self.wire.lost()
 
     def log_exception(self, *args: Any, **options: Any) -> None:
-        """Log our own failures as errors. Log client mistakes at debug, since anyone could fill the log with them."""
+        """Log our own failures as errors. Log client mistakes only at debug level; otherwise, any client could fill the
+        log."""
         ours = not isinstance(options.get("exc_info"), HttpProcessingError | ConnectionError)
         (self.logger.error if ours else self.logger.debug)(*args, **options)
 

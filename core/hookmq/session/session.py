@@ -100,7 +100,7 @@ UNENCODED: Final = 1
 
 
 class Session(Numbered):
-    """A client's session. `generation` increases with each connection and when the session ends. Code that holds an
+    """A client's session. `generation` increases with each connection and when the session ends. Code that remembers an
     older generation must not change the session."""
 
     __slots__ = (
@@ -201,7 +201,7 @@ class Session(Numbered):
         self.loaded_seq = 0
         self.loading = False
         self.on_page: Callable[[Any, Session], None] | None = None
-        """Called with the broker's core and this session once the page being read has arrived, or the session has
+        """Called with the broker's state and this session once the page being read has arrived, or once the session has
         ended."""
         self.backlog: dict[str, Iterator[tuple[Outgoing, Subscription] | None]] | None = None
         """Retained messages still to be sent, by subscription filter. They are read when there is room."""

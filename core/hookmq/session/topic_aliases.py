@@ -23,9 +23,7 @@ class TopicAliases:
         self._seen: dict[int, None] = {}  # hashes: topics may be long, and collisions are harmless
 
     def name(self, topic: str) -> tuple[int, str]:
-        """Return the alias and the topic to send for `topic`. An alias of 0 means none [MQTT-3.1.2-26, 3.3.2-8,
-        3.3.2-11].
-        """
+        """Return (alias, topic) to send for `topic`. An alias of 0 means none [MQTT-3.1.2-26, 3.3.2-8, 3.3.2-11]."""
         given = self._given
         alias = given.get(topic, 0)
         if alias:

@@ -16,7 +16,7 @@ _MAX_PAUSES: Final = 4
 _MIN_UNACKNOWLEDGED: Final = 64
 """The minimum number of messages for a pause. Fewer are faster to record without one."""
 _IMPATIENT_COMMITS: Final = 4
-"""The number of commits made without a pause after one that saved little."""
+"""How many commits are made without a pause after a pause that saved little."""
 
 
 class CommitPause:

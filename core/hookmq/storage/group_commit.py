@@ -22,7 +22,7 @@ MAX_RECORDS = 20000
 MAX_BYTES = 64 << 20
 """A batch is split at the first safe point after this many records, or bytes of messages."""
 _NO_SPLIT = -1
-"""The index for a waiter in the middle of an effect, where the batch cannot be split."""
+"""The index for a waiter that comes in the middle of an effect, where the batch cannot be split."""
 
 
 def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
@@ -50,8 +50,8 @@ def entry_of(owner: str, delivery: Delivery, message: int) -> Enqueue:
 class GroupCommit:
     """Collects records, and the calls waiting for their commit.
 
-    `failed` is called once, with the reason. `go_on` is called after each commit and must call `flush`, immediately or
-    soon after. `clock` returns seconds, for `durations`; commits are not timed without it.
+    `failed` is called once, with the reason. `go_on` is called after each commit; it must call `flush`, at once or soon
+    after. `clock` returns seconds, for `durations`; commits are not timed without it.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class GroupCommit:
         self.fresh = 0
         """Collected queue entries for sent messages, which may be acknowledged before the commit."""
         self._records: list[Record | Delivery | None] = []
-        """A delivery stands for the message and the queue entry that `put` makes of it."""
+        """A `Delivery` in this list stands for the message and the queue entry that `put` creates from it."""
         self._gone = 0
         """The number of records that were removed and are now None."""
         self._bytes = 0
@@ -268,7 +268,7 @@ class GroupCommit:
         self.added += 1
 
     def release_batch(self) -> None:
-        """Mark the effect as complete, so that the next `flush` may commit it."""
+        """Mark the current effect as complete, so that the next `flush` may commit it."""
         self._held = False
 
     def after_commit(self, call: Callable[[], None], may_split: bool = True) -> None:

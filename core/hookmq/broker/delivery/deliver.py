@@ -187,7 +187,7 @@ DRAINED: Final = 256
 RETAINED_SLICE: Final = 256
 """How many retained messages to examine per turn for one session, so that large results do not stall other clients."""
 _SKIPPED: Final = 8
-"""How many retained messages an empty search step counts as, because it takes as long."""
+"""The number of retained messages that an empty search step counts as, because it takes as long as examining them."""
 
 
 def send_retained(state: BrokerState, session: Session) -> None:

@@ -49,7 +49,7 @@ class Purge:
         """The sequence number of the last stored entry to drop."""
         self._waits = False
         self._holds = False
-        """Whether the queue waits for this purge."""
+        """Whether this purge is holding back the queue."""
 
     def run(self) -> None:
         """Start the purge. Until it ends, nothing is sent from the queue."""
@@ -146,6 +146,6 @@ def _both(
     state: BrokerState,
     session: Session,
 ) -> None:
-    """Call two functions waiting for the same page."""
+    """Call both functions, which waited for the same page."""
     first(state, session)
     second(state, session)

@@ -1,5 +1,5 @@
-"""Messages of shared subscriptions: send them to a member with room, or queue them until a member has room. A member
-that leaves returns its unacknowledged messages.
+"""Messages of shared subscriptions: send each to a member with room, or queue it until a member has room. A member that
+leaves returns its unacknowledged messages.
 """
 
 from typing import Final

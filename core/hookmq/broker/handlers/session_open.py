@@ -70,7 +70,7 @@ def open_session(
 
 
 def _flaps(connection: ClientConnection, known: Session) -> bool:
-    """Count a takeover. Return whether there were too many recently."""
+    """Count a takeover. Return whether there have been too many recently."""
     now = connection.state.runtime.now()
     times = known.takeovers
     if times is None:

@@ -118,7 +118,7 @@ class Subscribing:
         self.pipeline.run(wanted, self._decided)
 
     def _decided(self, result: Subscription | Deny, by: str, late: bool) -> None:
-        """Record the current filter's result. Continue with `run` if plugins decided it later."""
+        """Record the current filter's result. If plugins decided later, continue with `run`."""
         if isinstance(result, Deny):
             self._deny(self.packet.requests[len(self.codes)].filter, result, by)
         else:

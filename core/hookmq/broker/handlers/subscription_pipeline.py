@@ -155,8 +155,8 @@ class SubscriptionPipeline:
             done(result, by, late)
 
     def _go_on(self, step: Callable[[], None]) -> None:
-        """Run a step after a plugin was awaited. After an internal error, refuse the subscription,
-        because the caller is still waiting for a result.
+        """Run a step after awaiting a plugin. After an internal error, refuse the subscription, because the caller is
+        still waiting for a result.
         """
         self._guarded = True
         try:

@@ -22,7 +22,7 @@ from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import Session
 
 _REMEMBERED: Final = ("on_published", "on_delivered")
-"""Observer hooks that connections remember. They cannot be switched at run time."""
+"""Observer hooks whose use is cached in each connection. They cannot be switched on or off at run time."""
 
 
 class Actions(HandleBase):
@@ -61,7 +61,7 @@ class Actions(HandleBase):
         return True
 
     def end_session(self, client_id: str, reason: str = "") -> bool:
-        """End a session in a later turn, online or offline. Return False if the client has no session."""
+        """End a session, online or offline, in a later turn. Return False if the client has no session."""
         self._only_on_loop("end_session()")
         self._check_types("end a session", ("client_id", client_id, str), ("reason", reason, str))
         session = self._state.sessions.get(client_id)

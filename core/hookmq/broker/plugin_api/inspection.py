@@ -31,7 +31,7 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Numbered)
 
 EXAMINED: Final = MAX_LIMIT
-"""Maximum number of items that one call examines, however few it returns in the end."""
+"""Maximum number of items that one call examines, even if it returns fewer."""
 
 
 def snapshot(session: Session) -> SessionSnapshot:

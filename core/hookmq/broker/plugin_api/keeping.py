@@ -67,8 +67,8 @@ class Keeping(HandleBase):
         return self._committed(existed)
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Return an awaitable that completes once this turn's records are committed. It tells whether anything was
-        recorded after this call. If so, the commit becomes an exemplar with `trace_id`.
+        """Return an awaitable that completes once this turn's records are committed. Its result is whether anything was
+        recorded after this call. If so, `trace_id` becomes an exemplar of the commit's duration.
         """
         self._only_on_loop("when_committed()")
         self._check_types("wait for a commit", ("trace_id", trace_id, str))

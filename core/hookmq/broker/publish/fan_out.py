@@ -269,7 +269,7 @@ def _slices(state: BrokerState) -> None:
 
 
 def _slice(state: BrokerState, topic: str, most: int, steps: int) -> int:
-    """Serve up to `most` recipients of the first jobs of `topic`. Return how many."""
+    """Serve up to `most` recipients of the first jobs of `topic`. Return how many were served."""
     waiting = state.fan_outs[topic]
     jobs = _together(state, waiting)
     first = jobs[0]

@@ -16,7 +16,7 @@ _TELL: Final = 60.0
 _SLICE: Final = 256
 """Messages that `clear_matching` clears in one turn."""
 _SKIPPED: Final = 32
-"""How many messages a step without a match counts as, because it takes as long."""
+"""The number of messages that a step without a match counts as, because it takes as long as clearing them."""
 
 
 def set_retained(
@@ -113,8 +113,8 @@ def clear_matching(
     done: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Clear every retained message that `filter` matches, a slice per turn. Then call `done` with their number after
-    the commit. After an internal error, call `failed` instead. Nothing is sent to subscribers.
+    """Clear every retained message that `filter` matches, a slice per turn. After the commit, call `done` with the
+    number of cleared messages. After an internal error, call `failed` instead. Nothing is sent to subscribers.
     """
     _clear_slice(state, state.retained.scan(filter), 0, done, failed)
 
@@ -126,7 +126,7 @@ def _clear_slice(
     done: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Clear one slice of the messages in `found`. `count` were cleared before."""
+    """Clear one slice of the messages in `found`. `count` messages have been cleared so far."""
     try:
         count, more = _clear_some(state, found, count)
     except Exception as error:

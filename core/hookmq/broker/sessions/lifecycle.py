@@ -228,7 +228,7 @@ def _drop_messages(state: BrokerState, session: Session) -> None:
 
 
 def _end_recorded(state: BrokerState, client_id: str) -> None:
-    """Count one ended session of this client as recorded."""
+    """Record that one ended session of this client has been stored as ended."""
     left = state.ending.pop(client_id) - 1
     if left:
         state.ending[client_id] = left

@@ -49,9 +49,9 @@ class Traces:
         self._running: list[RunningTrace] = []
         self._taps: dict[ClientConnection, ConnectionTap] = {}
         self._refolding: Visit | None = None
-        """The visit that gives every connection its new chains, while it runs."""
+        """The running visit that gives every connection its new chains, or None."""
         self._visits: dict[RunningTrace, Visit] = {}
-        """The visits that look for the clients of traces that have just started."""
+        """The running visits that look for the clients of newly started traces."""
         self._next_on_drop = state.on_drop
 
     def start(self, instance: PluginInstance, request: TraceRequest) -> RunningTrace:
@@ -166,8 +166,8 @@ class Traces:
         return [trace for trace in self._running if not trace.request.selects_clients]
 
     def _refold(self) -> None:
-        """Rebuild the chains of all clients, with or without recorded calls. Connections that open from now on have
-        the new chains."""
+        """Rebuild the chains of all clients, with or without recorded calls. Connections that open from now on get the
+        new chains."""
         if self._refolding is not None:
             self._refolding.cancel()
         self._state.hooks.wrap(self._recorded_chains if self._wide() else None)
@@ -210,7 +210,7 @@ class Traces:
         state.watch(self._observed if self._running else None, _WATCHED, self._watch)
 
     def _concerned(self, *client_ids: str | None) -> list[RunningTrace]:
-        """Return the traces of the whole broker and the traces of these clients' connections."""
+        """Return the traces of the whole broker and the traces of these clients."""
         found = self._wide()
         for client_id in client_ids:
             session = self._state.sessions.get(client_id) if client_id is not None else None
