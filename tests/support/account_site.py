@@ -52,7 +52,7 @@ class AccountSite:
         return found
 
     def run(self, work: Awaitable[T]) -> T:
-        """Wait until a change is complete."""
+        """Run a change, wait until it is complete, and return its result."""
         found: Any = self.harness.clock.run(work)
         self.harness.settle()
         return found  # type: ignore[no-any-return]

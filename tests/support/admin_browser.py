@@ -61,7 +61,7 @@ def chromium() -> str | None:
 
 
 class Operated:
-    """A running broker with tokens for each role. Its methods let tests reach it without a browser."""
+    """A running broker with tokens for each role. Its methods let tests use the broker without a browser."""
 
     def __init__(self, served: Served, folder: Path) -> None:
         self.served = served
@@ -271,4 +271,4 @@ class View:
 
 
 Open = Callable[..., View]
-"""Opens a tab. Its arguments are those of `View`, after the browser and the broker."""
+"""Opens a tab. Takes the arguments of `View` that follow the browser and the broker."""

@@ -94,7 +94,7 @@ class Site:
         self._level = self._logger.level
         self.tokens: dict[str, str] = {}
         self.checks: dict[str, ConfigCheck] = {}
-        """By document, the result of the next check."""
+        """The result that the next check of each document will have."""
         self.reloads: list[ReloadReport | Exception] = []
         self.logs: list[tuple[str, str, dict[str, Any]]] = []
         self._file = folder / "token"

@@ -78,7 +78,7 @@ class Log(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep all of HookMQ's records, and those of other libraries from WARNING up."""
+        """Keep all of HookMQ's records, and other libraries' records at WARNING and above."""
         if record.name.startswith("hookmq") or record.levelno >= logging.WARNING:
             self.records.append(record)
 

@@ -68,7 +68,7 @@ def properties_of(message: paho.MQTTMessage) -> Any:
 
 
 class Client:
-    """A paho client with a durable session that collects what it gets."""
+    """A paho client with a durable session that collects the messages it receives."""
 
     def __init__(self, port: int, name: str, filter: str = "", qos: int = 2) -> None:
         self.messages: list[paho.MQTTMessage] = []

@@ -132,7 +132,7 @@ def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterato
 
 
 class Client:
-    """A client with a persistent session, for tests that block. It reconnects and resends by itself."""
+    """A client with a durable session, for tests that block. It reconnects and resends by itself."""
 
     def __init__(self, broker: Crashing, name: str) -> None:
         self.got: list[tuple[str, bytes, bool]] = []

@@ -231,7 +231,7 @@ ANN: dict[str, Any] = {"username": "ann", "password": b"right"}
 
 
 def connect(**given: Any) -> Act:
-    """Connect with these arguments."""
+    """Return an act that connects with these arguments."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         return world.harness.connect("c", version, expect=None, **given)
@@ -240,7 +240,7 @@ def connect(**given: Any) -> Act:
 
 
 def again(times: int, last: Mapping[str, Any] | None = None, **given: Any) -> Act:
-    """Connect `times` times from one address. Return the last client."""
+    """Return an act that connects `times` times from one address. It returns the last client."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         for number in range(times - 1):
@@ -265,7 +265,7 @@ def crowd(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def broken(fault: Any) -> Act:
-    """Connect while the password plugin fails with `fault`."""
+    """Return an act that connects while the password plugin fails with `fault`."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         world.harness.fail("auth_password", "on_connect", fault)
@@ -281,7 +281,7 @@ def _answers(answer: Mapping[str, Any] | None) -> None:
 
 
 def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
-    """Make the HTTP service return `answer` from now on."""
+    """Return an act that first makes the HTTP service return `answer`, then does `then`."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         _answers(answer)
@@ -291,7 +291,7 @@ def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
 
 
 def publish(topic: str, times: int = 1, **given: Any) -> Act:
-    """Publish to a topic `times` times. Return the client before it reads the last response."""
+    """Return an act that publishes to a topic `times` times. It returns the client before the last response is read."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -308,7 +308,7 @@ def publish(topic: str, times: int = 1, **given: Any) -> Act:
 
 
 def undecided_publish(topic: str) -> Act:
-    """Publish after the HTTP service that admitted the client has failed."""
+    """Return an act that publishes after the HTTP service that admitted the client has failed."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         _answers({"result": "allow"})
@@ -322,7 +322,8 @@ def undecided_publish(topic: str) -> Act:
 
 
 def subscribe(filter: str, qos: int | None = None, times: int = 1, **given: Any) -> Act:
-    """Subscribe to a filter `times` times. Return the client before it reads the last response."""
+    """Return an act that subscribes to a filter `times` times. It returns the client before the last response is
+    read."""
 
     def act(world: World, version: int, asked: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -345,7 +346,8 @@ def undecided_subscribe(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def deliver(topic: str, times: int = 1) -> Act:
-    """Subscribe, and let another client publish `times` messages. Return the subscriber before it reads the last."""
+    """Return an act that subscribes, and lets another client publish `times` messages. It returns the subscriber before
+    the last response is read."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version)
@@ -378,7 +380,7 @@ def token_ends(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def renewal(data: bytes) -> Act:
-    """Reauthenticate with another token."""
+    """Return an act that reauthenticates with another token."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         mine = token(now=EPOCH)

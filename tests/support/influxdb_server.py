@@ -1,4 +1,4 @@
-"""An InfluxDB server of version 1 in a folder of the test, on free ports, as Debian's package installs it."""
+"""An InfluxDB 1 server from Debian's package, in a folder of the test and on free ports."""
 
 import json
 import shutil
@@ -15,11 +15,12 @@ import pytest
 from ports import free_port
 
 DATABASE = "plant"
-"""The database of the tests, which the test creates."""
+"""The name of the tests' database. A test must create it."""
 
 
 class InfluxDbServer:
-    """The server. `http` is added to the section [http] of its configuration. `authority` signed its certificate."""
+    """A running server. `http` is added to the section [http] of its configuration. `authority` is the CA file that its
+    clients trust."""
 
     def __init__(self, http: str = "", scheme: str = "http", authority: Path | None = None) -> None:
         self._scheme = scheme
@@ -43,11 +44,11 @@ class InfluxDbServer:
 
     @property
     def url(self) -> str:
-        """The address of the server, as the driver's setting `url`."""
+        """The server's address, for the driver's setting `url`."""
         return f"{self._scheme}://localhost:{self.port}"
 
     def start(self) -> None:
-        """Start the server, and wait until it answers."""
+        """Start the server and wait until it responds."""
         self._process = subprocess.Popen(
             self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -60,7 +61,8 @@ class InfluxDbServer:
                 return
 
     def query(self, statement: str, **more: str) -> list[dict[str, Any]]:
-        """Execute a statement of InfluxQL as the user `u` with the password `p`, if given. Return its series."""
+        """Run an InfluxQL statement and return the resulting series. `more` contains URL parameters, such as the user
+        `u` and the password `p`."""
         data = urlencode({"q": statement, "db": DATABASE, "epoch": "ns"}).encode()
         place = f"{self.url}/query?{urlencode(more)}"
         with urllib.request.urlopen(place, data, timeout=60, context=self._tls) as answer:
@@ -69,7 +71,7 @@ class InfluxDbServer:
         return list(result.get("series", ()))
 
     def stop(self) -> None:
-        """Kill the server. Its data stay."""
+        """Kill the server. Its data stays on disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(60)

@@ -1,7 +1,7 @@
-"""A mock cluster of Kafka: that of librdkafka, in a process of its own, which other clients reach over TCP.
+"""librdkafka's mock Kafka cluster in its own process, which clients reach over TCP.
 
-It keeps messages in memory and creates topics when they are asked for. It has neither users nor TLS, and cannot show what
-transactions guarantee. It is not a full broker.
+It keeps messages in memory and creates topics on first use. It supports neither users nor TLS, and cannot test the
+guarantees of transactions. It is not a complete Kafka broker.
 """
 
 import os
@@ -21,7 +21,7 @@ sys.stdin.read()
 
 
 class KafkaMock:
-    """Three brokers. `servers` has their addresses."""
+    """A mock cluster of three brokers. `servers` contains their addresses."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -33,15 +33,15 @@ class KafkaMock:
         assert self.servers[0], "the mock cluster ended"
 
     def stop(self) -> None:
-        """Stop all brokers, as a machine that does not answer. Their messages stay."""
+        """Suspend all brokers, so that they stop responding. They keep their messages."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def start(self) -> None:
-        """Continue."""
+        """Resume all brokers."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the brokers."""
+        """Stop the brokers."""
         self._process.kill()
         self._process.communicate()

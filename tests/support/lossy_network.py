@@ -1,4 +1,4 @@
-"""A network between a client and a broker that loses what the test chooses."""
+"""A network between a client and a broker, which loses the data that the test chooses."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ class Network:
 
     @property
     def url(self) -> str:
-        """The URL of the broker behind this network."""
+        """The URL at which clients reach the broker through this network."""
         assert self._server is not None
         return f"mqtt://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -34,7 +34,7 @@ class Network:
         await self._server.wait_closed()
 
     async def cut(self) -> None:
-        """End all connections. Later connections lose nothing."""
+        """End all connections. Nothing is lost on later connections."""
         for writer in list(self._writers):
             writer.transport.abort()
         await self._idle.wait()

@@ -1,4 +1,4 @@
-"""mosquitto as a separate process on a free port, which tests can stop and start again with its sessions."""
+"""mosquitto in its own process on a free port. Tests can stop and restart it without losing its sessions."""
 
 import shutil
 import signal
@@ -15,7 +15,7 @@ PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/us
 
 
 class Mosquitto:
-    """A mosquitto on 127.0.0.1. `lines` is added to its configuration. It keeps sessions while it is stopped."""
+    """A mosquitto broker on 127.0.0.1. `lines` is added to its configuration. Sessions survive a stop and restart."""
 
     def __init__(self, folder: Path, *lines: str, anonymous: bool = True, port: int = 0) -> None:
         if PROGRAM is None:
@@ -39,7 +39,7 @@ class Mosquitto:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it accepts connections."""
+        """Start mosquitto and wait until it accepts connections."""
         assert PROGRAM is not None
         with (self.folder / "mosquitto.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -55,7 +55,7 @@ class Mosquitto:
         raise AssertionError("mosquitto does not accept connections")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it."""
+        """End mosquitto with a signal, and wait until it has exited."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(30)

@@ -1,4 +1,4 @@
-"""A NATS server with JetStream in a folder of the test, on a free port. It is a package of the development tools."""
+"""A NATS server with JetStream, in a folder of the test and on a free port. The program is a development dependency."""
 
 import shutil
 import socket
@@ -13,7 +13,7 @@ from ports import free_port
 
 
 class NatsServer:
-    """The server. `more` is added to its configuration."""
+    """A running server. `more` is added to its configuration."""
 
     def __init__(self, more: str = "") -> None:
         program = Path(sys.executable).with_name("nats-server")
@@ -32,11 +32,11 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """The address of the server."""
+        """The server's address, for the driver's setting `url`."""
         return f"nats://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start the server, and wait until it greets a client."""
+        """Start the server and wait until it greets a client."""
         self._process = subprocess.Popen(
             self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -47,7 +47,7 @@ class NatsServer:
                     return
 
     def stop(self) -> None:
-        """Kill the server. Its streams stay."""
+        """Kill the server. Its streams stay on disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(60)

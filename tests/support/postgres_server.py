@@ -1,4 +1,4 @@
-"""A PostgreSQL server in a folder of the test, on a free port, as Debian's package installs it."""
+"""A PostgreSQL server from Debian's package, in a folder of the test and on a free port."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ USER = "hookmq"
 
 
 def program(name: str) -> str:
-    """Return the path of a program of PostgreSQL. Skip the test if it is not installed."""
+    """Return the path of a PostgreSQL program. Skip the test if it is not installed."""
     found = shutil.which(name) or next(
         (str(one) for one in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)), None
     )  # fmt: skip
@@ -24,8 +24,8 @@ def program(name: str) -> str:
 
 
 class PostgresServer:
-    """The server. `url` names its database; the user has no password. PostgreSQL refuses to run as root, so root runs it
-    as the user `postgres`, whom the package creates.
+    """A running server. `url` names its database; the user has no password. PostgreSQL refuses to run as root, so root
+    runs it as the user `postgres`, which the package creates.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The database, as the driver's setting `url`."""
+        """The address of the database, for the driver's setting `url`."""
         return f"postgresql://{USER}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class PostgresServer:
             assert self._process.poll() is None, "PostgreSQL ended"
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """Stop the server at once; it recovers when it starts again."""
+        """Stop the server at once. It recovers its data at the next start."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(60)

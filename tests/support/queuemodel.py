@@ -83,7 +83,8 @@ class QueueModel:
         now: float,
         alone: bool,
     ) -> None:
-        """Check a delivery to a consumer. New messages come in order if it is `alone` in its group."""
+        """Check a delivery to a consumer. If the consumer is `alone` in its group, it must get new messages in
+        order."""
         group, what = self.groups[name], f"{name} {offset} (delivery {count}) to {consumer}"
         assert offset < len(self.messages), f"{what}: it was never accepted"
         assert payload == self.messages[offset][0], f"{what}: {payload!r}"

@@ -1,4 +1,4 @@
-"""A RabbitMQ server in a folder of the test, on free ports, as Debian's package installs it."""
+"""A RabbitMQ server from Debian's package, in a folder of the test and on free ports."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ import pytest
 from ports import free_port
 
 PATH = "/usr/lib/rabbitmq/bin:/usr/local/lib/rabbitmq/bin"
-"""Where the real programs are. Those in /usr/sbin change the user, and run with that user's settings."""
+"""The folders of the real programs. The wrappers in /usr/sbin switch to another user, with that user's settings."""
 
 
 class RabbitMqServer:
-    """The server, with the user `guest` and the password `guest`. `more` is added to its configuration."""
+    """A running server, with the user `guest` and the password `guest`. `more` is added to its configuration."""
 
     def __init__(self, more: str = "") -> None:
         program = shutil.which("rabbitmq-server", path=PATH)
@@ -63,11 +63,11 @@ class RabbitMqServer:
 
     @property
     def url(self) -> str:
-        """The address of the server, as the driver's setting `url`."""
+        """The server's address, for the driver's setting `url`."""
         return f"amqp://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start the server, and wait until it greets a client."""
+        """Start the server and wait until it greets a client."""
         log = self.folder / "console"
         with log.open("ab") as output:
             # The program is a script. Erlang is its child, in the same group.
@@ -96,7 +96,7 @@ class RabbitMqServer:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Kill the server. Its durable queues and persistent messages stay."""
+        """Kill the server. Its durable queues and persistent messages stay on disk."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(60)
@@ -110,7 +110,7 @@ class RabbitMqServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def client(self) -> Any:
-        """Return a connection of aio-pika that has yet to be awaited."""
+        """Return an aio-pika connection that the caller must await."""
         import aio_pika
 
         return aio_pika.connect(self.url)

@@ -1,4 +1,4 @@
-"""A Redis server in a folder of the test, on a free port."""
+"""A Redis server in a folder of the test and on a free port."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from ports import free_port
 
 
 class RedisServer:
-    """The server. It writes each command to its file before it answers (`appendfsync always`)."""
+    """A running server. It writes each command to disk before it responds (`appendfsync always`)."""
 
     def __init__(self, *options: str) -> None:
         program = shutil.which("redis-server") or shutil.which("valkey-server")
@@ -27,11 +27,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The first database, as the driver's setting `url`."""
+        """The address of the first database, for the driver's setting `url`."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
+        """Start the server and wait until it accepts connections."""
         import redis
 
         self._process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL)
@@ -47,7 +47,7 @@ class RedisServer:
                     continue
 
     def stop(self) -> None:
-        """Kill the server. Its data stay."""
+        """Kill the server. Its data stays on disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(60)

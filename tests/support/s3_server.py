@@ -1,4 +1,5 @@
-"""An S3 server on this machine: moto, which checks signatures and keeps objects in memory. A door in front can close."""
+"""An S3 server on this machine: moto, which checks signatures and keeps objects in memory. `Door` can block access to
+it."""
 
 import asyncio
 import json
@@ -19,7 +20,7 @@ WAIT = 60.0
 
 
 class S3Server:
-    """The server with one user, and a bucket for each test. It refuses all other users."""
+    """A running server with one user and a bucket for each test. It refuses all other users."""
 
     def __init__(self) -> None:
         pytest.importorskip("moto.server")
@@ -48,7 +49,7 @@ class S3Server:
         self._post("reset-auth", b"0")
 
     def client(self, service: str = "s3") -> Any:
-        """Return a client of the server."""
+        """Return a boto3 client for the server."""
         import boto3  # type: ignore[import-untyped]
         from botocore.config import Config  # type: ignore[import-untyped]
 
@@ -58,16 +59,16 @@ class S3Server:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Stop the server, as a machine that does not answer. Its objects stay."""
+        """Suspend the server, so that it stops responding. It keeps its objects."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def start(self) -> None:
-        """Continue."""
+        """Resume the server."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._process.kill()
         self._process.wait(60)
 
@@ -84,7 +85,7 @@ class S3Server:
 
 
 class Door:
-    """A port of its own in front of a server on this machine, in the loop of the test."""
+    """A proxy in front of a server on this machine. It has its own port, and runs on the test's event loop."""
 
     def __init__(self, port: int) -> None:
         self._behind = port
@@ -93,7 +94,7 @@ class Door:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Let requests in."""
+        """Let connections through."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A broker process with one sink, and what operators and publishers do with it."""
+"""A broker process with one sink, and methods to operate it and to publish messages."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ from serving import Served, serving
 
 
 def until(true: Callable[[], Any], what: str = "it") -> Any:
-    """Wait until `true` returns a true value, and return it."""
+    """Wait until `true` returns a true value, and return that value. `what` describes the condition in the error."""
     for _ in range(3000):
         if found := true():
             return found
@@ -23,7 +23,7 @@ def until(true: Callable[[], Any], what: str = "it") -> Any:
 
 
 class SinkBroker:
-    """A broker whose sink `plant` takes messages of `t/#`. `served` is its process."""
+    """A broker whose sink `plant` takes the messages on `t/#`. `served` is the broker's process."""
 
     def __init__(self, folder: Path, served: Served) -> None:
         self.folder = folder
@@ -34,15 +34,15 @@ class SinkBroker:
 
     @property
     def token(self) -> str:
-        """The token of an administrator."""
+        """Return an administrator's API token."""
         return (self.folder / "token").read_text().strip()
 
     def publish(self, payload: bytes, topic: str = "t/a", **options: Any) -> None:
-        """Publish with QoS 1, and wait for the acknowledgement."""
+        """Publish at QoS 1 and wait for the acknowledgement."""
         self.thread.run(self.client.publish(topic, payload, 1, **{"expect": 0, **options}))
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request to the API of administrators. Return the response, or the status if it is an error."""
+        """Send a request to the admin API. Return the response, or the status code if it is an error."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         try:
@@ -55,33 +55,33 @@ class SinkBroker:
                 return error.code, json.load(error)
 
     def status(self) -> Any:
-        """Return the state of the sink."""
+        """Return the sink's status."""
         return self.ask("GET", "/sinks/plant")
 
     def until_state(self, word: str) -> Any:
-        """Wait for a state, and return the sink."""
+        """Wait until the sink is in the state `word`, and return its status."""
         until(lambda: self.status()["state"] == word, f"the state {word}")
         return self.status()
 
     def metrics(self) -> str:
-        """Return the metrics of the broker."""
+        """Return the broker's metrics."""
         with urlopen(f"http://127.0.0.1:{self.served.ports['http']}/metrics") as answer:
             text: str = answer.read().decode()
         return text
 
     def accept_errors(self, *events: str) -> None:
-        """Do not fail at the end because the broker logged these events."""
+        """Remove these events from the log, so that they do not fail the test as unexpected errors."""
         log = self.served.log
         log[:] = [one for one in log if one["event"] not in events]
 
     @property
     def senders(self) -> list[int]:
-        """The process ids of the sink's process."""
+        """The pids of the sink's processes."""
         return senders_of(self.served.process.pid)
 
 
 def senders_of(pid: int) -> list[int]:
-    """Return the process ids of the sinks of a broker."""
+    """Return the pids of the processes that run the sinks of the broker with this `pid`."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -136,6 +136,6 @@ def sink_broker(folder: Path, **sink: Any) -> Iterator[SinkBroker]:
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return the complete lines that the `file` driver has written to the folder `out`."""
+    """Return the complete lines that the `file` driver has written to the folder ``out``."""
     data = b"".join(path.read_bytes() for path in sorted((folder / "out").glob("*.jsonl*")))
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]

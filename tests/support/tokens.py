@@ -150,7 +150,7 @@ async def key_server(ssl_context: Any = None) -> AsyncIterator[KeyServer]:
 
 @contextmanager
 def key_server_beside() -> Iterator[KeyServer]:
-    """Run a `KeyServer` on an event loop in its own thread, for blocking tests."""
+    """Run a `KeyServer` on an event loop in its own thread, for tests that block."""
     loop = asyncio.new_event_loop()
     ready: queue.SimpleQueue[KeyServer] = queue.SimpleQueue()
     ended = asyncio.Event()

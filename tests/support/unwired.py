@@ -57,7 +57,7 @@ class Wire:
         self.ended = "aborted"
 
     def take(self) -> bytes:
-        """Return the bytes written so far, and forget them."""
+        """Return the bytes written since the last call."""
         data = b"".join(self.writes)
         self.writes.clear()
         return data

@@ -1,5 +1,5 @@
-"""Planted bugs in the storage plugin. Each is planted in a copy of the code, which separate processes then record and
-check under power cuts.
+"""Bugs planted in the storage plugin. Each bug is planted in a copy of the code. Separate processes run the copy while
+its disk is recorded, and check what power cuts leave.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Devices: MQTT 5 clients that reconnect as often as necessary, and publish messages that can be told apart."""
+"""Devices: MQTT 5 clients that publish distinguishable messages, and reconnect as often as necessary."""
 
 import asyncio
 import json

@@ -42,7 +42,7 @@ class Broker(Protocol):
 
     port: int
     delays: bool
-    """Whether the broker publishes ``$delayed/SECONDS/TOPIC`` later."""
+    """Whether the broker supports delayed messages, published to ``$delayed/SECONDS/TOPIC``."""
 
     def spawn(self) -> None:
         """Start the broker without waiting."""

@@ -25,7 +25,7 @@ Will = tuple[str, bytes, int, int]
 
 
 class Client:
-    """A client with a persistent session or, if `clean`, without one."""
+    """A client with a durable session or, if `clean`, without one."""
 
     def __init__(
         self, ledger: Ledger, name: str, level: int = 5, clean: bool = False, window: int = 65535

@@ -4,7 +4,7 @@ Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0) each use three topics. Two mor
 some of them. Two publish with a delay, so that a plugin keeps each message as a timer and a state key.
 
 One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session that must
-still exist two rounds later, and six clients with wills, two of which have no persistent session.
+still exist two rounds later, and six clients with wills, two of which have no durable session.
 
 The broker is killed after a random number of acknowledgements, with or without its storage writer. Sometimes it is
 killed again while it is starting. One seed determines all choices, but the exact moment of a kill also depends on

@@ -22,10 +22,10 @@ MANNERS: Final[tuple[tuple[Manner, int], ...]] = (
     ("in order", 25),
     ("anything", 45),
 )
-"""The cases of which unsafe data survives, with their weights.
+"""The possible answers to which unsafe data survives, with their weights.
 
-The cases are: nothing; everything; everything up to a write that is torn; or a random selection with a different
-share for each file.
+They are: nothing; everything; everything up to a write that is torn; or a random selection with a different share for
+each file.
 """
 _SHARES: Final = (0.0, 0.2, 0.5, 0.9, 1.0)
 

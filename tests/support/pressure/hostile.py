@@ -132,7 +132,7 @@ PACKETS: dict[str, Callable[[], bytes]] = {
     "UNSUBSCRIBE": lambda: m.unsubscribe(1, "nothing") * 10_000,
     "AUTH": lambda: m.auth(0x19, m.auth_method("x")),
 }
-"""By name, functions that return the bytes that one client sends at once."""
+"""Functions that return the bytes that one client sends at once, by name."""
 
 
 async def _many_retained(port: int) -> None:

@@ -168,7 +168,7 @@ class Evidence:
 
     def _check_confirmed(self, place: Place) -> None:
         """Check the order of the last delivery and the last processed acknowledgement. Lines from different processes
-        come in any order.
+        may arrive in any order.
         """
         life, at = self._confirmed.get(place, (-1, 0.0))
         where, when = self._last[place]

@@ -1,4 +1,4 @@
-"""Invariants of the broker's own state: at every step, once everything has settled, and once all clients have left."""
+"""Invariants of the broker's own state: at every step, once nothing is pending, and once all clients have left."""
 
 from collections.abc import Callable
 

@@ -22,7 +22,7 @@ RELEASED: Final = 1
 
 
 class World(Protocol):
-    """What a client needs from the world."""
+    """The parts of the world that a client uses."""
 
     clock: Clock
     ledger: Ledger
@@ -98,7 +98,7 @@ class Peer:
         """
         self.heard_at = 0.0
         self.usurped = False
-        """Whether another connection, an attempt that the client had given up, took over from the last accepted one."""
+        """Whether an abandoned connection attempt of this client took over from the last accepted connection."""
         self.outbox: dict[int, tuple[Sent, Publish, int]] = {}
         self.backlog: deque[tuple[Sent, Publish]] = deque()
         self.received: dict[int, int] = {}
@@ -127,7 +127,7 @@ class Peer:
     def vouched(self) -> bool:
         """Return whether the client uses an authentication method.
 
-        A different plugin then authenticates it than accepts other clients, so the session has a different owner.
+        If so, another plugin authenticates it, and its session has another owner.
         """
         return self.version == 5 and bool(self.wanted[5])
 

@@ -175,7 +175,7 @@ class _Taste(NamedTuple):
     expiries: tuple[int, ...] = (0, 0, 2, 10, 3600, 3600)
     slow: float = 4.0
     sleepy: bool = False
-    """Whether many clients do not acknowledge messages from the start."""
+    """Whether many clients start without acknowledging messages."""
     apart: bool = False
     """Whether the first client, whose session never ends, avoids the other clients' topics."""
 

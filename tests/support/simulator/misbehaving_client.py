@@ -43,7 +43,7 @@ PUBLISHER: Final = 1000
 
 
 class World(Protocol):
-    """What a misbehaving client needs from the world."""
+    """The parts of the world that a misbehaving client uses."""
 
     clock: Clock
     ledger: Ledger

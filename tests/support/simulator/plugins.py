@@ -31,7 +31,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class World(Protocol):
-    """What plugins need from the world."""
+    """The parts of the world that plugins use."""
 
     chance: Random
     calm: bool

@@ -30,7 +30,7 @@ AGAIN: Final = 0.3
 
 
 class World(Protocol):
-    """What these clients need from the world."""
+    """The parts of the world that these clients use."""
 
     clock: Clock
     calm: bool
@@ -117,7 +117,7 @@ class QueueClient:
             self.link.send(b"".join(encode(packet, 5) for packet in packets))
 
     def next_id(self) -> int:
-        """Return a packet id."""
+        """Return the next packet id."""
         self._number = self._number % 65535 + 1
         return self._number
 

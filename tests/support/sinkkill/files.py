@@ -1,4 +1,4 @@
-"""The targets of the `file` driver for kills."""
+"""The targets of the `file` driver, for tests that kill brokers and sinks."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from sinkkill.ledger import Stored
 
 
 def read_lines(folder: Path) -> list[Stored]:
-    """Return the complete lines in a folder of the `file` driver, in order."""
+    """Return the complete lines that the `file` driver has written to a folder, in order."""
     found = []
     for path in sorted(folder.glob("*.jsonl*")):
         try:

@@ -1,4 +1,4 @@
-"""What publishers sent, what was acknowledged, and what a target therefore must contain."""
+"""A record of the messages that publishers sent and the broker acknowledged, and thus of what a target must contain."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Stored(NamedTuple):
-    """A record in a target: its id, its key, and the number that the publisher gave it."""
+    """A record in a target: its id, its key, and the number that its publisher assigned."""
 
     id: str
     key: str
@@ -16,7 +16,7 @@ class Stored(NamedTuple):
 
 @dataclass
 class SinkLedger:
-    """The messages by key, in the order in which they were published. Numbers rise within a key."""
+    """The messages by key, in the order in which they were published. Numbers increase within each key."""
 
     published: dict[str, list[int]] = field(default_factory=dict)
     acknowledged: dict[str, set[int]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class SinkLedger:
         return numbers[-1]
 
     def acknowledge(self, key: str, number: int) -> None:
-        """Note that a message was acknowledged."""
+        """Record that a message was acknowledged."""
         self.acknowledged[key].add(number)
 
     @property
@@ -48,8 +48,8 @@ class SinkLedger:
         return {key: numbers for key, numbers in lacking.items() if numbers}
 
     def mistakes(self, stored: list[Stored], once: bool) -> list[str]:
-        """Return what is wrong in the target, which has all acknowledged messages. `once` says that it may contain each
-        message once only."""
+        """Return a description of each error in a target that has all acknowledged messages. If `once`, the target may
+        contain each message only once."""
         found: list[str] = []
         payloads: dict[str, tuple[str, int]] = {}
         ids: dict[tuple[str, int], str] = {}

@@ -1,4 +1,5 @@
-"""The targets of the drivers `kafka` and `s3` for kills. Their data is in memory, so they are paused, not killed."""
+"""The targets of the drivers `kafka` and `s3`. These servers keep data in memory, so tests suspend them instead of
+killing them."""
 
 import gzip
 import json
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KafkaTarget:
-    """A topic of librdkafka's mock cluster. A key has one partition, and messages may be repeated."""
+    """A topic on librdkafka's mock cluster. Each key belongs to one partition, and messages may be repeated."""
 
     once = False
 
@@ -27,7 +28,7 @@ class KafkaTarget:
         self.stop, self.start = self._cluster.stop, self._cluster.start
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
         target = {
             "servers": self._cluster.servers, "topic": "kills", "key": "${topic}",
             "confirm_timeout": 1, "connect_timeout": 1,
@@ -35,7 +36,7 @@ class KafkaTarget:
         return {"driver": "kafka", "target": target}
 
     def read(self) -> list[Stored]:
-        """Return the messages of all partitions. Those of earlier calls are not read again."""
+        """Return all messages stored so far, partition by partition. Only new messages are fetched."""
         from confluent_kafka import Consumer, TopicPartition
 
         if self._consumer is None:
@@ -64,14 +65,14 @@ class KafkaTarget:
         return [one for found in self._found.values() for one in found]
 
     def close(self) -> None:
-        """End the cluster."""
+        """Stop the cluster."""
         if self._consumer is not None:
             self._consumer.close()
         self._cluster.close()
 
 
 class S3Target:
-    """Objects of moto's server, in a folder for each topic."""
+    """Objects on a moto server, in one folder for each topic."""
 
     once = True
 
@@ -89,7 +90,7 @@ class S3Target:
         )
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
         target = {
             "bucket": "kills", "endpoint": self._server.url, "region": REGION, "folder": "${topic}",
             "access_key": self._server.key, "secret_key": self._server.secret,
@@ -98,7 +99,7 @@ class S3Target:
         return {"driver": "s3", "target": target, "batch": {"messages": 200, "age": "20ms"}}
 
     def read(self) -> list[Stored]:
-        """Return the lines of all objects by their names, which contain the offsets."""
+        """Return the lines of all objects, sorted by object name. The names contain the offsets."""
         found: list[Stored] = []
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket="kills"):
             for one in page.get("Contents", ()):

@@ -1,8 +1,8 @@
-"""Kill a broker with a sink, and the sink's process, again and again while clients publish.
+"""Kill a broker with a sink, and the sink's process, repeatedly while clients publish.
 
-Each round ends with the death of the sink's process, of the broker, or of both, at a random moment. If the target can be
-stopped, it is sometimes killed as well. One seed determines all choices, but the exact moment of a kill also depends on
-the machine. At the end, the target must have every acknowledged message.
+Each round kills the sink's process, the broker or both at a random moment. If the target can be stopped, it is
+sometimes killed as well. One seed determines all choices, but the exact moment of a kill also depends on the machine.
+At the end, the target must have every acknowledged message.
 """
 
 import asyncio
@@ -30,24 +30,25 @@ TOPIC: Final = "kill"
 EACH: Final = 400
 """Maximum number of messages that each publisher sends between two kills of the broker."""
 PATIENCE: Final = 60.0
-"""Seconds without a new record in the target, at the end, after which missing messages are lost."""
+"""At the end, messages are lost if they are missing after this many seconds without a new record in the target."""
 
 
 class Broken(AssertionError):
-    """A promise of sinks was not kept."""
+    """A sink broke a guarantee."""
 
 
 class _Killed(Exception):
-    """Ends the block of a broker that was killed."""
+    """Raised to leave the `with` block of a broker that was killed."""
 
 
 @dataclass
 class SinkKill:
-    """A sink under kills.
+    """A broker with one sink, both killed repeatedly.
 
-    `sink` is its configuration without name and topics. `read` returns the contents of the target, in the order in which
-    they were stored. It must work while the target is written, and may leave out the newest records. `once` says that
-    each message may be there once only. `stop_target` and `start_target` kill the target and start it again.
+    `sink` is the sink's configuration without its name and topics. `read` returns the records in the target, in the
+    order in which they were stored. It is called while the sink writes, and may leave out the newest records. If `once`
+    is true, the target may contain each message only once. `stop_target` kills the target, and `start_target` starts it
+    again.
     """
 
     folder: Path
@@ -64,7 +65,8 @@ class SinkKill:
     stored: list[Stored] = field(default_factory=list)
 
     def run(self, rounds: int, say: Callable[[str], None] = lambda line: None) -> None:
-        """Kill the broker `rounds` times, and the sink's process more often. Then compare. Raises Broken."""
+        """Kill the broker `rounds` times, and the sink's process more often. Then compare the target with the ledger.
+        Raises Broken."""
         self._rng = random.Random(self.seed)
         self._config = self.folder / "hookmq.yaml"
         self._config.write_text(json.dumps(self._settings()))
@@ -127,7 +129,7 @@ class SinkKill:
             raise _Killed
 
     def _grow(self, publishing: "Future[None]") -> None:
-        """Wait until the target has new records, so that a kill interrupts a process that writes."""
+        """Wait until the target has new records, so that the next kill interrupts a sink that is writing."""
         count, began = len(self.read()), time.monotonic()
         while len(self.read()) == count and not publishing.done():
             if time.monotonic() - began > PATIENCE:
@@ -141,7 +143,7 @@ class SinkKill:
                 self.sender_kills += 1
 
     async def _publish(self, port: int, over: threading.Event, count: int) -> None:
-        """Publish with a client for each key until the broker is gone."""
+        """Publish until the broker is gone, with one client for each key."""
         await asyncio.gather(*(self._publish_key(port, key, over, count) for key in KEYS))
 
     async def _publish_key(self, port: int, key: str, over: threading.Event, count: int) -> None:
@@ -160,7 +162,8 @@ class SinkKill:
             await asyncio.sleep(0)  # the transport closes its socket in the next turn
 
     def _settle(self) -> None:
-        """Wait until the target has all acknowledged messages. Raises Broken if it stops growing before."""
+        """Wait until the target has all acknowledged messages. Raises Broken if the target stops growing before
+        that."""
         count, since = -1, time.monotonic()
         while True:
             self.stored = self.read()

@@ -1,4 +1,4 @@
-"""The targets of drivers for kills: real servers, and what they contain."""
+"""Real servers that the drivers write to, for tests that kill brokers, sinks and targets."""
 
 import asyncio
 import json
@@ -17,15 +17,15 @@ from sinkkill.paused import KafkaTarget, S3Target
 
 
 class Target(Protocol):
-    """A server under kills. `once` says whether it has each message once."""
+    """A target that tests kill and restart. `once` tells whether the target stores each message only once."""
 
     once: bool
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
 
     def read(self) -> list[Stored]:
-        """Return the contents, in the order in which they were stored."""
+        """Return the stored records, in the order in which they were stored."""
 
     def stop(self) -> None:
         """Kill the server."""
@@ -38,7 +38,7 @@ class Target(Protocol):
 
 
 class InfluxDbTarget:
-    """A measurement with a point for each message: a point that is written again stays one point."""
+    """A measurement with one point for each message. Writing a point again does not add another."""
 
     once = True
 
@@ -52,7 +52,8 @@ class InfluxDbTarget:
         self._server.query(f"CREATE DATABASE {DATABASE}")
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target. The record's offset is the time, so that times show the order."""
+        """Return the driver's name and its settings for this target. Each record's offset is its time, so times show
+        the order."""
         target = {
             "version": 1, "url": self._server.url, "database": DATABASE, "measurement": "kills",
             "tags": {"key": "${payload.key}"}, "fields": {"id": "${id}", "number": "${payload.number}"},
@@ -61,13 +62,13 @@ class InfluxDbTarget:
         return {"driver": "influxdb", "target": target}
 
     def read(self) -> list[Stored]:
-        """Return the points by time."""
+        """Return the points, sorted by time."""
         found = self._server.query('SELECT id, "key", number FROM kills')
         return [Stored(*row[1:]) for one in found for row in one["values"]]
 
 
 class PostgresTarget:
-    """A table with a row for each message."""
+    """A table with one row for each message."""
 
     once = True
 
@@ -83,7 +84,7 @@ class PostgresTarget:
         )
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
         columns = {"id": "${id}", "key": "${payload.key}", "number": "${payload.number}"}
         target = {"url": self._server.url, "table": "kills", "columns": columns}
         return {"driver": "postgres", "target": target}
@@ -103,7 +104,7 @@ class PostgresTarget:
 
 
 class RedisTarget:
-    """A stream with an entry for each message."""
+    """A stream with one entry for each message."""
 
     once = True
 
@@ -116,11 +117,11 @@ class RedisTarget:
         )
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
         return {"driver": "redis", "target": {"url": self._server.url, "key": "kills"}}
 
     def read(self) -> list[Stored]:
-        """Return the entries of the stream."""
+        """Return the entries in the stream."""
         import redis
 
         with redis.Redis(port=self._server.port) as client:
@@ -133,7 +134,7 @@ class RedisTarget:
 
 
 class NatsTarget:
-    """A stream of JetStream that ignores repeated ids for two minutes, the default."""
+    """A JetStream stream that ignores repeated ids for two minutes, which is the default."""
 
     once = True
 
@@ -147,11 +148,11 @@ class NatsTarget:
         asyncio.run(self._create())
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
         return {"driver": "nats", "target": {"servers": [self._server.url]}}
 
     def read(self) -> list[Stored]:
-        """Return the messages of the stream."""
+        """Return the messages in the stream."""
         return asyncio.run(self._messages())
 
     async def _create(self) -> None:
@@ -184,7 +185,7 @@ class NatsTarget:
 
 
 class RabbitMqTarget:
-    """A durable queue. A message that RabbitMQ confirmed just before a kill may be there twice."""
+    """A durable queue. It may contain a message twice if RabbitMQ was killed just after confirming it."""
 
     once = False
 
@@ -199,12 +200,12 @@ class RabbitMqTarget:
         asyncio.run(self._create())
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver and its target."""
+        """Return the driver's name and its settings for this target."""
         target = {"url": self._server.url, "exchange": "", "routing_key": "kills"}
         return {"driver": "rabbitmq", "target": target}
 
     def read(self) -> list[Stored]:
-        """Take the messages from the queue. Return them with those of earlier calls."""
+        """Remove the messages from the queue. Return them together with those from earlier calls."""
         asyncio.run(self._take())
         return list(self._taken)
 

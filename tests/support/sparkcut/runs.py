@@ -106,7 +106,7 @@ def _rows(one: block.Block) -> Iterator[Row]:
 
 
 def record(work: Path, seed: int, messages: int, lives: int = 2) -> Recording:
-    """Record several broker processes with their publisher and reader.
+    """Record `lives` broker processes, one after another, with a publisher and a reader.
 
     Each process is stopped normally, because the last writes of a killed process cannot be recorded reliably.
     """
@@ -148,7 +148,7 @@ def opened(folder: Path) -> Iterator[Stream]:
 
 
 def check(folder: Path, marks: list[bytes], one: Cut) -> None:
-    """Check a cut. Raise AssertionError or StoreError for a broken guarantee."""
+    """Check one power cut. Raise AssertionError or StoreError if a guarantee was broken."""
     told = [json.loads(mark) for mark in marks]
     served = [mark for mark in told if mark[0] == "served"]
     memory = Memory(mark for mark, known in zip(marks, told, strict=True) if known[0] != "served")
