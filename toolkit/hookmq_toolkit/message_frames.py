@@ -1,8 +1,8 @@
-"""The messages of a frame of a segmented log, with their offsets. The offset of a message is the number of its record.
+"""The messages in a frame of a segmented log, with their offsets. A message's offset is the number of its record.
 
-The payload of a frame is a block of `hookmq_toolkit.message_record`, one message for each record. If messages were
-removed from the frame, it is `_HEAD`, the positions of the messages that are left, and these messages as a block. Its
-first byte differs from that of other blocks.
+A frame's payload is usually a block of `hookmq_toolkit.message_record`, with one message per record. If messages were
+removed from the frame, the payload is `_HEAD`, the positions of the remaining messages, and these messages as a block.
+The first byte tells the two forms apart.
 """
 
 import struct
@@ -15,7 +15,7 @@ from hookmq_toolkit.message_record import Names, decode_block, encode_block
 from hookmq_toolkit.segment_log import Frame
 
 _HEAD: Final = struct.Struct("<BI")
-"""`_SPARSE` and the number of messages that are left."""
+"""`_SPARSE`, and the number of remaining messages."""
 _SPARSE: Final = 0xFE
 
 Entry = tuple[int, Message]
@@ -23,7 +23,7 @@ Entry = tuple[int, Message]
 
 
 def encode_sparse(base: int, entries: Sequence[Entry]) -> bytes:
-    """Return the payload of a frame that begins with the offset `base`, and that has only these messages left. Does not
+    """Return the payload of a frame that begins at the offset `base` and in which only `entries` remain. Does not
     block."""
     places = (offset - base for offset, _ in entries)
     return b"".join(
@@ -38,7 +38,7 @@ def encode_sparse(base: int, entries: Sequence[Entry]) -> bytes:
 def decode_frame(
     frame: Frame, names: Names | None = None
 ) -> tuple[list[Entry], list[tuple[int, int]]]:
-    """Return the messages of a frame, and the ranges of offsets without a message. `names` is that of `decode_block`.
+    """Return the messages in a frame, and the ranges of offsets without a message. `names` is that of `decode_block`.
     Raises ValueError if the frame is damaged."""
     payload = frame.payload
     if not payload or payload[0] != _SPARSE:

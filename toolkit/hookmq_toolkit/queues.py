@@ -83,7 +83,7 @@ class QueueStatus:
     - `messages`: the unsettled messages of the slowest group; `bytes`: their approximate size.
     - `delayed`: messages that are not due yet, and therefore not among `messages`.
     - `end`: the offset of the next message.
-    - `counts`: the number of messages since the broker started, by what happened to them.
+    - `counts`: numbers of messages since the broker started, by outcome.
     - `settings`: the settings as JSON values.
     """
 

@@ -1,4 +1,4 @@
-"""The service with which one plugin manages sinks, so that another plugin can offer this to operators.
+"""A service for managing sinks: one plugin provides it, and another can offer it to operators.
 
 A plugin offers a `SinkManager` in `Plugin.offered_services` under the name `SERVICE`. A sink stores messages until it has
 written them to its target, such as a database.
@@ -11,14 +11,14 @@ from typing import Final, Literal, Protocol, runtime_checkable
 SERVICE: Final = "sinks"
 """The name of the service in `Plugin.offered_services`."""
 SinkState = Literal["starting", "active", "retrying", "failed", "paused"]
-"""What a sink does. `retrying` means that the target does not answer, `failed` that an operator must act."""
+"""The state of a sink. `retrying` means that the target does not respond. `failed` means that an operator must act."""
 
 
 class SinkError(Exception):
-    """A request that is refused. The text tells an operator why.
+    """A refused request. The message tells the operator why.
 
     `reason` is ``invalid`` (the value of `field` is invalid), ``missing`` (there is no such sink), ``conflict`` (the
-    request contradicts the present state) or ``failed`` (the disk or the sink's process failed).
+    request conflicts with the current state) or ``failed`` (the disk or the sink's process failed).
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class SinkStatus:
     """The state of a sink.
 
     - `reason`: why the sink is retrying or failed; empty otherwise.
-    - `exactly_once`: whether the target stores the position, so that each message is in it once.
+    - `exactly_once`: whether the target stores the sink's position, so that it gets each message only once.
     - `cursor`: the offset of the first message that is not done; `end`: the offset of the next message.
-    - `lag`: the number of messages that are not done; `lag_seconds`: the age of the first of them, or None if it is not
+    - `lag`: the number of messages that are not done; `lag_seconds`: the age of the oldest of them, or None if not
       known yet.
-    - `bytes`: the size of the stored messages, of at most `max_bytes`.
-    - `counts`: numbers since the broker started: `written`, `batches`, `write_seconds`, `failures`, `dead_letters`,
+    - `bytes`: the size of the stored messages; `max_bytes`: its limit.
+    - `counts`: counters since the broker started: `written`, `batches`, `write_seconds`, `failures`, `dead_letters`,
       `dropped` and `restarts`.
     - `dead_letters`: the number of dead letters on disk.
     """
@@ -68,7 +68,7 @@ class SinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class SinkProblem:
-    """A mistake that a test of a sink found: the setting of the target, what is wrong, and how to mend it."""
+    """A mistake that a test of a sink found: the target's setting, the description, and how to correct it."""
 
     key: str
     message: str
@@ -77,10 +77,10 @@ class SinkProblem:
 
 @dataclass(frozen=True, slots=True)
 class SinkDeadLetter:
-    """A message that the target did not take.
+    """A message that the target did not accept.
 
     - `number`: its position among the dead letters of the sink.
-    - `reason`: why it was not taken; `at`: when, in epoch seconds.
+    - `reason`: why it was not accepted; `at`: when, in epoch seconds.
     """
 
     number: int
@@ -104,7 +104,7 @@ class DeadLetterPage:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay did: `written` dead letters are in the target now, `failed` ones are dead letters again."""
+    """The result of a replay: `written` dead letters are now in the target; `failed` ones became dead letters again."""
 
     written: int
     failed: int
@@ -121,24 +121,27 @@ class SinkManager(Protocol):
         """Return one sink."""
 
     async def test_sink(self, name: str) -> Sequence[SinkProblem]:
-        """Open the target on a connection of its own and check it with the sink's sample, without writing anything.
+        """Open a separate connection to the target and check it with the sink's sample, without writing anything.
         Return all mistakes."""
 
     async def pause_sink(self, name: str, paused: bool) -> None:
-        """Pause or resume a sink, until the next such call, even after a restart. A paused sink stores messages."""
+        """Pause or resume a sink. This lasts until the next such call, even across a restart. A paused sink still
+        stores messages."""
 
     async def seek_sink(self, name: str, position: str) -> int:
-        """Move the cursor and return its offset. Messages from there on are written, even if the target has them.
+        """Move the cursor and return its offset. Messages from that offset on are written, even if the target already
+        has them.
 
         A position is ``first``, ``next``, an offset, or a time. Messages that are done may have been deleted, so the
-        cursor may be after the wanted position.
+        cursor may end up after the requested position.
         """
 
     async def list_dead_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
         """Return dead letters, oldest first, beginning after the number `after`."""
 
     async def replay_dead_letters(self, name: str) -> ReplayResult:
-        """Write all dead letters to the target again, with the same ids. Those that it still does not take stay."""
+        """Write all dead letters to the target again, with the same ids. Those that it still does not accept remain
+        dead letters."""
 
     async def purge_dead_letters(self, name: str) -> int:
         """Delete all dead letters, and return their number."""

@@ -83,7 +83,7 @@ Make = Callable[..., HttpService]
 
 @pytest.fixture
 async def service() -> AsyncIterator[Make]:
-    """Return a function that creates services with the given limits. `clock` is that of the breaker."""
+    """Return a function that creates services with the given limits. `clock` is the breaker's clock."""
     made: list[HttpService] = []
 
     def make(failures: int = 3, clock: Clock | None = None, **limits: Any) -> HttpService:

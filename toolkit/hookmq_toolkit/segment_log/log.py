@@ -12,8 +12,8 @@ Journals that store messages are built on it (`hookmq.storage_api.Journal`). The
     log.trim(offset)                  # deletes whole segments that end at or before `offset`
 
 Call the methods on the event loop's thread, except `read`, `next_good`, `trim` and `replace`: these block, and may be
-called in any thread. A failed write or fsync is final, because the state of the disk is then unknown. So is the
-removal, move or replacement of a file: the next process that opens the log would not find what is written to the old
+called in any thread. A failed write or fsync is final, because the state of the disk is then unknown. The same is true
+if a file is removed, moved or replaced: the next process that opens the log would not find data written to the old
 file.
 """
 

@@ -1,8 +1,8 @@
 """Read a log that another process writes, without its lock.
 
-The reader must learn from the writer which records are committed: it must not read others, because a crash may remove
-them. It also learns when files were created, deleted or replaced, and then calls `LogReader.refresh`. Files stay open,
-so that reads continue when the writer deletes or replaces them.
+The reader must learn from the writer which records are committed: it must not read any others, because a crash may
+remove them. It also learns when files were created, deleted or replaced, and then calls `LogReader.refresh`. Files stay
+open, so that reads continue when the writer deletes or replaces them.
 """
 
 import os
@@ -20,7 +20,7 @@ from hookmq_toolkit.segment_log.log import Trimmed
 from hookmq_toolkit.segment_log.segment import SUFFIX, head_of
 
 _BEGINNING: Final = 4096
-"""Bytes that hold the description of a segment."""
+"""The number of bytes at the start of a file that contain the segment's description."""
 _CHUNK: Final = 256 << 10
 """Bytes to read from the disk at a time."""
 _STEP: Final = 1 << 16
@@ -45,7 +45,7 @@ class SegmentReader:
         self._offsets = array("q", [found.base])
         self._positions = array("q", [found.head])
         self._indexing = Lock()
-        """Held while the index is used, which grows as far as the file has been read."""
+        """Held while the index is used. The index grows as the file is read."""
 
     def __del__(self) -> None:
         # Reads in progress may still use a file that was replaced. The last one closes it.
@@ -84,8 +84,8 @@ class SegmentReader:
             position += used
 
     def places(self, end: int) -> Sequence[int]:
-        """Return the offsets of some frames before `end`, in order. There are about `_STEP` bytes between two of them.
-        This reads the file up to `end`, but only once."""
+        """Return the offsets of some frames before `end`, in order. They are about `_STEP` bytes apart. The file is
+        read up to `end`, but only once."""
         for _ in self.frames(end - 1, end):
             pass
         with self._indexing:
@@ -98,7 +98,7 @@ class SegmentReader:
             return self._positions[at], self._offsets[at]
 
     def _mark(self, offset: int, position: int) -> None:
-        """Note where the frame of record `offset` begins."""
+        """Remember the position of the frame that holds record `offset`."""
         if position - self._positions[-1] >= _STEP:
             with self._indexing:
                 if offset > self._offsets[-1]:
@@ -135,8 +135,8 @@ def frames(segments: Sequence[SegmentReader], offset: int, end: int) -> Iterator
     """Yield the frames of a log that hold any record from `offset` to just before `end`, without gaps. All records before
     `end` must be committed.
 
-    This blocks; do it in any thread. Raises Trimmed if the first segment begins after `offset`, StoreError if records
-    are damaged or missing, and OSError.
+    This call blocks; make it in any thread. Raises Trimmed if the first segment begins after `offset`, StoreError if
+    records are damaged or missing, and OSError.
     """
     if segments and offset < segments[0].base:
         raise Trimmed(segments[0].base)

@@ -23,7 +23,7 @@ def at_once(
 
 
 class Written:
-    """A log that is being written, and its reader. Each record is its number, repeated."""
+    """A log that is being written, and its reader. Each record contains its own number, repeated."""
 
     def __init__(self, folder: Path, size: int = 4096) -> None:
         self.log = SegmentLog(folder, at_once, segment_size=size)
