@@ -1,10 +1,10 @@
-"""`python -m bench.plugin_client`: compare a message of a plugin client with one of a client that has a socket.
+"""`python -m bench.plugin_client`: compare the cost of a message for plugin clients and for clients with sockets.
 
-No case opens a socket. Clients with a socket get and send bytes at the place where the transport would pass them on.
-System calls, which plugin clients save, count for neither. Both sides of a pair have the same topics, payload, QoS
-and number of messages in a turn. Their input is ready: the bytes of the packets, or the tuples for `publish_many`.
-Subscribers with a socket discard what they get, and send bytes that acknowledge it. Plugin clients read each payload
-and acknowledge it.
+No case opens a socket. Clients with a socket exchange bytes with the broker at the point where the transport would pass
+them on. System calls, which plugin clients avoid, are therefore not counted. Both sides of a pair have the same topics,
+payload, QoS and number of messages in a turn. Their input is ready: the bytes of the packets, or the tuples for
+`publish_many`. Subscribers with a socket discard the bytes that they receive, and send the acknowledgements as bytes.
+Plugin clients read each payload and acknowledge it.
 
 The figures are CPU time per message: the lowest of many short rounds, in which all cases alternate. `--count CASE STEPS`
 runs one case without measuring it, for tools that count instructions.
@@ -33,7 +33,7 @@ BATCH = 100
 """The number of messages in a step, which is one turn."""
 PAYLOAD = bytes(64)
 SHAPES = ("one topic", "many topics", "many clients")
-"""Whether the messages of a step have one topic, a topic each, or a topic and a publisher each."""
+"""Whether the messages of a step share one topic, have a topic each, or have a topic and a publisher each."""
 LIMIT = 1.5
 """The ratio that no pair should exceed."""
 
@@ -41,8 +41,8 @@ LIMIT = 1.5
 class Case(NamedTuple):
     """How the messages of a step enter and leave the broker.
 
-    - `publisher`: "read" for packets in one read, "reads" for one read for each, "batch" for one call of
-      `publish_many`, "calls" for a call of `publish_later` for each.
+    - `publisher`: "read" for all packets in one read, "reads" for one read per packet, "batch" for one call of
+      `publish_many`, "calls" for one call of `publish_later` per message.
     - `subscriber`: "bytes" for a socket, "batch" for `on_messages`, "calls" for `on_message`.
     """
 
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     shape: str = SHAPES[0]
 
     def socket(self) -> Case:
-        """Return the case to compare with: the same messages between clients that have sockets."""
+        """Return the case to compare this one with: the same messages between clients that have sockets."""
         publisher = {"batch": "read", "calls": "reads"}.get(self.publisher, self.publisher)
         return self._replace(publisher=publisher, subscriber="bytes")
 
@@ -71,7 +71,7 @@ def cases() -> list[Case]:
 
 
 def _socket_subscriber(harness: Harness, qos: int) -> Callable[[], object]:
-    """Connect a subscriber that discards what it gets. Return a function that acknowledges a step's messages."""
+    """Connect a subscriber that discards its messages. Return a function that acknowledges the messages of one step."""
     client = harness.connect("subscriber", auto_ack=False)
     client.subscribe("bench/#", qos)
     client.wire.write = lambda data: None  # type: ignore[method-assign]
@@ -177,7 +177,7 @@ def make(case: Case) -> Callable[[], object]:
 
 
 def measure(wanted: list[Case], rounds: int, steps: int) -> dict[Case, float]:
-    """Return the microseconds of each case per message, the lowest of `rounds` rounds of `steps` steps."""
+    """Return the CPU microseconds per message of each case: the lowest of `rounds` rounds of `steps` steps."""
     made = {case: make(case) for case in wanted}
     best = dict.fromkeys(wanted, float("inf"))
     for number in range(rounds + 1):
@@ -191,7 +191,7 @@ def measure(wanted: list[Case], rounds: int, steps: int) -> dict[Case, float]:
 
 
 def main() -> int:
-    """Print the table for the build that runs, or run one case."""
+    """Print the table for the current build, or run one case."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.plugin_client", description=(__doc__ or "").partition("\n")[0]
     )

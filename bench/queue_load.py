@@ -90,7 +90,7 @@ class Bench:
         self.consumed = 0
         self.again = 0
         self.foreign = False
-        """Whether others have published the messages."""
+        """Whether the messages were published before this object was created."""
         self._server = server
         self._port = port
         self._selector = selectors.DefaultSelector()

@@ -54,11 +54,10 @@ BASE = durable.HOOKMQ.replace(
     "plugins:\n  - {{use: storage, config: {{path: data, durability: group}}}}\n",
 )
 COST = 2.0
-"""How many microseconds more than a message without a recipient a message in a stream may cost in the compiled
-build."""
+"""The maximum cost that a stream may add to a message without a recipient in the compiled build, in microseconds."""
 RATE = 150_000
-"""The minimum rate into a stream in the compiled build, in messages a second: QoS 1, 50 publishers with 20 messages in
-flight each."""
+"""The minimum rate of messages stored in a stream per second in the compiled build: QoS 1, 50 publishers with 20
+messages in flight each."""
 ROWS = (
     ("storage alone", False, True),
     ("no recipient", False, False),

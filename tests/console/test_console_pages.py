@@ -42,7 +42,8 @@ RULES: dict[str, dict[str, Any]] = {
     "dark": {"runOnly": ["color-contrast"]},
     "phone": {"rules": {"color-contrast": {"enabled": False}}},
 }
-"""The rules of axe to check. Only the colors differ in dark mode, and they do not differ on a phone."""
+"""The axe rules to check. In dark mode, only colors are checked, because nothing else differs. On a phone, the colors
+are the same."""
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -35,7 +35,7 @@ def save(view: View, name: str, folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return where to write the pictures."""
+    """Return the folder to write the pictures to."""
     return Path(FOLDER).absolute() if FOLDER else tmp_path
 
 

@@ -48,7 +48,8 @@ def test_a_command_imports_its_own_distribution_only() -> None:
 
 
 def test_the_help_imports_commands_but_no_plugins() -> None:
-    """A warning about a broken command would not be JSON."""
+    """The help imports the commands, but no plugins. A warning about a broken command would make the output on stderr
+    invalid JSON."""
     found, out = imported("--help")
     listed = out.partition("\ncommands of plugins:\n")[2].partition("\n\n")[0]
     assert {line.split()[0] for line in listed.splitlines()} == COMMANDS

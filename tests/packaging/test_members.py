@@ -17,7 +17,7 @@ from workspace import ROOT, Member, members
 
 ALL = [pytest.param(member, id=member.name) for member in members()]
 CLIENTS = {"hookmq-queues-client"}
-"""What runs in the programs of users. It needs no broker."""
+"""Distributions that run in users' own programs. They need no broker."""
 LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing", *CLIENTS}
 """The core, the plugins' shared library, the testing kit and the clients. They are not plugins."""
 PLUGINS = [

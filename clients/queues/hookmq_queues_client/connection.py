@@ -25,7 +25,7 @@ UserProperties = Sequence[tuple[str, str]]
 MAX_PENDING: Final = 1000
 """Maximum number of publishes per connection that may be waiting for PUBACK."""
 _HEADER: Final = 65_536
-"""Above this many bytes, a message's topic and properties are measured exactly."""
+"""Above this many bytes, the size of a message's topic and properties is computed exactly."""
 _CHECK: Final = 1.0
 """Seconds between two checks of the keep alive."""
 _UNSPECIFIED: Final = 0x80
@@ -46,9 +46,9 @@ class Connection:
         self._receive_maximum = receive_maximum
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._loop.create_future()
-        """Done when the connection has ended. The result is why."""
+        """A future that is done when the connection has ended. Its result is the reason."""
         self.takes_more = True
-        """Whether settling a message explicitly may make room for another one."""
+        """Whether settling a message explicitly may make room for another."""
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[tuple[int, str]]] = {}
         self._room = asyncio.Semaphore(MAX_PENDING)

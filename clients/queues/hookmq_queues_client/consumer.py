@@ -59,7 +59,7 @@ class Consumer:
         self.closed = False
         """Whether `aclose` was called."""
         self._explicit = False
-        """Whether the group settles by `$ack`, as its last message said."""
+        """Whether the group settles by `$ack`, according to the last message received."""
         self._delay: float | None = None
         """How long to wait for the next connection, if `reconnect` was called."""
 

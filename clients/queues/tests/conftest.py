@@ -37,7 +37,7 @@ plugins:
         - {{name: urgent, order: priority}}
 """
 SOON = Backoff(0.01, 1.0, 0.01)
-"""Reconnect at once."""
+"""A backoff that reconnects at once."""
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +120,7 @@ async def connect(url: str) -> AsyncIterator[Callable[..., Client]]:
 
 @pytest.fixture
 async def network(broker: Served) -> AsyncIterator[Network]:
-    """Return a network that leads to the broker."""
+    """Return a network between clients and the broker."""
     network = Network(broker.ports["tcp"])
     await network.open()
     yield network

@@ -205,7 +205,7 @@ async def test_publishing_and_consuming_go_on_after_kills_of_the_broker(
         async with Client(f"mqtt://127.0.0.1:{broker.port}", reconnect=SOON) as client:
             queue = client.queue("jobs")
             done: dict[int, set[int]] = {}
-            """By message, the delivery counts with which it came."""
+            """The delivery counts seen for each message, by its number."""
             complete = asyncio.Event()
 
             async def consume() -> None:

@@ -134,7 +134,7 @@ def test_plugin_clients_get_what_sockets_get(
 
 
 def test_a_run_of_messages_is_limited_in_a_turn(broker_harness: Make) -> None:
-    """A read of many small messages reaches a plugin client in several turns, as it is handed out."""
+    """If one read contains many small messages, a plugin client gets them over several turns."""
     recorder = HookRecorder("on_dropped", id="gw")
     harness = broker_harness([recorder])
     client = harness.clock.run(harness.handle("gw").connect(ClientRequest("c")))

@@ -42,7 +42,7 @@ def recorder() -> HookRecorder:
 
 @pytest.fixture(params=[True, False], ids=["queued", "plain"])
 def kind(request: pytest.FixtureRequest) -> HookRecorder:
-    """A plugin with which the broker keeps a delivery for each message, and one with which it keeps only a packet
+    """Return a plugin that makes the broker keep a delivery for each message, or one that lets it keep only a packet
     id.
     """
     return HookRecorder("on_dropped", *(["on_delivered"] if request.param else []), id="gw")
@@ -191,7 +191,7 @@ def test_it_joins_the_batch_of_its_turn(broker_harness: Make, recorder: HookReco
 
 
 def test_a_plain_delivery_shows_the_same_message(broker_harness: Make) -> None:
-    """Plain and queued deliveries of one message show the same, but for a mount point."""
+    """Plain and queued deliveries of one message contain the same message."""
     harness = broker_harness([HookRecorder("on_dropped", id="gw")])
     subscriber = Subscriber(harness, "a", 1)
     request = ClientRequest("durable", session_expiry=60)
@@ -277,8 +277,8 @@ def test_a_plugin_decides_on_each_delivery(broker_harness: Make) -> None:
 def test_messages_overtake_none_that_waits(
     broker_harness: Make, qos: int, publisher_kind: str
 ) -> None:
-    """While a client takes no messages they are queued. Later ones stay behind them, and are plain again at the
-    end.
+    """While a client is paused, its messages are queued, and later messages wait behind them. Once the queue is empty,
+    messages are plain again.
     """
     harness = broker_harness([HookRecorder("on_dropped", id="gw")])
     subscriber = Subscriber(harness, "a", qos)

@@ -1,4 +1,5 @@
-"""Test the turns of plugin clients: one call of the runtime for all, in order, whatever one of them does."""
+"""Test the turns of plugin clients. All share one call of the runtime and keep their order, whatever one of them
+does."""
 
 from typing import Any
 
@@ -11,7 +12,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Client:
-    """A client that notes its turns. `then` is called in its first one."""
+    """A client that records its turns. It calls `then` in the first one."""
 
     def __init__(self, name: str, notes: list[str], then: Any = None) -> None:
         self.name = name

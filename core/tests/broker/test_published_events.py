@@ -14,7 +14,7 @@ CLIENT = ClientInfo("c1", 5, None, Peer("127.0.0.1", 1), Scope("tcp"))
 
 
 class Published(Plugin):
-    """A plugin that keeps what `on_published` reports."""
+    """A plugin that records the events that `on_published` reports."""
 
     def __init__(self, config: None, context: Context) -> None:
         super().__init__(config, context)

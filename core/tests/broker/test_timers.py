@@ -17,7 +17,7 @@ class Turns:
         self._open = False
 
     def note(self) -> None:
-        """Count a call in this turn."""
+        """Count one call in this turn."""
         if not self._open:
             self._open = True
             self.counts.append(0)

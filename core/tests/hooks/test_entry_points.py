@@ -10,7 +10,7 @@ from hookmq.model.errors import PluginError
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on `sys.path` with a distribution in it."""
+    """Return a folder on `sys.path` with a distribution in it."""
     monkeypatch.syspath_prepend(str(tmp_path))
     info = tmp_path / "hq_points-1.0.dist-info"
     info.mkdir()

@@ -62,7 +62,8 @@ async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> Lin
 
 
 async def rest(link: Link) -> bytes:
-    """Return what arrives until the server ends the connection. Then close it, which the server waits for."""
+    """Return the bytes that arrive until the server ends the connection. Then close it, because the server waits for
+    that."""
     async with asyncio.timeout(60):
         try:
             return await link.reader.read()

@@ -17,7 +17,7 @@ CHANGED = ReloadReport((SettingChange("broker.max_qos", "2", "1"),))
 
 
 class Node:
-    """A server whose reloads take until the test ends them."""
+    """A server whose reloads end when the test lets them."""
 
     def __init__(self) -> None:
         self.began = 0

@@ -120,7 +120,7 @@ class Own(Plugin):
 
 
 def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> CodeOwner:
-    """Return the owners of code, including the plugins of a package called `name`."""
+    """Return a `CodeOwner` for the plugins `ids`, whose class is in a package called `name`."""
     folder = tmp_path / name
     folder.mkdir()
     text = "from hookmq.plugin import Plugin\nclass It(Plugin): pass\n"

@@ -46,7 +46,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.messages: dict[str, list[str]] = {"fixed": []}
-        """By queue, the payloads that it must contain."""
+        """The payloads that each queue must contain."""
         self.gone: set[str] = set()
         self.open = ""
         self.number = 0

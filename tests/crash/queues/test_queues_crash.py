@@ -88,7 +88,7 @@ def test_every_breach_is_counted(name: str, lines: list[tuple[Any, ...]]) -> Non
 
 
 def test_what_a_broker_may_do_is_no_breach() -> None:
-    """A crash may undo an acknowledgement, and lines from two processes come in any order."""
+    """A crash may undo an acknowledgement, and lines from two processes may arrive in any order."""
     found = evidence(
         *CONNECTED, delivery(2, 0, 1), processed("A", 3, 0, 1), processed("C", 3, 0, 1), delivery(102, 0, 1, 2),
         delivery(104, 1, 2, 2), delivery(103, 1, 2, 1, "b"), delivery(105, 2, 2), delivery(106, 0, 1, 3),

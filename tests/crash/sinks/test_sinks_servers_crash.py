@@ -10,7 +10,7 @@ from sinkkill.servers import TARGETS
 
 KILLS = 4
 SLOW = {"influxdb": 3, "rabbitmq": 2}
-"""Kills of the broker for targets that take seconds to start or to read."""
+"""The number of broker kills for targets that take seconds to start or to read."""
 
 
 @pytest.mark.slow

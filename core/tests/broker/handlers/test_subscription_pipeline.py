@@ -147,7 +147,7 @@ def test_hooks_see_user_properties_that_nothing_keeps(
 
 
 def test_a_plugin_changes_the_share_name(harness: Harness, rules: HookRecorder) -> None:
-    """The broker authorizes it again, and UNSUBSCRIBE uses the filter that the client sent."""
+    """The broker authorizes the subscription again, and UNSUBSCRIBE uses the filter that the client sent."""
     rules.answer("on_subscribe", Subscription("a", "a", share="g"))
     client, other = harness.connect("c"), harness.connect("other")
     assert client.subscribe("a").codes == (0,)

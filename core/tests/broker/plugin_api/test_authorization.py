@@ -210,7 +210,7 @@ def explain(harness: Harness, client: ClientInfo, action: Action, topic: str, *m
 def test_explain_returns_the_verdict_of_each_plugin(
     broker_harness: Make, rules: HookRecorder, action: Action
 ) -> None:
-    """Unlike `authorize`, it also asks the plugins after the first denial."""
+    """Unlike `authorize`, `explain` also asks the plugins after the first denial."""
     others = [HookRecorder("authorize", id=name) for name in ("first", "silent")]
     harness = broker_harness(plugins=[*others, rules])
     client = info(harness)

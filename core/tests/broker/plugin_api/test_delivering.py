@@ -1,4 +1,4 @@
-"""Test the arguments of `deliveries`. `broker/test_direct_deliveries.py` tests what it does."""
+"""Test the arguments of `deliveries`. `broker/test_direct_deliveries.py` tests the deliveries."""
 
 from collections.abc import Callable
 from typing import Any

@@ -396,7 +396,7 @@ def test_when_committed_ends_with_the_commit_of_the_message(broker_harness: Make
 
 
 def test_when_committed_says_whether_anything_was_written(broker_harness: Make) -> None:
-    """A record made before the call does not count, and neither does one that was removed before the commit."""
+    """A record counts only if it was made after the call and was not removed before the commit."""
     waiter = Waiter()
     harness, store = with_offline(broker_harness, waiter)
     first, second = harness.connect("first"), harness.connect("second")

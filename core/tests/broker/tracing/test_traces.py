@@ -348,7 +348,8 @@ def test_a_trace_that_ends_while_it_starts_leaves_nothing_behind(
 def test_a_client_that_connects_during_the_search_is_traced_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is already watched for another trace, and this trace visits it after its CONNECT."""
+    """A client that connects during the search is traced once, although another trace already watches its
+    connection."""
     other = start(harness, client_id="other")
     for number in range(9):
         harness.connect(f"c{number}")
