@@ -46,6 +46,7 @@ MODULES = {
         "Unavailable", "open_session", "read_body", "register_service_metrics", "send",
     ),
     "hookmq_toolkit.service_url": ("check_service_url", "clear_text_host"),
+    "hookmq_toolkit.network_errors": ("WORDS", "network_reason", "reason_word"),
     "hookmq_toolkit.tls_client": ("TlsConfig", "check_tls", "client_context"),
     "hookmq_toolkit.threads": ("in_thread",),
     "hookmq_toolkit.topic_template": ("TopicTemplate", "overlap"),

@@ -16,6 +16,7 @@ from hookmq.plugin import MetricRegistry
 from yarl import URL
 
 from hookmq_toolkit.breaker import Breaker
+from hookmq_toolkit.network_errors import network_reason
 
 UNHEALTHY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Status codes which mean that the service is temporarily unable to respond, not that it refuses the request."""
@@ -265,7 +266,7 @@ class HttpService:
         except TimeoutError:
             raise Unavailable(f"no answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unavailable(type(error).__name__) from None
+            raise Unavailable(network_reason(error)) from None
         finally:
             self.counts.seconds += self._now() - began
 

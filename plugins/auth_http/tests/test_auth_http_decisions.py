@@ -487,9 +487,7 @@ async def test_a_no_is_not_tried_again(service: Any, start: Start) -> None:
 
 async def test_nobody_there(service: Any, start: Start) -> None:
     plugin = await start(authenticate={"url": "http://127.0.0.1:1/x?p=${password}"}, retries=0)
-    with pytest.raises(
-        Undecided, match=r"^http://127\.0\.0\.1:1/x: ClientConnectorError$"
-    ) as raised:
+    with pytest.raises(Undecided, match=r"^http://127\.0\.0\.1:1/x: connection refused$") as raised:
         await plugin.on_connect(client(), connect())
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
@@ -506,7 +504,7 @@ async def test_an_answer_that_breaks_off(service: Any, start: Start) -> None:
 
     service.answer(cut)
     plugin = await start(authenticate={"url": service.url}, retries=0)
-    with pytest.raises(Undecided, match="ClientPayloadError"):
+    with pytest.raises(Undecided, match="connection closed: the answer is incomplete"):
         await plugin.on_connect(client(), connect())
 
 
@@ -766,6 +764,6 @@ async def test_https_is_verified(start: Start, tmp_path: Any) -> None:
     trusting = await start(authenticate={"url": url}, tls={"ca_file": str(tmp_path / "ca.pem")})
     assert isinstance(await trusting.on_connect(client(), connect()), Accept)
     strict = await start(authenticate={"url": url}, retries=0)
-    with pytest.raises(Undecided, match="ClientConnectorCertificateError"):
+    with pytest.raises(Undecided, match="certificate not trusted"):
         await strict.on_connect(client(), connect())
     await runner.cleanup()

@@ -21,12 +21,19 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 REFUSED: Final = tuple(
     ipaddress.ip_network(text)
     for text in (
-        "169.254.0.0/16",  # link-local; cloud metadata services use it, and return keys
+        # Metadata services of clouds, which give out keys. Link-local addresses come first: 169.254.169.254 is used by
+        # AWS, Azure, DigitalOcean, GCP, Linode, Oracle and OpenStack, 169.254.42.42 by Scaleway.
+        "169.254.0.0/16",
         "fe80::/10",
-        "fd00:ec2::/32",
-        "100.100.100.200/32",
-        "192.0.0.192/32",
-        "168.63.129.16/32",
+        "fd00:ec2::/32",  # AWS
+        "fd20:ce::254/128",  # GCP
+        "fd00:c1::a9fe:a9fe/128",  # Oracle
+        "192.0.0.192/32",  # Oracle, older
+        "fd00:42::42/128",  # Scaleway
+        "fd00:a9fe:a9fe::/64",  # Linode
+        "100.100.100.200/32",  # Alibaba
+        "fd00:100::100:200/128",  # Alibaba
+        "168.63.129.16/32",  # Azure
         "0.0.0.0/8",
         "::/128",
         "224.0.0.0/4",
@@ -35,8 +42,21 @@ REFUSED: Final = tuple(
     )
 )
 """Networks that are refused by default. `allow_networks` replaces this list."""
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+METADATA_NAMES: Final = frozenset(
+    {
+        "metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal",
+        "metadata.azure.internal", "metadata.azure.com", "metadata.digitalocean.com", "metadata.oraclecloud.com",
+        "metadata.platformequinix.com", "metadata.tencentyun.com",
+    }
+)  # fmt: skip
+"""Names of metadata services. They are refused unless `allow_hosts` has the very name."""
+_LAST_32: Final = tuple(
+    ipaddress.IPv6Network(text)
+    for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")
+)
+"""IPv6 networks whose last 32 bits are an IPv4 address: NAT64, also for one network, translated and compatible."""
 _6TO4: Final = ipaddress.IPv6Network("2002::/16")
+_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 
 
 class Refused(OSError):
@@ -48,6 +68,7 @@ class Destinations:
 
     def __init__(self, config: DestinationConfig) -> None:
         self._allow_hosts = _globs(config.allow_hosts)
+        self._metadata = METADATA_NAMES - {one.lower() for one in config.allow_hosts}
         self._deny_hosts = _globs(config.deny_hosts)
         self._allow = tuple(map(ipaddress.ip_network, config.allow_networks))
         self._deny = tuple(map(ipaddress.ip_network, config.deny_networks))
@@ -55,6 +76,8 @@ class Destinations:
     def check_host(self, host: str) -> None:
         """Raise Refused if `host`, the host name or address in a URL, is not allowed."""
         name = host.lower().rstrip(".").strip("[]")
+        if name in self._metadata:
+            raise Refused(f"the host {name} is a metadata service, and not allowed")
         if (self._deny_hosts is not None and self._deny_hosts.match(name)) or (
             self._allow_hosts is not None and not self._allow_hosts.match(name)
         ):
@@ -114,10 +137,12 @@ def _forms(address: Address) -> Sequence[Address]:
         return (address,)
     if address.ipv4_mapped is not None:
         return (address, address.ipv4_mapped)
-    if address in _NAT64:
+    if any(address in network for network in _LAST_32) and int(address) > 1:  # not :: and ::1
         return (address, ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     if address in _6TO4 and address.sixtofour is not None:
         return (address, address.sixtofour)
+    if address in _TEREDO and address.teredo is not None:
+        return (address, address.teredo[1])
     return (address,)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from hookmq.plugin import Cancel, Exemplar, Histogram, Runtime, Timer
 from hookmq_toolkit.breaker import Ask, Breaker
 
+from hookmq_webhook.failures import word_of
 from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict
 from hookmq_webhook.queues import Numbered, Queue
 from hookmq_webhook.window import Window
@@ -39,6 +40,8 @@ class Counts:
         self.delivered = 0
         self.attempts = 0
         self.failed = 0
+        self.failures: dict[str, int] = {}
+        """Failed requests by the word of their reason, see `hookmq_webhook.failures`."""
         self.given_up = 0
         self.durations = Histogram()
 
@@ -290,6 +293,8 @@ class Dispatcher:
             self._finish(parcel)
             return
         self.counts.failed += 1
+        word = word_of(answer.reason)
+        self.counts.failures[word] = self.counts.failures.get(word, 0) + 1
         oldest = min(one.event.time for one in parcel.events)
         worn = bool(policy.max_attempts) and parcel.attempts >= policy.max_attempts
         old = policy.max_age > 0 and self._runtime.time() - oldest >= policy.max_age

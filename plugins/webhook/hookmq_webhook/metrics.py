@@ -71,7 +71,11 @@ def _events(registry: MetricRegistry, plugin: Instance) -> None:
 
 
 def _requests(registry: MetricRegistry, plugin: Instance) -> None:
-    registry.counter("webhook_failed_total", "Failed requests.", lambda: _counts(plugin).failed)
+    registry.counter(
+        "webhook_failed_total",
+        "Failed requests, by reason.",
+        lambda: [({"reason": word}, count) for word, count in _counts(plugin).failures.items()],
+    )
     registry.counter(
         "webhook_answers_total",
         "Answers, by status.",

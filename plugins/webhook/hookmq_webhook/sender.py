@@ -15,8 +15,9 @@ from yarl import URL
 
 from hookmq_webhook.auth import Credentials, Unauthorized, fetch_token
 from hookmq_webhook.config import WebhookConfig
-from hookmq_webhook.destinations import CheckedResolver, Destinations, Refused
+from hookmq_webhook.destinations import CheckedResolver, Destinations
 from hookmq_webhook.dispatch import Answer, Verdict
+from hookmq_webhook.failures import REDIRECT, STATUS, UNSENDABLE, failure
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import Requests
 
@@ -85,24 +86,16 @@ class Sender:
         """Send one request with `events`, and return the result. Raises only CancelledError."""
         try:
             return await self._send(events)
-        except TimeoutError:
-            return Answer(Verdict.AGAIN, f"no answer within {self.config.timeout:g} s")
-        except (Refused, Unauthorized) as error:
-            return Answer(Verdict.AGAIN, str(error))
-        except (aiohttp.ClientError, OSError) as error:
-            cause = error.__cause__ or getattr(error, "os_error", None)
-            if isinstance(cause, Refused):
-                return Answer(Verdict.AGAIN, str(cause))
-            return Answer(Verdict.AGAIN, type(error).__name__)
-        except ValueError as error:  # a host name or a response that aiohttp cannot parse
-            return Answer(Verdict.AGAIN, type(error).__name__)
+        # ValueError: a host name or a response that aiohttp cannot parse
+        except (aiohttp.ClientError, OSError, Unauthorized, ValueError) as error:
+            return Answer(Verdict.AGAIN, failure(error, self.config))
 
     async def _send(self, events: Sequence[Numbered]) -> Answer:
         try:
             headers, body, configured, url = self._request(events)
         except ValueError as error:
             # The events cannot be encoded, and another attempt would not change that.
-            return Answer(Verdict.REFUSED, f"cannot be sent: {type(error).__name__}")
+            return Answer(Verdict.REFUSED, f"{UNSENDABLE}: {type(error).__name__}")
         config = self.config
         session = self._open()
         assert self._credentials is not None
@@ -131,7 +124,7 @@ class Sender:
                 if status == 401:
                     self._credentials.refused(authorization)
                 return self._meaning(status, response.headers)
-        return Answer(Verdict.AGAIN, f"more than {config.redirects} redirects")
+        return Answer(Verdict.AGAIN, f"{REDIRECT}: more than {config.redirects}")
 
     def _request(
         self, events: Sequence[Numbered]
@@ -155,7 +148,7 @@ class Sender:
             return Answer(Verdict.ARRIVED)
         after = retry_after(headers.get("Retry-After"), self._wall()) if status in _AFTER else None
         verdict = Verdict.REFUSED if status in self._refused else Verdict.AGAIN
-        return Answer(verdict, f"status {status}", after)
+        return Answer(verdict, f"{STATUS} {status}", after)
 
     async def _skim(self, response: aiohttp.ClientResponse) -> None:
         """Read and discard a response of up to `max_answer` bytes, so that the connection can be reused."""

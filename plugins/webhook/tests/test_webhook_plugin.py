@@ -497,14 +497,14 @@ def test_metrics(tmp_path: Path) -> None:
         client = world.connect("one")
         client.publish("a", b"1", qos=1)
         world.advance(1)
-        service.answer = Answer(Verdict.AGAIN, "down")
+        service.answer = Answer(Verdict.AGAIN, "status 503")
         client.publish("a", b"2", qos=1)
         world.advance(100)
         shown = metrics(plugin)
         assert shown['hookmq_webhook_events_total{type="message.published"}'] == 2
         assert shown['hookmq_webhook_events_total{type="client.connected"}'] == 1
         assert shown["hookmq_webhook_delivered_total"] == 2
-        assert shown["hookmq_webhook_failed_total"] >= 5
+        assert shown['hookmq_webhook_failed_total{reason="status"}'] >= 5
         assert shown["hookmq_webhook_queue_events"] == 1
         assert shown["hookmq_webhook_queue_bytes"] > 0
         assert 99 <= shown["hookmq_webhook_oldest_seconds"] <= 101

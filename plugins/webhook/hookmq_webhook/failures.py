@@ -1,0 +1,44 @@
+"""Say in words why requests fail: in the log, in dead letters, and as labels of a metric.
+
+A reason begins with one of `WORDS` and may go on with details after a colon. A status is ``status 503``.
+"""
+
+from typing import Final
+
+import aiohttp
+from hookmq_toolkit.network_errors import TIMEOUT, network_reason, reason_word
+from hookmq_toolkit.network_errors import WORDS as NETWORK
+
+from hookmq_webhook.auth import Unauthorized
+from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.destinations import Refused
+
+STATUS: Final = "status"
+REDIRECT: Final = "too many redirects"
+DESTINATION: Final = "destination"
+TOKEN: Final = "token"
+UNSENDABLE: Final = "cannot be sent"
+_OURS: Final = frozenset({STATUS, REDIRECT, DESTINATION, TOKEN, UNSENDABLE})
+WORDS: Final = NETWORK | _OURS
+
+
+def failure(error: BaseException, config: WebhookConfig) -> str:
+    """Return why a request failed. The text never contains the request, the answer or a token."""
+    if isinstance(error, Unauthorized):
+        return f"{TOKEN}: {error}"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Refused):
+            return f"{DESTINATION}: {cause}"
+        cause = cause.__cause__ or getattr(cause, "os_error", None)
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return f"{TIMEOUT}: no connection within {config.connect_timeout:g} s"
+    reason = network_reason(error)
+    if reason == TIMEOUT and isinstance(error, TimeoutError):
+        return f"{TIMEOUT}: no answer within {config.timeout:g} s"
+    return reason
+
+
+def word_of(reason: str) -> str:
+    """Return the word of a reason, for a metric label. It is one of `WORDS`."""
+    return STATUS if reason.startswith(f"{STATUS} ") else reason_word(reason, _OURS)
