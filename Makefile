@@ -88,7 +88,7 @@ test-all: install  ## run the slow tests: wheels, kills under load, simulator ru
 	part "slow tests" $(PYTEST) --dist loadgroup --durations 20 -m slow $(PARTS); \
 	part "the compiled build" $(MAKE) --no-print-directory test-compiled; \
 	part "Spark" $(MAKE) --no-print-directory test-spark; \
-	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=6; \
+	part "devices to tables" $(MAKE) --no-print-directory crash-spark KILLS=4; \
 	[ -z "$$failed" ] || { echo "failed$$failed" | tr , :; exit 1; }
 
 # Spark has a separate environment: half a gigabyte that the broker, its plugins and their tests do not need. The data

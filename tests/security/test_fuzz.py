@@ -56,7 +56,7 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "inputs"),
     [
-        ("connection", 10_000), ("config", 15_000), ("proxy", 60_000), ("topics", 80_000), ("codec", 150_000),
+        ("connection", 5_000), ("config", 8_000), ("proxy", 30_000), ("topics", 40_000), ("codec", 80_000),
     ],
 )  # fmt: skip
 def test_longer(tmp_path: Path, target: str, inputs: int) -> None:

@@ -16,7 +16,7 @@ PLANTED = bugs(pathlib.Path(__file__).parent / "queue_bugs")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "start",
-    [0, *(pytest.param(start, marks=pytest.mark.slow) for start in range(BLOCK, 250, 40))],
+    [0, *(pytest.param(start, marks=pytest.mark.slow) for start in range(BLOCK, 170, 40))],
 )
 def test_queues_keep_their_promises(start: int) -> None:
     for seed in range(start, start + (40 if start else BLOCK)):

@@ -386,7 +386,7 @@ def test_queues_behave_like_the_model() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_queues_behave_like_the_model_for_long() -> None:
-    run(300, 50)
+    run(150, 50)
 
 
 def run(examples: int, steps: int) -> None:
