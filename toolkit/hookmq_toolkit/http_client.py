@@ -67,9 +67,11 @@ def open_session(
     timeout: aiohttp.ClientTimeout = _NO_LIMIT,
     resolver: AbstractResolver | None = None,
     keep_connections: bool = True,
+    proxy: URL | None = None,
 ) -> aiohttp.ClientSession:
-    """Return a session that uses no cookies, proxies or compression. It has no connections yet. Needs a running event
-    loop.
+    """Return a session that uses no cookies or compression. It has no connections yet. Needs a running event loop.
+
+    All requests go through `proxy`, whose URL may contain credentials; without it, no proxy is used.
 
     Compressed responses are never decompressed: a few bytes could expand to many. Without `tls`, the system's
     certificate authorities are trusted.
@@ -85,6 +87,7 @@ def open_session(
         timeout=timeout,
         auto_decompress=False,
         trust_env=False,
+        proxy=proxy,
         headers={"User-Agent": agent, "Accept": accept, "Accept-Encoding": "identity"},
     )
 

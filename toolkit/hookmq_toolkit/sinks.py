@@ -10,8 +10,10 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 SERVICE: Final = "sinks"
 """The name of the service in `Plugin.offered_services`."""
-SinkState = Literal["starting", "active", "retrying", "failed", "paused"]
-"""The state of a sink. `retrying` means that the target does not respond. `failed` means that an operator must act."""
+SinkState = Literal["starting", "active", "retrying", "failed", "paused", "disabled"]
+"""What a sink does. `retrying` means that the target does not respond, `failed` that an operator must act.
+
+`paused` means that an operator stopped it, and `disabled` that it stopped itself. Both last until it is resumed."""
 
 
 class SinkError(Exception):
@@ -36,7 +38,7 @@ class SinkError(Exception):
 class SinkStatus:
     """The state of a sink.
 
-    - `reason`: why the sink is retrying or failed; empty otherwise.
+    - `reason`: why the sink is retrying, failed or disabled; empty otherwise.
     - `exactly_once`: whether the target stores the sink's position, so that it gets each message only once.
     - `cursor`: the offset of the first message that is not done; `end`: the offset of the next message.
     - `lag`: the number of messages that are not done; `lag_seconds`: the age of the oldest of them, or None if not
@@ -81,6 +83,8 @@ class SinkDeadLetter:
 
     - `number`: its position among the dead letters of the sink.
     - `reason`: why it was not accepted; `at`: when, in epoch seconds.
+    - `event`: the type of the event, if the sink sends events; empty for a message. The payload of an event without a
+      message is its data as JSON, and its topic is empty.
     """
 
     number: int
@@ -92,6 +96,28 @@ class SinkDeadLetter:
     key: str | None
     reason: str
     at: float
+    event: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDelivery:
+    """An attempt to send an event.
+
+    - `id`, `event`: the id and the type of the event.
+    - `at`: when the attempt ended, in epoch seconds; `seconds`: how long it took.
+    - `attempt`: 1 for the first attempt.
+    - `result`: ``arrived``, ``again`` (it is sent again later), ``refused`` (the target never takes it) or ``gone`` (the
+      target takes nothing more).
+    - `reason`: why it did not arrive, such as ``status 503``; empty otherwise.
+    """
+
+    id: str
+    event: str
+    at: float
+    seconds: float
+    attempt: int
+    result: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +171,13 @@ class SinkManager(Protocol):
 
     async def purge_dead_letters(self, name: str) -> int:
         """Delete all dead letters, and return their number."""
+
+
+@runtime_checkable
+class DeliveryLog(Protocol):
+    """What a `SinkManager` also implements if it keeps the latest attempts to send each event."""
+
+    def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
+        """Return at most `limit` attempts, newest first: all of them, or those for the event with the id `event`.
+
+        Raises SinkError."""

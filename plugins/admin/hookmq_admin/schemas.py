@@ -162,8 +162,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Sink": record(
         name=TEXT, driver=TEXT, topics=listed(TEXT),
-        state={"type": "string", "enum": ["starting", "active", "retrying", "failed", "paused"]},
-        reason={"type": "string", "description": "why the sink is retrying or failed, or empty"},
+        state={"type": "string", "enum": ["starting", "active", "retrying", "failed", "paused", "disabled"]},
+        reason={"type": "string", "description": "why the sink is retrying, failed or disabled, or empty"},
         exactly_once=FLAG, cursor=WHOLE, end=WHOLE,
         lag={"type": "integer", "description": "messages that are not done"},
         lag_seconds={"type": ["number", "null"], "description": "age of the oldest message that is not done"},
@@ -173,6 +173,12 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SinkDeadLetter": record(
         ("payload",), number=WHOLE, id=TEXT, offset=WHOLE, topic=TEXT, bytes=WHOLE, payload={"type": "object"},
         client_id=maybe(TEXT), key=maybe(TEXT), reason=TEXT, at=TIME,
+        event={"type": "string", "description": "type of the event, if the sink sends events, or empty"},
+    ),
+    "SinkDelivery": record(
+        id=TEXT, event=TEXT, at=TIME, seconds={"type": "number"}, attempt=WHOLE,
+        result={"type": "string", "enum": ["arrived", "again", "refused", "gone"]},
+        reason={"type": "string", "description": "why the event did not arrive, or empty"},
     ),
     "Stream": record(
         plugin=TEXT, name=TEXT, kind={"type": "string", "enum": ["log", "queue"]}, messages=WHOLE, bytes=WHOLE,

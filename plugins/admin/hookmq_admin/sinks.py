@@ -6,7 +6,14 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from hookmq.plugin import BrokerHandle
-from hookmq_toolkit.sinks import SERVICE, SinkDeadLetter, SinkError, SinkManager, SinkStatus
+from hookmq_toolkit.sinks import (
+    SERVICE,
+    DeliveryLog,
+    SinkDeadLetter,
+    SinkError,
+    SinkManager,
+    SinkStatus,
+)
 
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
@@ -18,12 +25,22 @@ from hookmq_admin.tokens import Role
 _STATUS: Final = {"invalid": 400, "missing": 404, "conflict": 409, "failed": 503}
 
 
-def manager_of(broker: BrokerHandle) -> SinkManager:
-    """Return the service of the first plugin that manages sinks. Raises ApiError 409."""
-    for found in broker.services(SERVICE).values():
-        if isinstance(found, SinkManager):
-            return found
-    raise ApiError(409, "the broker has no sinks: the plugin sinks is not configured")
+def managers_of(broker: BrokerHandle) -> list[SinkManager]:
+    """Return the services of all plugins that manage sinks. Raises ApiError 409 if there is none."""
+    found = [one for one in broker.services(SERVICE).values() if isinstance(one, SinkManager)]
+    if not found:
+        raise ApiError(409, "the broker has no sinks: neither sinks nor webhook is configured")
+    return found
+
+
+def manager_of(call: Call) -> SinkManager:
+    """Return the service that manages the sink of a call, or the first one if there is no such sink. Raises ApiError
+    409."""
+    name, managers = call.parts["sink"], managers_of(call.broker)
+    having = [one for one in managers if any(sink.name == name for sink in one.list_sinks())]
+    if len(having) > 1:
+        raise ApiError(409, f"several plugins have a sink {name!r}; rename one of them")
+    return (having or managers)[0]
 
 
 @contextmanager
@@ -41,19 +58,23 @@ def reported() -> Iterator[None]:
 async def list_sinks(call: Call) -> Any:
     """Return all sinks."""
     with reported():
-        return {"items": [_sink(one) for one in manager_of(call.broker).list_sinks()]}
+        return {
+            "items": [
+                _sink(one) for found in managers_of(call.broker) for one in found.list_sinks()
+            ]
+        }
 
 
 async def get_sink(call: Call) -> Any:
     """Return one sink."""
     with reported():
-        return _sink(manager_of(call.broker).show_sink(call.parts["sink"]))
+        return _sink(manager_of(call).show_sink(call.parts["sink"]))
 
 
 async def test_sink(call: Call) -> Any:
     """Open and check the target of a sink."""
     with reported():
-        found = await manager_of(call.broker).test_sink(call.parts["sink"])
+        found = await manager_of(call).test_sink(call.parts["sink"])
     return {"problems": [asdict(one) for one in found]}
 
 
@@ -69,14 +90,14 @@ async def resume_sink(call: Call) -> Any:
 
 async def _pause(call: Call, paused: bool) -> Any:
     with reported():
-        await manager_of(call.broker).pause_sink(call.parts["sink"], paused)
+        await manager_of(call).pause_sink(call.parts["sink"], paused)
     return {"paused": paused}
 
 
 async def seek_sink(call: Call) -> Any:
     """Move the cursor of a sink."""
     with reported():
-        found = manager_of(call.broker)
+        found = manager_of(call)
         return {"offset": await found.seek_sink(call.parts["sink"], call.arguments["position"])}
 
 
@@ -84,22 +105,34 @@ async def list_dead_letters(call: Call) -> Any:
     """Return dead letters of a sink."""
     given = call.arguments
     with reported():
-        page = await manager_of(call.broker).list_dead_letters(
+        page = await manager_of(call).list_dead_letters(
             call.parts["sink"], given.get("after"), given["limit"]
         )
     return {"items": [_letter(one, call.payloads) for one in page.items], "after": page.cursor}
 
 
+async def list_deliveries(call: Call) -> Any:
+    """Return the latest attempts to send events."""
+    given = call.arguments
+    with reported():
+        found = manager_of(call)
+        found.show_sink(call.parts["sink"])
+        if not isinstance(found, DeliveryLog):
+            raise SinkError("conflict", "this sink does not keep its deliveries; webhooks do")
+        items = found.list_deliveries(call.parts["sink"], given.get("event", ""), given["limit"])
+    return {"items": [asdict(one) for one in items]}
+
+
 async def replay_dead_letters(call: Call) -> Any:
     """Write the dead letters of a sink again."""
     with reported():
-        return asdict(await manager_of(call.broker).replay_dead_letters(call.parts["sink"]))
+        return asdict(await manager_of(call).replay_dead_letters(call.parts["sink"]))
 
 
 async def purge_dead_letters(call: Call) -> Any:
     """Delete the dead letters of a sink."""
     with reported():
-        return {"purged": await manager_of(call.broker).purge_dead_letters(call.parts["sink"])}
+        return {"purged": await manager_of(call).purge_dead_letters(call.parts["sink"])}
 
 
 # responses -----------------------------------------------------------------------------------------------------------
@@ -145,6 +178,11 @@ ROUTES: Final = (
           query={"limit": FEW,
                  "after": Field("integer", "only dead letters above this number", minimum=0, maximum=1 << 62)},
           errors=_CHANGED),
+    Route("GET", _ONE + "/deliveries", "listDeliveries", _O, "List the latest attempts to send events, newest first",
+          list_deliveries, record(items=listed(ref("SinkDelivery"))),
+          query={"limit": FEW,
+                 "event": Field("string", "only attempts for the event with this id", minimum=1, maximum=256)},
+          errors=_MISSING),
     Route("POST", _ONE + "/dead-letters/replay", "replayDeadLetters", _A, "Write all dead letters to the target again",
           replay_dead_letters, record(written=WHOLE, failed=WHOLE), body={}, change=True, errors=_CHANGED),
     Route("DELETE", _ONE + "/dead-letters", "purgeDeadLetters", _A, "Delete all dead letters", purge_dead_letters,

@@ -18,6 +18,8 @@ examples:
   hookmq sinks test plant
   hookmq sinks pause plant
   hookmq sinks seek plant 2026-01-31T06:00:00Z
+  hookmq sinks purge plant
+  hookmq sinks deliveries webhook --event 4f1c-17
   hookmq sinks dead-letters plant --limit 5
   hookmq sinks dead-letters plant --replay
 
@@ -39,7 +41,8 @@ LIST: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
     parser.description = (
-        "Manage the sinks of a running broker, which write messages to other systems."
+        "Manage the sinks of a running broker, which write messages to other systems. An instance of the plugin "
+        "webhook is a sink whose name is its plugin id."
     )
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -67,6 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seek = command("seek", "Move the cursor, from where all messages are written again", _seek)
     seek.add_argument(
         "position", help="first, next, an offset, a time as ISO 8601, or @ and epoch seconds"
+    )
+    command("purge", "Discard all messages that wait: move the cursor to next", _purge)
+    deliveries = command(
+        "deliveries",
+        "List the latest attempts of a webhook to send events, newest first",
+        _deliveries,
+    )
+    deliveries.add_argument(
+        "--event", metavar="ID", help="only attempts for the event with this id"
+    )
+    deliveries.add_argument(
+        "-n", "--limit", type=count, default=20, help="maximum number of attempts (default: 20)"
     )
     letters = command(
         "dead-letters", "List the messages that the target did not take", _dead_letters
@@ -133,6 +148,24 @@ def _resume(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 def _seek(api: ApiClient, arguments: argparse.Namespace) -> Any:
     return api.ask("POST", _path(arguments) + "/seek", body={"position": arguments.position})
+
+
+def _purge(api: ApiClient, arguments: argparse.Namespace) -> Any:
+    return api.ask("POST", _path(arguments) + "/seek", body={"position": "next"})
+
+
+def _deliveries(api: ApiClient, arguments: argparse.Namespace) -> None:
+    query = {"event": arguments.event, "limit": arguments.limit}
+    items = api.ask("GET", _path(arguments) + "/deliveries", query)["items"]
+    if arguments.json:
+        print(json.dumps(items, indent=2))
+        return
+    for one in items:
+        one["took"] = f"{one['seconds'] * 1000:.0f}ms"
+        one["reason"] = one["reason"] or "-"
+    print_table(items, ("at", "id", "event", "attempt", "result", "took", "reason"))
+    if not items:
+        print("# none", file=sys.stderr)
 
 
 def _dead_letters(api: ApiClient, arguments: argparse.Namespace) -> Any:

@@ -16,6 +16,7 @@ from hookmq_admin.tokens import Role
 from hookmq_queues.plugin import QueuesPlugin
 from hookmq_sinks.plugin import SinksPlugin
 from hookmq_testing import make_plugin
+from hookmq_webhook.plugin import WebhookPlugin
 
 RULE = {"allow": ["publish"], "topic": ["a/%u/#"], "qos": 1, "retain": False}
 COMMITTED = Path(__file__).parents[1] / "openapi.json"
@@ -56,6 +57,7 @@ SAMPLES = {
     "resumeSink": Sample("/sinks/plant/resume", {}, {}),
     "seekSink": Sample("/sinks/plant/seek", {}, {"position": "first"}),
     "listDeadLetters": Sample("/sinks/plant/dead-letters", {"limit": "1"}),
+    "listDeliveries": Sample("/sinks/hook/deliveries", {"limit": "1"}),
     "replayDeadLetters": Sample("/sinks/plant/dead-letters/replay", {}, {}),
     "purgeDeadLetters": Sample("/sinks/plant/dead-letters"),
     "getRedrive": Sample("/queues/jobs/redrive"),
@@ -136,11 +138,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "name": "plant", "topics": ["sunk/#"], "decode": "json", "driver": "file",
         "target": {"path": str(folder / "out")},
     }  # fmt: skip
+    hook = {"url": "http://127.0.0.1:1/", "mode": "best_effort", "process": False, "drain": 0.0}
     made = Site(
         folder,
         (
             make_plugin(QueuesPlugin, {"path": folder / "queues", "queues": queues, "sync": False}, "queues"),
             make_plugin(SinksPlugin, {"path": folder / "sinks", "sinks": [sink], "sync": False}, "sinks"),
+            make_plugin(WebhookPlugin, hook, "hook"),
         ),
     )  # fmt: skip
     yield made

@@ -1,14 +1,12 @@
 """Manage the sinks of a broker; implements `hookmq_toolkit.sinks.SinkManager`."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from hookmq.plugin import StoreError
-from hookmq_toolkit.durable_files import write_atomically
+from hookmq_toolkit.sink_control import ControlState, write_control
 from hookmq_toolkit.sinks import (
     DeadLetterPage,
     ReplayResult,
@@ -22,25 +20,10 @@ from hookmq_sinks.dead_letters import read_dead_letters
 from hookmq_sinks.position import find_offset
 from hookmq_sinks.process import SenderProcess
 
-CONTROL: Final = "control"
-"""The name of the file with what operators set, in a sink's folder."""
 REPLY: Final = 10.0
 """Seconds that a sink's process may take for a reply."""
 LONG: Final = 3600.0
 """Seconds that a replay may take."""
-
-
-def read_paused(folder: Path) -> bool:
-    """Return whether a sink is paused. Raises StoreError."""
-    path = folder / CONTROL
-    try:
-        return bool(json.loads(path.read_bytes())["paused"])
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError):
-        raise StoreError(f"{path} is damaged; remove it to resume the sink") from None
 
 
 class SinkControl:
@@ -75,9 +58,8 @@ class SinkControl:
     async def pause_sink(self, name: str, paused: bool) -> None:
         """Pause or resume a sink."""
         process = self._find(name)
-        data = json.dumps({"paused": paused}).encode()
         try:
-            await asyncio.to_thread(write_atomically, process.sink.folder / CONTROL, data)
+            await asyncio.to_thread(write_control, process.sink.folder, ControlState(paused))
         except OSError as error:
             raise SinkError("failed", f"cannot be stored: {error.strerror}") from error
         process.pause(paused)

@@ -16,10 +16,11 @@ from hookmq.plugin import (
     Timer,
     hookimpl,
 )
+from hookmq_toolkit.sink_control import read_control
 from hookmq_toolkit.sinks import SERVICE
 
 from hookmq_sinks.config import SinksConfig
-from hookmq_sinks.control import SinkControl, read_paused
+from hookmq_sinks.control import SinkControl
 from hookmq_sinks.intake import Intake
 from hookmq_sinks.metrics import register
 from hookmq_sinks.process import SenderProcess
@@ -91,7 +92,7 @@ class SinksPlugin(Plugin):
         """Start a process for each sink."""
         self.processes = [SenderProcess(one, self.config.sync) for one in self.sinks]
         for one in self.processes:
-            one.paused = read_paused(one.sink.folder)
+            one.paused = read_control(one.sink.folder).paused
             one.start()
         self.receivers = [
             SourceProcess(one, self.config.path / one.config.name, self.log) for one in self.intakes

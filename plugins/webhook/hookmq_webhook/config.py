@@ -107,7 +107,7 @@ class RetryConfig:
     max_age: Seconds = setting(0.0, "age at which an event is given up; 0: never")
     max_attempts: int = setting(0, "attempts after which an event is given up; 0: never")
     refused: tuple[int, ...] = setting(
-        (400, 410, 413, 414, 415, 422, 431),
+        (400, 413, 414, 415, 422, 431),
         "statuses after which an event is given up at once",
     )
     breaker_failures: int = setting(
@@ -119,6 +119,30 @@ class RetryConfig:
         minimum=0.001,
         maximum=3600,
     )
+
+
+@dataclass(frozen=True)
+class DisableConfig:
+    """When the plugin stops sending events until an operator resumes it. Events wait as during a pause."""
+
+    statuses: tuple[int, ...] = setting(
+        (410,), "statuses that say that the service is gone; those in retry.refused do not count"
+    )
+    after: Seconds = setting(0.0, "how long the service must have failed without a break; 0: never")
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """The HTTP proxy for all requests, also for those to a token service."""
+
+    url: str = field(metadata={"help": "URL of the proxy"})
+    username: str | None = setting(None, "user name at the proxy")
+    password: str | None = hidden("password at the proxy")
+
+    def __post_init__(self) -> None:
+        check_service_url("proxy.url", self.url, "proxy.username")
+        if (self.username is None) != (self.password is None):
+            raise ConfigError("proxy: username and password must be set together")
 
 
 @dataclass(frozen=True)
@@ -239,10 +263,12 @@ class WebhookConfig:
     concurrency: int = setting(
         4, "requests at a time, with events of different keys", minimum=1, maximum=1000
     )
+    rate: float = setting(0.0, "most requests in a second; 0: no limit", minimum=0)
     window: int = setting(2000, "events in memory that wait to be sent", minimum=1)
     window_bytes: Size = setting(32 << 20, "their approximate size", minimum=1024)
     batch: BatchConfig = setting(BatchConfig(), "several events in one request")
     retry: RetryConfig = setting(RetryConfig(), "when events are sent again or given up")
+    disable: DisableConfig = setting(DisableConfig(), "when nothing more is sent")
     outbox: OutboxConfig = setting(OutboxConfig(), "for at_least_once")
     queue: QueueConfig = setting(QueueConfig(), "for best_effort")
     dead_letter: DeadLetterConfig = setting(DeadLetterConfig(), "for events that are given up")
@@ -250,6 +276,7 @@ class WebhookConfig:
     max_answer: Size = setting(65536, "bytes of an answer that are read", minimum=0)
     redirects: int = setting(0, "redirects (307, 308) that are followed", maximum=10)
     tls: TlsConfig | None = setting(None, "files for https")
+    proxy: ProxyConfig | None = setting(None, "HTTP proxy for the requests")
     destinations: DestinationConfig = setting(DestinationConfig(), "where requests may go")
     drain: Seconds = setting(5.0, "how long a stop waits for events to arrive")
     process: bool = setting(
@@ -290,6 +317,13 @@ class WebhookConfig:
         if self.outbox.on_full == "dead_letter" and self.dead_letter.topic is not None:
             # The commit would wait for a message, and the message for the commit.
             raise ConfigError("outbox.on_full: dead_letter cannot be used with dead_letter.topic")
+        if self.proxy is not None and (
+            self.destinations.allow_networks or self.destinations.deny_networks
+        ):
+            raise ConfigError(
+                "destinations: networks cannot be checked with a proxy, which looks up the addresses",
+                hint="use allow_hosts, or restrict the networks in the proxy",
+            )
         if self.retry.first_delay > self.retry.longest_delay:
             raise ConfigError("retry.first_delay: more than longest_delay")
 

@@ -178,6 +178,10 @@ class DeadLetters:
         known = {"log": self._log.id, "replayed": sorted(self._replayed)}
         return partial(write_atomically, self.folder / REPLAYED, json.dumps(known).encode())
 
+    def purge(self) -> Callable[[], None]:
+        """Mark all dead letters as resent, and return a function that saves the marks; see `replayed`."""
+        return self.replayed(range(self._log.earliest, self._log.next))
+
     def _load(self) -> set[int]:
         """Return the positions of resent dead letters. The set is empty if the file is missing or unusable."""
         try:
@@ -227,7 +231,7 @@ async def replay(
                     continue
                 failed += 1
                 reason = answer.reason
-                if answer.verdict is Verdict.AGAIN:
+                if answer.verdict in (Verdict.AGAIN, Verdict.GONE):
                     return Replay(arrived, failed, reason)
         finally:
             if places:

@@ -15,7 +15,10 @@ from typing import Final
 from hookmq.plugin import Cancel, Exemplar, Histogram, Runtime, Timer
 from hookmq_toolkit.breaker import Ask, Breaker
 
+from hookmq_webhook.deliveries import Deliveries
 from hookmq_webhook.failures import word_of
+from hookmq_webhook.health import Health
+from hookmq_webhook.pace import Pace
 from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict
 from hookmq_webhook.queues import Numbered, Queue
 from hookmq_webhook.window import Window
@@ -73,8 +76,14 @@ class Dispatcher:
         policy: Policy,
         breaker: Breaker,
         log: Callable[..., None] | None = None,
+        *,
+        disable: Callable[[str], None] = lambda reason: None,
+        deliveries: Deliveries | None = None,
+        health_changed: Callable[[], None] = lambda: None,
+        failing_since: float | None = None,
     ) -> None:
         self.counts = Counts()
+        self._deliveries = deliveries or Deliveries()
         self._runtime = runtime
         self._log = log or runtime.log
         self._queue = queue
@@ -83,6 +92,15 @@ class Dispatcher:
         self._key = key
         self._policy = policy
         self._breaker = breaker
+        self.health = Health(
+            runtime.time,
+            self._log,
+            lambda: queue.waiting,
+            disable,
+            health_changed,
+            failing_since,
+        )
+        self._pace = Pace(policy.rate)
         self._window = Window(runtime, queue, key, policy, self._changed, self._log)
         self._blocked_first = True
         self._running = 0
@@ -96,10 +114,9 @@ class Dispatcher:
         self._timers: dict[int, tuple[Timer, Callable[[], None]]] = {}
         self._serial = 0
         self._held_until = float("-inf")
-        self._failing = False
-        """True from when the circuit opens until the service responds again."""
         self.begun = False
         self._stopped = False
+        self._paused = False
         self._idle: Callable[[], None] | None = None
 
     def use(self, policy: Policy, breaker: Breaker) -> None:
@@ -109,18 +126,36 @@ class Dispatcher:
         """
         self._policy = self._window.policy = policy
         self._breaker = breaker
+        self._pace = Pace(policy.rate)
         for timer in (self._linger, self._reopen):
             if timer is not None:
                 timer.cancel()
         self._linger = self._reopen = None
         self._held_until = float("-inf")
         if self.begun and not self._stopped:
-            waiting, self._timers = self._timers, {}
-            for timer, call in waiting.values():
-                timer.cancel()
-                call()
-            self._pump()
+            self._hurry()
             self._window.hurry()
+
+    def _hurry(self) -> None:
+        """Repeat failed parcels now, instead of after their delays."""
+        waiting, self._timers = self._timers, {}
+        for timer, call in waiting.values():
+            timer.cancel()
+            call()
+        self._pump()
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new requests are sent."""
+        return self._paused
+
+    def pause(self, paused: bool) -> None:
+        """Send no new requests, or send again. After a pause, failed parcels are repeated at once."""
+        self._paused = paused
+        if not paused and self.begun and not self._stopped:
+            self._held_until = float("-inf")
+            self._hurry()
+            self._changed()
 
     # from the queue -------------------------------------------------------------------------------------------------
 
@@ -161,6 +196,11 @@ class Dispatcher:
         return self._window.loaded
 
     @property
+    def unreadable(self) -> bool:
+        """Whether the queue cannot be read."""
+        return self._window.unreadable_at is not None
+
+    @property
     def skipped(self) -> int:
         """Approximate number of events left behind in the queue; see `hookmq_webhook.window.Window`."""
         return self._window.skipped
@@ -174,18 +214,20 @@ class Dispatcher:
 
     def _pump(self) -> None:
         """Send as many parcels as can be sent now."""
-        while not self._stopped and self._running < self._policy.concurrency:
+        while not self._stopped and not self._paused and self._running < self._policy.concurrency:
             if not self._blocked and not self._window.ready:
                 return
             if not self._blocked and self._waits_for_more():
                 return
             # Compute the pause before asking the breaker. In the reverse order, the pause could end in between: the
             # breaker would refuse the request, and no timer would be set.
-            pause = max(self._held_until - self._runtime.now(), self._breaker.opens_in())
+            now = self._runtime.now()
+            pause = max(self._held_until - now, self._breaker.opens_in(), self._pace.wait(now))
             ask = self._breaker.ask() if pause <= 0 else None
             if ask is None:
                 self._when_closed(pause)
                 return
+            self._pace.sent(now)
             self._attempt(self._due(), ask)
 
     def _due(self) -> Parcel:
@@ -265,26 +307,19 @@ class Dispatcher:
             self._cancels.pop(serial, None)
             self._running -= 1
             seconds = self._runtime.now() - began
-            self.counts.timed(seconds, self._runtime.time(), parcel.events)
+            wall = self._runtime.time()
+            self.counts.timed(seconds, wall, parcel.events)
             if error is not None or answer is None:
                 answer = Answer(Verdict.AGAIN, f"{type(error).__name__}: {error}")
+            self._deliveries.add(parcel.events, wall, seconds, parcel.attempts, answer)
             opened = self._breaker.opened
             ask.end(answer.verdict is not Verdict.AGAIN)
             self._answered(parcel, answer)
-            self._tell(answer, self._breaker.opened > opened)
+            if self.health.answered(answer, self._breaker.opened > opened, self._policy):
+                self._hurry()
             self._changed()
 
         self._cancels[serial] = self._runtime.spawn(self._send(parcel.events), answered)
-
-    def _tell(self, answer: Answer, opened: bool) -> None:
-        """Log once when the service starts to fail, and once when it recovers."""
-        if answer.verdict is Verdict.AGAIN:
-            if opened and not self._failing:
-                self._failing = True
-                self._log("warning", "webhook.service_failing", reason=answer.reason)
-        elif self._failing:
-            self._failing = False
-            self._log("info", "webhook.service_back", waiting=self._queue.waiting)
 
     def _answered(self, parcel: Parcel, answer: Answer) -> None:
         policy = self._policy
@@ -298,6 +333,12 @@ class Dispatcher:
         oldest = min(one.event.time for one in parcel.events)
         worn = bool(policy.max_attempts) and parcel.attempts >= policy.max_attempts
         old = policy.max_age > 0 and self._runtime.time() - oldest >= policy.max_age
+        if answer.verdict is Verdict.GONE:
+            parcel.attempts -= 1  # it says nothing about these events
+            for lane in parcel.lanes:
+                lane.held = True
+            self._blocked.append(parcel)
+            return
         if answer.verdict is Verdict.REFUSED or worn or old:
             if len(parcel.events) > 1:
                 self._take_apart(parcel, parcel.attempts - 1 if worn else 0)

@@ -9,6 +9,7 @@ from typing import Final
 
 from hookmq_toolkit import state_folder
 from hookmq_toolkit.durable_files import write_atomically
+from hookmq_toolkit.sink_control import CONTROL
 from hookmq_toolkit.state_folder import prepare_folder, refuse_foreign
 
 CURSOR: Final = "cursor.json"
@@ -17,7 +18,7 @@ DEAD: Final = "dead"
 RESERVE: Final = "reserve"
 RESERVED: Final = 64 << 10
 """Bytes set aside for use when the disk is full."""
-_OURS: Final = frozenset({CURSOR, CURSOR + ".new", LOG, DEAD, RESERVE})
+_OURS: Final = frozenset({CURSOR, CURSOR + ".new", CONTROL, CONTROL + ".new", LOG, DEAD, RESERVE})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

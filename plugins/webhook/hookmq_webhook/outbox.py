@@ -110,6 +110,7 @@ class Outbox:
         self._early: list[Event] = []
         self._opened = False
         self._closed = False
+        self._seeks = 0
         self.log = self._make_log()
 
     def _make_log(self) -> SegmentLog:
@@ -333,7 +334,12 @@ class Outbox:
             done([], after, None)
             return
 
+        seeks = self._seeks
+
         def told(found: Any, error: BaseException | None) -> None:
+            if seeks != self._seeks:
+                done([], after, None)  # these events are not wanted any more
+                return
             if error is not None:
                 known = error if isinstance(error, Exception) else RuntimeError(repr(error))
                 done([], after, known)
@@ -431,6 +437,18 @@ class Outbox:
 
     def done(self, number: int) -> None:
         self._open_bytes -= self._open.pop(number, 0)
+        self._dirty = True
+        self._save_soon()
+
+    def seek(self, number: int) -> None:
+        """Continue with event `number`: no earlier event waits, and all later ones do. Begin reading anew after this."""
+        self._seeks += 1
+        self._edge = number
+        self._open, self._open_bytes = {}, 0
+        self._unread = 0
+        if number < self.log.next:
+            self._unread = sum(one.size for one in self.log.segments if one.end > number)
+            self._unread += self.log.buffered
         self._dirty = True
         self._save_soon()
 

@@ -16,6 +16,8 @@ class Verdict(Enum):
     """The service cannot accept the events now; retry later."""
     REFUSED = "refused"
     """The service will never accept these events."""
+    GONE = "gone"
+    """The service wants no more events at all."""
 
 
 class Answer(NamedTuple):
@@ -41,6 +43,10 @@ class Policy:
     max_age: float = 0.0
     max_attempts: int = 0
     """Maximum number of attempts; 0 means no limit."""
+    rate: float = 0.0
+    """Maximum number of requests in a second; 0 means no limit."""
+    disable_after: float = 0.0
+    """Seconds of failure after which nothing more is sent; 0 means never."""
 
 
 class Lane:

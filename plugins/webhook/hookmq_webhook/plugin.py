@@ -17,18 +17,22 @@ from hookmq.plugin import (
     PluginError,
     Runtime,
     Settings,
+    StoreError,
     hookimpl,
 )
 from hookmq.storage_api import StoreFailed
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.service_url import clear_text_host
-from hookmq_toolkit.streams import SERVICE
+from hookmq_toolkit.sinks import SERVICE as SINKS
+from hookmq_toolkit.streams import SERVICE as STREAMS
 from hookmq_toolkit.tls_client import check_tls
 
 from hookmq_webhook import catalog
 from hookmq_webhook.burial import Burial
 from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.control import Control
 from hookmq_webhook.deadletter import DeadLetters
+from hookmq_webhook.deliveries import Deliveries
 from hookmq_webhook.dispatch import Answer, Dispatcher, Policy
 from hookmq_webhook.events import Event
 from hookmq_webhook.filters import Filters, keep_fields, select
@@ -78,7 +82,9 @@ class WebhookPlugin(Observing):
         self._runtime: Runtime | None = None
         self._stopping = False
         self._burial: Burial | None = None
-        self.offered_services = {SERVICE: QueueOwner(self)}
+        self.deliveries = Deliveries()
+        self.control = Control(self)
+        self.offered_services = {STREAMS: QueueOwner(self), SINKS: self.control}
 
     def _idle_hooks(self, filters: Filters) -> frozenset[str]:
         types = filters.types
@@ -217,12 +223,48 @@ class WebhookPlugin(Observing):
         burial.dead, self._burial = self.dead, burial
         retry = config.retry
         self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, runtime.now)
-        self.dispatcher = Dispatcher(
-            runtime, self.queue, self._send, burial.bury, self._key, _policy(config), self.breaker,
-            broker.log,
-        )  # fmt: skip
+        try:
+            self.control.load()
+        except StoreError as error:
+            raise PluginError(self.id, str(error)) from error
+        self.dispatcher = self._dispatcher(broker, self.queue, burial, self.breaker)
         if isinstance(self.queue, MemoryQueue) or self.queue.opened:
             self.dispatcher.begin()
+
+    def _dispatcher(
+        self, broker: BrokerHandle, queue: Outbox | MemoryQueue, burial: Burial, breaker: Breaker
+    ) -> Dispatcher:
+        made = Dispatcher(
+            broker.runtime, queue, self._send, burial.bury, self._key, _policy(self.config), breaker, broker.log,
+            disable=self.control.disable, health_changed=self.control.note_health, deliveries=self.deliveries,
+            failing_since=self.control.state.failing_since,
+        )  # fmt: skip
+        made.pause(self.control.stopped)
+        return made
+
+    def begin_again(self, seek: Callable[[], None]) -> None:
+        """Cancel what is being sent, call `seek`, and continue with the first event that then waits."""
+        broker, queue, before = self._broker, self.queue, self.dispatcher
+        burial, breaker = self._burial, self.breaker
+        if broker is None or queue is None or before is None or burial is None or breaker is None:
+            raise PluginError(self.id, "the broker has not started the plugin")
+        before.stop()
+        seek()
+        self.dispatcher = made = self._dispatcher(broker, queue, burial, breaker)
+        made.counts = before.counts
+        made.begin()
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The broker's runtime, or None before the start and after the stop."""
+        return None if self._stopping else self._runtime
+
+    @property
+    def dropped_events(self) -> int:
+        """Number of events that were dropped, for any reason."""
+        queue = self.queue
+        more = queue.spilled + queue.unreadable + queue.damaged if isinstance(queue, Outbox) else 0
+        return sum(self.dropped.values()) + more
 
     def _sender(self, config: WebhookConfig, broker: BrokerHandle) -> HttpSender | SenderProcess:
         if config.process and self.Sender is HttpSender:
@@ -256,7 +298,7 @@ class WebhookPlugin(Observing):
         self.tell(catalog.stopping(broker.time(), _version(), deadline))
         seconds = min(self.config.drain, max(0.0, deadline - SLACK))
         if dispatcher is not None and queue is not None:
-            if seconds > 0 and queue.waiting:
+            if seconds > 0 and queue.waiting and not dispatcher.paused:
                 drained = runtime.promise()
 
                 def over() -> None:
@@ -393,6 +435,8 @@ def _policy(config: WebhookConfig) -> Policy:
         retry.longest_delay,
         retry.max_age,
         retry.max_attempts,
+        config.rate,
+        config.disable.after,
     )
 
 

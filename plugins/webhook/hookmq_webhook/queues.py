@@ -114,6 +114,18 @@ class MemoryQueue:
         return self._bytes
 
     @property
+    def end(self) -> int:
+        """Number of the next event."""
+        return self._next
+
+    def clear(self) -> None:
+        """Discard all events."""
+        self._rows, self._left = [], []
+        self._sizes.clear()
+        self._taken.clear()
+        self._bytes = 0
+
+    @property
     def oldest(self) -> float | None:
         """Implement `Queue.oldest`."""
         return next((one.event.time for one in self._rows if one.number in self._sizes), None)

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 from hookmq.plugin import HttpRouter
+from hookmq_toolkit.sinks import SinkError
 
-from hookmq_webhook.deadletter import Dead, DeadLetters, replay
-from hookmq_webhook.process import SenderProcess
-from hookmq_webhook.sender import Sender
+from hookmq_webhook.control import Control
+from hookmq_webhook.deadletter import Dead, DeadLetters
 
 SHOWN: Final = 1000
 """Maximum number of dead letters in one response."""
@@ -21,7 +21,7 @@ class Instance(Protocol):
     """The parts of the plugin that the routes use."""
 
     dead: DeadLetters | None
-    sender: Sender | SenderProcess | None
+    control: Control
 
 
 def shown(one: Dead) -> Mapping[str, Any]:
@@ -40,7 +40,6 @@ def shown(one: Dead) -> Mapping[str, Any]:
 
 def register(router: HttpRouter, plugin: Instance) -> None:
     """Add the routes to `router`."""
-    busy: list[bool] = []
 
     async def listed(request: web.BaseRequest) -> web.StreamResponse:
         dead = _dead(plugin)
@@ -48,15 +47,14 @@ def register(router: HttpRouter, plugin: Instance) -> None:
         return web.json_response({"waiting": dead.waiting, "dead_letters": found})
 
     async def replayed(request: web.BaseRequest) -> web.StreamResponse:
-        dead, sender = _dead(plugin), plugin.sender
-        if sender is None or busy:
-            raise web.HTTPConflict(text="dead letters are already being sent\n")
-        busy.append(True)
+        _dead(plugin)
+        wanted = await _ids(request)
         try:
-            wanted = await _ids(request)
-            done = await replay(dead, sender.send, lambda one: not wanted or one.id in wanted)
-        finally:
-            busy.clear()
+            done = await plugin.control.replay(lambda one: not wanted or one.id in wanted)
+        except SinkError as error:
+            if error.reason == "failed":
+                raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+            raise web.HTTPConflict(text=f"{error}\n") from None
         return web.json_response(
             {"arrived": done.arrived, "failed": done.failed, "reason": done.reason}
         )

@@ -14,7 +14,7 @@ from hookmq_toolkit.tls_client import client_context
 from yarl import URL
 
 from hookmq_webhook.auth import Credentials, Unauthorized, fetch_token
-from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.config import ProxyConfig, WebhookConfig
 from hookmq_webhook.destinations import CheckedResolver, Destinations
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.failures import REDIRECT, STATUS, UNSENDABLE, failure
@@ -52,6 +52,7 @@ class Sender:
         self._wall = wall
         self._now = now
         self._refused = frozenset(config.retry.refused)
+        self._gone = frozenset(config.disable.statuses) - self._refused
         self._destinations = Destinations(config.destinations)
         self._url = Template(config.url)
         self._headers = {name: Template(text) for name, text in config.headers.items()}
@@ -62,6 +63,7 @@ class Sender:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             config = self.config
+            proxy = config.proxy
             timeout = aiohttp.ClientTimeout(
                 total=config.timeout, sock_connect=config.connect_timeout
             )
@@ -70,7 +72,8 @@ class Sender:
                 config.concurrency + 1,  # one for tokens
                 tls=self._context,
                 timeout=timeout,
-                resolver=CheckedResolver(self._destinations),
+                resolver=CheckedResolver(self._destinations) if proxy is None else None,
+                proxy=_proxy_url(proxy),
             )
             fetch = fetch_token(self._open, self._destinations)
             self._credentials = Credentials(config.auth, fetch, self._now)
@@ -147,7 +150,11 @@ class Sender:
         if 200 <= status < 300:
             return Answer(Verdict.ARRIVED)
         after = retry_after(headers.get("Retry-After"), self._wall()) if status in _AFTER else None
-        verdict = Verdict.REFUSED if status in self._refused else Verdict.AGAIN
+        verdict = Verdict.AGAIN
+        if status in self._refused:
+            verdict = Verdict.REFUSED
+        elif status in self._gone:
+            verdict = Verdict.GONE
         return Answer(verdict, f"{STATUS} {status}", after)
 
     async def _skim(self, response: aiohttp.ClientResponse) -> None:
@@ -158,6 +165,13 @@ class Sender:
             if left < 0:
                 response.close()
                 return
+
+
+def _proxy_url(proxy: ProxyConfig | None) -> URL | None:
+    """Return the URL of the proxy with its credentials, as aiohttp expects them."""
+    if proxy is None:
+        return None
+    return URL(proxy.url).with_user(proxy.username).with_password(proxy.password)
 
 
 def _moved(url: URL, location: str) -> URL | None:

@@ -18,8 +18,10 @@ from hookmq_webhook.config import (
     AuthConfig,
     BatchConfig,
     DeadLetterConfig,
+    DestinationConfig,
     FilterConfig,
     OutboxConfig,
+    ProxyConfig,
     QueueConfig,
     RetryConfig,
     SignConfig,
@@ -566,6 +568,10 @@ def test_a_service_that_is_reached_in_the_clear_is_worth_a_note(
             "outbox.on_full",
         ),
         ({"retry": RetryConfig(first_delay=9, longest_delay=1)}, "retry.first_delay"),
+        (
+            {"proxy": ProxyConfig("http://p"), "destinations": DestinationConfig(deny_networks=("10.0.0.0/8",))},
+            "networks cannot be checked with a proxy",
+        ),
         ({"sign": SignConfig("x"), "envelope": "binary"}, "do not cover the ce-"),
     ],
 )  # fmt: skip

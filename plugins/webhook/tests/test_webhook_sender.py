@@ -26,6 +26,7 @@ from hookmq_webhook.config import (
     BatchConfig,
     DestinationConfig,
     OAuth2Config,
+    ProxyConfig,
     RetryConfig,
     SignConfig,
     WebhookConfig,
@@ -104,13 +105,46 @@ async def test_statuses(receiver: Any, sender: Make) -> None:
     for status in (301, 307, 401, 403, 404, 408, 409, 429, 500, 502, 503, 504):
         receiver.answer(status)
         assert await one.send([event()]) == Answer(Verdict.AGAIN, f"status {status}")
-    for status in (400, 410, 413, 414, 415, 422, 431):
+    for status in (400, 413, 414, 415, 422, 431):
         receiver.answer(status)
         assert await one.send([event()]) == Answer(Verdict.REFUSED, f"status {status}")
+    receiver.answer(410)
+    assert await one.send([event()]) == Answer(Verdict.GONE, "status 410")
+    assert (
+        await sender(retry=RetryConfig(refused=(410,))).send([event()])
+    ).verdict is Verdict.REFUSED
     receiver.answer(409)
     one = sender(retry=RetryConfig(refused=(409,)))
     assert (await one.send([event()])).verdict is Verdict.REFUSED
     assert one.statuses == {409: 1}
+
+
+async def test_a_proxy_gets_all_requests(receiver: Any, sender: Make) -> None:
+    proxy = ProxyConfig(receiver.url, "me", "sec/@ret")
+    oauth2 = OAuth2Config("http://tokens.invalid/token", "id", "s3cret")
+
+    async def token(request: web.Request) -> web.Response:
+        return web.json_response({"access_token": "abc", "token_type": "Bearer"})
+
+    receiver.answer(token, 204)
+    one = sender(url="http://service.invalid/in", proxy=proxy, auth=AuthConfig(oauth2=oauth2))
+    assert await one.send([event()]) == Answer(Verdict.ARRIVED)
+    asked, sent = [headers for _, _, headers, _ in receiver.requests]
+    assert (asked["host"], sent["host"]) == ("tokens.invalid", "service.invalid")
+    for headers in (asked, sent):
+        assert (
+            headers["proxy-authorization"] == f"Basic {base64.b64encode(b'me:sec/@ret').decode()}"
+        )
+    assert sent["authorization"] == "Bearer abc"
+
+
+async def test_the_host_is_checked_before_a_proxy_is_asked(receiver: Any, sender: Make) -> None:
+    denied = DestinationConfig(deny_hosts=("*.invalid",))
+    one = sender(url="http://a.invalid/", proxy=ProxyConfig(receiver.url), destinations=denied)
+    assert await one.send([event()]) == Answer(Verdict.AGAIN, "the host a.invalid is not allowed")
+    one = sender(url="http://169.254.169.254/", proxy=ProxyConfig(receiver.url))
+    assert (await one.send([event()])).reason == "the address 169.254.169.254 is not allowed"
+    assert receiver.requests == []
 
 
 async def test_retry_after(receiver: Any, sender: Make) -> None:
