@@ -34,7 +34,7 @@ LIMITS = {"fanin-q0-w20": 0.05, "pairs-q0-w20": 0.21, "fanout-q0-w10": 0.3, "pai
 
 
 class CheckError(Exception):
-    """The calls could not be counted. The text gives the reason."""
+    """The calls could not be counted. The message gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

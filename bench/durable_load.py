@@ -20,7 +20,7 @@ GAP = 5.0
 
 
 class Void(Exception):
-    """The run does not count. The text gives the reason."""
+    """Raised if a run does not count. The message gives the reason."""
 
 
 def packet(first: int, body: bytes) -> bytes:

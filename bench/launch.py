@@ -33,7 +33,7 @@ def raise_file_limit() -> int:
 
 @contextlib.contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """Pin the block, and the processes it starts, to one core. None changes nothing."""
+    """Pin the block, and the processes it starts, to one core. If `core` is None, change nothing."""
     if core is None:
         yield
         return

@@ -31,7 +31,7 @@ FOLDER = peers.CACHE / "micro"
 
 
 class MicroError(Exception):
-    """The steps could not be measured. The text gives the reason."""
+    """The steps could not be measured. The message gives the reason."""
 
 
 def git(*words: str) -> bytes:

@@ -110,7 +110,7 @@ class Stalls:
 
 @contextlib.asynccontextmanager
 async def held(sessions: int, admin: bool) -> AsyncIterator[tuple[str, str]]:
-    """Run a broker with `count` clients in this process. Yield its URL and the first admin token."""
+    """Run a broker with `sessions` clients in this process. Yield its URL and the first admin token."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "token"
         from hookmq_admin.plugin import AdminPlugin

@@ -74,7 +74,7 @@ AEDES = '{{"port": {port}, "kind": "KIND", "tls": "{tls}"}}'
 
 
 class PeerError(Exception):
-    """A broker is not installed or did not start. The text gives the broker and the reason."""
+    """A broker is not installed or did not start. The message names the broker and the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ TIMEOUT: Final = 60.0
 
 
 class Void(Exception):
-    """The run does not count. The text gives the reason."""
+    """Raised if a run does not count. The message gives the reason."""
 
 
 class Producer(Protocol):
@@ -39,7 +39,7 @@ class Producer(Protocol):
         """Return the bytes that publish `count` messages, numbered from `first` on."""
 
     def read(self, data: bytes) -> None:
-        """Take acknowledgements."""
+        """Process acknowledgements."""
 
 
 class Consumer(Protocol):
@@ -248,7 +248,7 @@ class AmqpProducer(_Amqp):
         return b"".join([pack(head, first + i, TAIL, 0xCE) for i in range(count)])
 
     def read(self, data: bytes) -> None:
-        """Take confirms, for a single message or for all messages up to one."""
+        """Process confirms, each for a single message or for all messages up to one."""
         data = self._left + data
         whole = len(data) - len(data) % self.ACK.size
         for _, kind, method, tag, multiple, end in self.ACK.iter_unpack(data[:whole]):

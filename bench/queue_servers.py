@@ -40,7 +40,7 @@ DISK = "disk"
 SYSTEM = "system"
 NO_LIMIT = 1_000_000_000
 STOP = 30.0
-"""How long after SIGTERM a server is killed, in seconds."""
+"""The number of seconds between SIGTERM and SIGKILL."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""``python -m bench.ratelimit``: measure what rate limits cost a `take`, and a PUBLISH in memory and over TCP.
+"""``python -m bench.ratelimit``: measure the cost of rate limits: of a single `take`, and of a PUBLISH in memory and
+over TCP.
 
 Over TCP, one publisher and one subscriber load a broker through loopback. The figure is the broker's CPU time per
 message, which other work on the machine hardly affects.

@@ -5,4 +5,4 @@ from os.path import dirname
 from hookmq.build import Build, choose_or_exit
 
 BUILD: Build = choose_or_exit(dirname(__file__))
-"""The build that runs, and why; see `hookmq.build`."""
+"""The build in use, and why it was chosen; see `hookmq.build`."""

@@ -1,5 +1,5 @@
-"""Test which build runs, and why. `tests/packaging/test_compiled.py` tests the real extension
-modules.
+"""Test which build is used, and the reason that is reported. `tests/packaging/test_compiled.py` tests the real
+extension modules.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def made(kind: type[T], **fields: object) -> T:
-    """Return a client that is not connected."""
+    """Return a client object without a connection."""
     client = kind.__new__(kind)
     for name, value in fields.items():
         setattr(client, name, value)

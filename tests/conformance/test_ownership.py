@@ -27,7 +27,7 @@ def keep(level: int) -> dict[str, Any]:
 
 
 def away(harness: Harness, level: int, qos: int = 2) -> None:
-    """Create an offline session that subscribes to "t"."""
+    """Create an offline session that is subscribed to "t"."""
     client = join(harness, "away", **keep(level))
     client.subscribe(("t", qos))
     client.close()

@@ -153,7 +153,7 @@ LONG = {
         "plugins/acl_file/README.md",
     )
 }
-"""Pages with too many commands for anything but the slow tests."""
+"""Pages with so many commands that only the slow tests run them."""
 PROMPTED = [
     pytest.param(
         page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page in LONG else []

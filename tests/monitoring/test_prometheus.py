@@ -42,7 +42,7 @@ FIRING: Final = {"HookMQQueuesOverflow", "HookMQPluginFails", "HookMQUndecided"}
 MACHINE: Final = {"HookMQDown", "HookMQLoopBlocked", "HookMQLoopSlow", "HookMQCommitsSlow"}
 """Alerts whose expressions may hold on a busy machine. No others may hold."""
 ABSENT: Final = {"hookmq_metric_errors_total"}
-"""Metrics that have no data here, because every metric can be read."""
+"""Metrics without data in this test. The broker counts no errors here, because every metric can be read."""
 PROBE: Final = """
 from hookmq.plugin import Allow, Plugin, hookimpl
 

@@ -115,7 +115,7 @@ CASES += [
 
 
 def opened(harness: Harness, witness: Any, number: int) -> set[str]:
-    """Return what a client could do at a broker with a broken plugin."""
+    """Return the actions that a client could perform on a broker with a broken plugin."""
     name = f"c{number}"
     found: set[str] = set()
     client = harness.connect(name, expect=None)

@@ -22,7 +22,7 @@ def http(name: str = "http", **options: Any) -> ListenerSettings:
 
 
 class Pages(Plugin):
-    """A plugin with several kinds of routes."""
+    """A plugin whose routes cover all kinds of handlers."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)

@@ -1,4 +1,4 @@
-"""Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must reveal each.
+"""Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must reveal each of them.
 
 A file in tests/simulation/bugs describes the bug, how many seeds may be needed to find it, and the change to a
 function. ``within 300 seeds from 400`` begins at seed 400. If random search is too slow, ``found by NAME`` names a plan

@@ -101,7 +101,7 @@ def covered() -> Covered:
 def _marks(
     function: ast.FunctionDef | ast.AsyncFunctionDef, tables: dict[str, ast.expr]
 ) -> Iterator[str | int]:
-    """Yield a function's marks, from its decorators and from the rows of module tables that they name."""
+    """Yield the marks in a function's decorators, and those in the rows of module tables that the decorators name."""
     nodes = [node for one in function.decorator_list for node in ast.walk(one)]
     for node in list(nodes):
         if isinstance(node, ast.Name) and node.id in tables:

@@ -168,9 +168,9 @@ class HttpCounts:
         self.refused = 0
         """Calls refused without sending a request, because too many were waiting or the breaker was open."""
         self.waiting = 0
-        """Calls waiting for a turn now."""
+        """The number of calls that are waiting for a turn."""
         self.running = 0
-        """Calls in progress now."""
+        """The number of calls in progress."""
 
 
 class HttpService:

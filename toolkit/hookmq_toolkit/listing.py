@@ -23,7 +23,8 @@ def visit_all(
 
     `fetch` takes a cursor and returns a page, such as ``lambda cursor: broker.sessions(cursor)``. The first page is
     visited before this call returns. Each further page takes a turn of its own, so that a million sessions do not block
-    the event loop. Items may be added or removed in the meantime. An exception from `fetch` or `visit` stops it.
+    the event loop. Items may be added or removed in the meantime. An exception from `fetch` or `visit` stops the
+    listing.
     """
 
     def visit_page(cursor: str) -> None:

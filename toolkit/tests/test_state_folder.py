@@ -217,7 +217,7 @@ def test_the_child_of_a_dead_process_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_holder_without_an_id_is_waited_for(tmp_path: Path) -> None:
-    """The lock waits for a holder that has not written its process id yet."""
+    """`lock_folder` waits for a holder that has not written its process id yet."""
     held = lock_folder(tmp_path)
     (tmp_path / LOCK).write_text("")
     pauses: list[float] = []

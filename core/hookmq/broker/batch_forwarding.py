@@ -1,4 +1,5 @@
-"""Forward messages of a plugin client's batch on the fast path, as `packet_reader` forwards packets of one read."""
+"""Forward the messages of a plugin client's batch on the fast path, as `packet_reader` forwards the packets of one
+read."""
 
 from typing import Final
 
@@ -140,8 +141,8 @@ def _hand_over(
     at: int,
     end: int,
 ) -> int:
-    """Pass messages with these payloads to the recipients, which are plugin clients. Return the index of the first
-    message that was not passed on, because the route is no longer valid.
+    """Pass messages with these payloads to recipients that are all plugin clients. Return the index of the first
+    message that was not passed on because the route was no longer valid.
     """
     state = connection.state
     route = cached.route

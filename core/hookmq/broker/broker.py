@@ -70,7 +70,7 @@ class Broker:
         self.state = state
         self.metrics = state.metrics
         self.store = state.store
-        """The store that holds the broker's state. Its owner closes it after the drain."""
+        """The store that holds the broker's state. Whoever created it closes it after the drain."""
         self.sessions = state.sessions
         """Every session by client id."""
         self.connections: dict[ClientConnection, ClientConnection] = {}
@@ -305,7 +305,7 @@ class Broker:
             state.writes.schedule()
 
     def end(self) -> None:
-        """Stop recording changes, and fail everything that plugins still await. Call this after the last commit,
+        """Stop recording changes, and fail all promises that plugins still await. Call this after the last commit,
         before the store is closed.
         """
         self.state.committer.end()
@@ -313,7 +313,7 @@ class Broker:
 
     def reload(self, settings: Settings, hooks: Hooks) -> None:
         """Continue with new settings and hooks. Clients stay connected and keep the limits that CONNACK announced.
-        Discard cached decisions and ask plugins again about all subscriptions."""
+        Discard cached decisions and ask plugins to authorize all subscriptions again."""
         state = self.state
         hooks.bind(state.runtime, _plugin_brokers(state))
         state.use(settings, hooks)

@@ -222,7 +222,8 @@ class ClientConnection(ConnectionState):
         self.end(DisconnectReason(code, by, error=reason))
 
     def end(self, reason: DisconnectReason) -> None:
-        """End the connection, once: release everything that is waiting, close the transport and call `on_end`."""
+        """End the connection, once: release everything that is waiting, close the transport and call `on_end`. Further
+        calls do nothing."""
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
@@ -320,7 +321,7 @@ class ClientConnection(ConnectionState):
         self.count_held(len(body) + _HELD)
 
     def count_held(self, size: int) -> None:
-        """Count bytes held for the client, and stop reading if there are too many."""
+        """Count `size` more bytes held for the client. If too many are held, stop reading."""
         self.held_bytes += size
         if self.held_bytes > self._may_hold():
             self.stop_reading()
@@ -355,11 +356,11 @@ class ClientConnection(ConnectionState):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Resume reading bytes."""
+        """Start reading bytes again."""
         self.wire.resume_reading()
 
     def owes_much(self) -> bool:
-        """Return whether more acknowledgements are pending than a well-behaved client would cause."""
+        """Return whether more acknowledgements are pending than a correct client could cause."""
         most = self.receive_maximum + _ANSWERS
         return self.unacknowledged > most or (self.answers is not None and len(self.answers) > most)
 
@@ -462,7 +463,7 @@ class ClientConnection(ConnectionState):
             self.go_on_reading()
 
     def pause_writing(self) -> None:
-        """Queue messages from now on, because the client reads too slowly."""
+        """Queue messages from now on, because the client is reading too slowly."""
         self.writable = False
         session = self.session
         if session is not None and session.connection is self:

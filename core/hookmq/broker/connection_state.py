@@ -35,7 +35,8 @@ class Phase(IntEnum):
 
 
 NO_MEMO: Final[dict[bytes | str, CachedPublish]] = {}
-"""The `ConnectionState.memo` of every connection that has no cached publishes. Most connections publish nothing."""
+"""The value of `ConnectionState.memo` for every connection without cached publishes. Most connections publish
+nothing."""
 
 
 class ConnectionState(ConnectionView):
@@ -101,7 +102,7 @@ class ConnectionState(ConnectionView):
         """The size of the partial packet; 0 until its header is complete."""
         self.rest: bytes | None = None
         self.rest_at = 0
-        """Where the next packet starts in `rest`, the bytes received for a later turn."""
+        """The position in `rest` at which the next packet starts. `rest` holds received bytes for a later turn."""
         self.memo: dict[bytes | str, CachedPublish] = NO_MEMO
         """The cached publishes of topics that may take the fast path. A key is the topic: bytes, or text for a
         plugin client."""
@@ -123,13 +124,13 @@ class ConnectionState(ConnectionView):
         self.hold_due: Deadline | None = None
         self.writable = True
         self.excess = 0
-        """The number of bytes that arrived from the client while it did not read its own messages."""
+        """The number of bytes that the client sent while it was not reading its own messages."""
         self.answers: deque[Acknowledgement] | None = None
         self.unacknowledged = 0
         """The number of QoS 1 publishes from the client for which no PUBACK has been sent yet."""
         self.receive_maximum = 65535
         self.opening = False
-        """Whether the session's messages wait for CONNACK to be sent."""
+        """Whether the session's messages are waiting until CONNACK has been sent."""
         self.carried = 0
         """The number of QoS 2 publishes that an earlier connection left unfinished. They do not count towards
         Receive Maximum."""
@@ -141,7 +142,7 @@ class ConnectionState(ConnectionView):
         self.aliases: TopicAliases | None = None
         self.alias_maximum = 0
         self.gone: DisconnectReason | None = None
-        """How the transport ended, if packets received before its end still await a decision."""
+        """How the transport ended. It is set if packets that arrived earlier still await a decision."""
 
     @property
     def accepted(self) -> bool:

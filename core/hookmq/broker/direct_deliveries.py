@@ -2,8 +2,8 @@
 
     send -> `transmit` -> in flight -> PUBACK, or the end of the connection -> `_ended` -> the plugin, in the next turn
 
-However a delivery in flight ends, it releases its publisher. The waiter in the publisher's place therefore reports the
-end.
+A delivery in flight releases its publisher when it ends, for whatever reason. Here, a `DirectWaiter` takes the place of
+the publisher and reports the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ Run = Sequence[tuple[Message, bytes, Any]]
 
 
 class DirectWaiter(Acknowledgement):
-    """Reports the end of one delivery, at the point where the broker would release its publisher."""
+    """Takes the place of the publisher of one delivery, and reports the delivery's end."""
 
     __slots__ = ("delivery", "sender", "session", "token")
 

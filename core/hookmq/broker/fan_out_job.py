@@ -11,7 +11,7 @@ from hookmq.session.session import Session
 class FanOutJob:
     """The delivery of one message to many recipients. `done` is the number of recipients served so far.
 
-    The first `kept` recipients are shared subscriptions, and sessions that outlive their connections.
+    The first `kept` recipients are shared subscriptions and durable sessions.
     """
 
     __slots__ = (

@@ -39,12 +39,12 @@ from hookmq.storage.records import PutReceived
 
 _OPEN: Final = Phase.OPEN  # compiled code reads a module's own constants directly
 _SECTIONS: Final = 64
-"""Property sections remembered per connection, since publishers repeat them."""
+"""The maximum number of property sections to remember per connection. Publishers often repeat the same section."""
 _TOPIC_ALIAS: Final = 0x23
 _SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 _NO_MATCH: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
 _JOINED: Final = 1024
-"""Once joined acknowledgements reach this many bytes, the next one is sent separately."""
+"""Acknowledgements are joined until they reach this many bytes. The next one is then sent separately."""
 REFUSED: Final = 0
 FORWARDED: Final = 1
 CONTINUED: Final = 2

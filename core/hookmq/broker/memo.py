@@ -18,8 +18,8 @@ from hookmq.routing.subscription_tree import LONG_TOPIC
 
 
 def remember(connection: ClientConnection, packet: Publish, message: Message, route: Route) -> None:
-    """Let the next PUBLISH like `packet` take the fast path along `route`. Every plugin that decided on this packet
-    permitted it without a time limit, and none changed it."""
+    """Let the next PUBLISH like `packet` take the fast path along `route`. Call this if every plugin that decided on
+    this packet permitted it without a time limit and left it unchanged."""
     state = connection.state
     session = connection.session
     topic = message.topic

@@ -49,8 +49,8 @@ class PacketReader(ClientConnection):
     __slots__ = ()
 
     def feed(self, data: bytes) -> None:
-        """Read bytes from the client. Never raises: a client error ends the connection, and so does an internal error,
-        which is also logged [MQTT311-4.8.0-2]."""
+        """Read bytes from the client. Never raises an exception. A client error ends the connection. An internal error
+        is logged and ends it too [MQTT311-4.8.0-2]."""
         if self.phase is Phase.CLOSED:
             return
         self.traffic.bytes_received += len(data)
@@ -120,8 +120,8 @@ class PacketReader(ClientConnection):
         return bytes(kept)
 
     def _check_budget(self, size: int) -> None:
-        """Limit the bytes that a client may send before it is accepted to `connect_bytes`. Until CONNECT is complete,
-        more bytes are refused. While its decision is pending, they are left unread."""
+        """Before the client is accepted, limit the bytes that it may send to `connect_bytes`. Until CONNECT is
+        complete, refuse any excess. While its decision is pending, leave the excess unread."""
         if self.phase is Phase.OPEN or size + self.held_bytes <= self.scope.connect_bytes:
             return
         if self.phase is not Phase.DECIDING:

@@ -29,8 +29,8 @@ def deliver_to_one(
     properties: Properties,
     outgoing: Outgoing | None,
 ) -> Outgoing | None:
-    """Deliver a QoS 0 message to a plain receiver that is offline or slow. Pass the result of one call as `outgoing` to
-    the next, so that all receivers share one message."""
+    """Deliver a QoS 0 message to a plain receiver that is offline or slow. To share one message among all receivers,
+    pass the result of one call as `outgoing` to the next."""
     state = connection.state
     if (
         receiver.connection is None
@@ -312,8 +312,8 @@ def forward_payload(
 
 
 def packet_start(cached: CachedPublish, size: int, five: bool) -> bytes:
-    """Return what precedes a payload of `size` bytes in the packet for MQTT 5 or 3 receivers, with packet id 0. It has
-    no properties. `cached` remembers it for MQTT 5.
+    """Return what precedes a payload of `size` bytes in the packet for MQTT 5 or 3 receivers, with packet id 0. The
+    packet has no properties. For MQTT 5, `cached` remembers the result.
     """
     if five and cached.start_for == size:
         return cached.start

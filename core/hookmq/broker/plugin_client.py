@@ -70,7 +70,7 @@ class PluginClient:
     def __init__(self, connection: PluginConnection) -> None:
         self._connection = connection
         self._checked: Properties = _EMPTY
-        """The properties checked last, because a plugin often publishes with the same ones."""
+        """The most recently checked properties. A plugin often publishes with the same properties again."""
         self._section = 0
 
     @property

@@ -58,7 +58,7 @@ _NO_MATCH: Final = ReasonCode.NO_MATCHING_SUBSCRIBERS
 
 
 Publishing = tuple[str, bytes, int, bool, Properties, Done | None, int]
-"""A waiting PUBLISH: topic, payload, QoS, retain, properties, the function to call with the reason code, depth of
+"""A waiting PUBLISH: topic, payload, QoS, RETAIN, properties, the function to call with the reason code, and depth of
 recursion.
 """
 
@@ -91,7 +91,7 @@ class PluginConnection(PluginMailbox):
         self.pending: deque[Pending] = deque()
         """The client's packets that are waiting for the next turn, for a decision, or for Receive Maximum."""
         self.calls: Calls | None = None
-        """The last of the pending packets, if a further message may be added to it."""
+        """The last of the pending packets if more messages may be added to it, otherwise None."""
         self.pending_bytes = 0
         self.owed: dict[int, Done | None] = {}
         """The callback that gets the reason code of each packet in progress, by packet id. None if nothing awaits
@@ -115,7 +115,7 @@ class PluginConnection(PluginMailbox):
             self.internal_error(error)
 
     def add(self, one: Pending) -> None:
-        """Let `one` wait for the next turn, after the packets that are pending."""
+        """Queue `one` for the next turn, after the pending packets."""
         self.calls = None
         self.pending.append(one)
 
@@ -286,8 +286,8 @@ class PluginConnection(PluginMailbox):
         return False
 
     def _read(self, depth: int) -> bool:
-        """Handle the next pending packets, as long as their recursion depth is `depth`. Return whether packets of
-        another depth follow.
+        """Handle pending packets while their recursion depth is `depth`. Return whether packets of another depth
+        follow.
         """
         state = self.state
         pending = self.pending

@@ -55,7 +55,7 @@ class PluginDelivery:
 
     @property
     def identifiers(self) -> tuple[int, ...]:
-        """The identifiers of the matching subscriptions."""
+        """The identifiers of all matching subscriptions."""
         return ()
 
     def acknowledge(self, code: Any = _SUCCESS) -> None:

@@ -114,7 +114,7 @@ class PluginMailbox(ClientConnection):
         self.full = False
         """Whether `inbox` holds more than the client may leave unread."""
         self.freed = False
-        """Whether acknowledgements made room in the window."""
+        """Whether acknowledgements have made room in the window."""
 
     def take_turn(self) -> None:
         """Handle the client's packets, and call the plugin's functions."""

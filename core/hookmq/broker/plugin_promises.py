@@ -25,7 +25,7 @@ class PluginPromises:
         return sum(not promise.done() for _, promise in self._made)
 
     def make(self, plugin: str) -> Promise:
-        """Return a promise for the plugin with this id. After `fail`, it is created with the error."""
+        """Return a promise for the plugin with this id. After `fail`, the promise already has the error."""
         promise = self._runtime.promise()
         if self._reason:
             _refuse(promise, plugin, self._reason)

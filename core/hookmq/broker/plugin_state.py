@@ -62,7 +62,7 @@ class PluginSpace:
         """The keys of `values` in order, once they have been listed."""
         self._heap: list[PluginTimer] = []
         self.warned = False
-        """Whether the plugin has been warned that its state is not durable."""
+        """Whether the log already contains a warning that this plugin's state is not durable."""
         self.newest = 0
         """The number of the most recently set timer."""
 

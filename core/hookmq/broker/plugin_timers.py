@@ -50,7 +50,7 @@ class PluginTimers:
         """The time that `_deadline` is set for, in epoch seconds."""
 
     def wake(self) -> None:
-        """Check for due timers in a later turn. Call this when a timer has been set, or a plugin has become ready."""
+        """Check for due timers in a later turn. Call this after setting a timer, and when a plugin becomes ready."""
         host = self._host
         if host.draining:
             return

@@ -17,7 +17,7 @@ from hookmq.routing.route import Route
 _EMPTY: Final = EMPTY
 
 PublishedEvent = tuple[ClientInfo, Route, bytes, int, Properties, Message | None]
-"""(publisher, route, payload, QoS, properties, message if it has already been created)."""
+"""An event: publisher, route, payload, QoS, properties, and the message if it already exists."""
 
 
 def client_message(

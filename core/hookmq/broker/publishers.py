@@ -7,8 +7,8 @@ from hookmq.model.client import ClientInfo, ClientRecord, Peer, Scope
 
 class Publisher:
     """A client as `authorize` sees it for its retained messages. `uses` is the number of those messages, and `id` the
-    publisher's number in the store. `recorded` says whether it has a record there. `rights` counts how often its
-    permissions may have changed."""
+    publisher's number in the store. `recorded` is true if the store has a record of it. `rights` is incremented
+    whenever its permissions may have changed."""
 
     __slots__ = ("client", "id", "key", "recorded", "rights", "size", "uses")
 
@@ -23,7 +23,8 @@ class Publisher:
 
 
 class Publishers:
-    """The publishers of retained messages. `rights` counts how often the permissions of all clients may have changed."""
+    """The publishers of retained messages. `rights` is incremented whenever the permissions of all clients may have
+    changed."""
 
     __slots__ = ("_by_client", "_by_id", "_next", "_scopes", "rights")
 

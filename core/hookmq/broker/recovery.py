@@ -42,7 +42,7 @@ _FIRST: Final = -(1 << 62)
 """A sequence number lower than that of any queue entry."""
 _PAGE: Final = 1000
 _PAGE_BYTES: Final = 1 << 24
-"""Entries and bytes to read at a time."""
+"""The number of entries, and the number of bytes, to read at a time."""
 
 
 Groups = list[SharedSubscription]

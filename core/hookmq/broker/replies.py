@@ -1,6 +1,7 @@
-"""Encode replies that may have a Reason String: it is left out if it would exceed the client's Maximum Packet Size.
+"""Encode replies that may have a Reason String. The string is left out if the packet would exceed the client's Maximum
+Packet Size.
 
-`limit` is that maximum, in bytes. `wanted` says whether the client requested problem information [MQTT-3.1.2-29].
+`limit` is that maximum, in bytes. `wanted` is true if the client requested problem information [MQTT-3.1.2-29].
 """
 
 from dataclasses import replace
@@ -19,7 +20,7 @@ def encode_refusal(
     malformed: bool,
     limit: int,
 ) -> bytes:
-    """Return the CONNACK that refuses a client, or nothing if the client's version has none for this case.
+    """Return the CONNACK that refuses a client, or empty bytes if the client's version has no reply for this case.
 
     `version` is 0 before CONNECT [MQTT-3.1.0-1]. A malformed 3.x CONNECT gets no reply [MQTT311-3.1.4-1].
     """
@@ -38,7 +39,7 @@ def encode_refusal(
 
 
 def encode_disconnect(code: ReasonCode, reason: str, reference: str, limit: int) -> bytes:
-    """Return a DISCONNECT for an MQTT 5 client, or nothing if it does not fit. `reference` names another server."""
+    """Return a DISCONNECT for an MQTT 5 client, or empty bytes if it does not fit. `reference` names another server."""
     legal = clamp(PacketType.DISCONNECT, code)
     given: dict[str, str] = {}
     if reason:

@@ -18,7 +18,7 @@ from hookmq.model.events import Action, Direction, DropReason
 from hookmq.session.session import Session
 
 _HOLDS: Final = 1.0
-"""How long a verdict holds for the sessions that waited for it, in seconds, even if it cannot be cached."""
+"""How long a verdict applies to the sessions that waited for it, in seconds, even if it cannot be cached."""
 
 
 def may_be_sent(state: BrokerState, kept: Kept, session: Session) -> bool | None:

@@ -214,17 +214,17 @@ class BrokerState:
         self.fan_outs: dict[str, deque[FanOutJob]] = {}
         """Large fan-outs in progress, by topic."""
         self.fan_order: deque[str] = deque()
-        """Topics of `fan_outs`, in the order in which they are served."""
+        """The topics of `fan_outs`, in the order in which they will be served."""
         self.collecting: FanOutJob | None = None
         """The fan-out whose queue entries the commit waits for, or None."""
         self.after_collecting: deque[Callable[[], None]] = deque()
         """Messages for many receivers, waiting until `collecting` is done."""
         self.draining = False
         self.arrived = 0.0
-        """The result of `arrival`, or 0 if no message of the current read has needed it. Each read resets it at its end,
-        so that the clock is read once for all messages of a read."""
+        """The result of `arrival`, or 0 if no message of the current read has needed it yet. It is reset after each
+        read, so the clock is read once for all messages of a read."""
         self.shortcuts = True
-        """If False, every packet goes through its handler. Tests use this to compare both paths."""
+        """If False, every packet goes through its handler. Tests use this setting to compare both paths."""
         self.remembered = 0
         """The number of remembered decisions and cached publishes of all connections together."""
         self.denials: dict[str, tuple[float, int]] = {}

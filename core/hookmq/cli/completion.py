@@ -41,7 +41,7 @@ end
 complete -c hookmq -a '(__hookmq_words)'
 """,
 }
-"""The scripts by shell."""
+"""The completion script for each shell."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,5 @@
-"""Options that `pub`, `sub` and `rr` share, with mosquitto's letters, checked and put into a `ConnectTarget`."""
+"""The options that `pub`, `sub` and `rr` share. They have the same letters as in mosquitto's commands, and are checked
+and combined into a `ConnectTarget`."""
 
 import argparse
 import getpass
@@ -373,7 +374,7 @@ def qos(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Parse a whole number that is not negative."""
+    """Parse a non-negative whole number."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
     return int(text)

@@ -25,7 +25,7 @@ examples:
   hookmq plugins new doorbell --kind observe --author 'Ada Lovelace <ada@example.org>'"""
 
 KINDS: Final = ("decide", "transform", "observe", "provide", "gateway")
-"""The kinds of plugins that `new` can write."""
+"""The kinds of plugins that `new` can create."""
 _NEW: Final = ("kind", "directory", "author", "licence")
 """Options of `new`."""
 GROUP: Final = "hookmq.new_plugin"
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the plugins, explain a hook, or write a new plugin."""
+    """List the plugins, explain a hook, or create a new plugin."""
     if arguments.action == "new":
         return _new(arguments)
     for option in _NEW:

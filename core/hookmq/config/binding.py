@@ -1,4 +1,5 @@
-"""Bind parsed YAML to types, strictly: it never guesses or ignores a key, and records the location of every mistake.
+"""Bind parsed YAML to types. The binder is strict: it never guesses a value or ignores a key. It records the location
+of every mistake.
 
 Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path`, `tuple[X, ...]`, `list[X]`,
 `frozenset[X]`, `Mapping[str, X]`, unions, dataclasses, `Rate`, and `Annotated` with ``"duration"`` or ``"size"``

@@ -19,7 +19,7 @@ LIVE_LISTENER_KEYS: Final = frozenset(
         "tls", "http",
     }
 )  # fmt: skip
-"""Listener settings that can change while the socket remains open. They apply to new connections."""
+"""Listener settings that can change while the socket stays open. They apply to new connections."""
 
 
 def compare(old: Config, new: Config) -> ReloadReport:

@@ -29,7 +29,7 @@ class HeldAwaitable:
         self._awaitable = awaitable
 
     def take(self) -> Any:
-        """Return the awaitable. The caller must await it."""
+        """Return the awaitable, which the caller must then await."""
         awaitable, self._awaitable = self._awaitable, None
         return awaitable
 
@@ -104,7 +104,7 @@ class Waiting:
         return self.cancel
 
     def cancel(self) -> None:
-        """Cancel the call. Its result is no longer needed."""
+        """Cancel the call, because its result is no longer needed."""
         if self._call is None:
             return
         self._call.stats.pending -= 1

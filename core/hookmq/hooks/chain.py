@@ -31,8 +31,8 @@ class HookImplementation:
     _: KW_ONLY
     stats: HookStats
     direct: Callable[[Message], Any] | None = None
-    """The plugin's own method if it takes only the message, otherwise None. `function` would just drop the other
-    arguments."""
+    """The plugin's own method if it takes only the message, otherwise None. Calling it directly avoids `function`,
+    which would only drop the other arguments."""
     is_async: bool = False
     blocking: bool = False
     timeout: float = 30.0

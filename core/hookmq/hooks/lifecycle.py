@@ -27,7 +27,7 @@ class PluginSet(Protocol):
     registry: Registry
     runtime: Runtime | None
     on_ready_ended: Callable[[], None]
-    """Called whenever a plugin's `on_ready` has returned."""
+    """Called each time a plugin's `on_ready` has returned."""
 
     def disable(self, plugin_id: str, why: str) -> None:
         """Remove a plugin from every chain."""

@@ -72,7 +72,8 @@ class Hooks:
         self.delivers = False
         """Whether any plugin decides on deliveries."""
         self.on_ready_ended: Callable[[], None] = _nothing
-        """Called whenever a plugin's `on_ready` has returned. The broker sets it, to call the plugin's timers."""
+        """Called each time a plugin's `on_ready` has returned. The broker sets this function, so that the plugin's
+        timers can be called."""
         self.wrapping: Callable[[Chains], Chains] | None = None
         """The function that replaces each listener's chains while traces run; see `wrap`."""
         self._chains: dict[str | None, Chains] = {}

@@ -13,7 +13,7 @@ def drain(
     deadline: float,
 ) -> None:
     """Call `done` with 0 once all queues are idle. After `deadline` seconds, drop the remaining events and call `done`
-    with their number. See `Observers.drain`."""
+    with the number of dropped events. See `Observers.drain`."""
     left = list(queues)
     if runtime is None:
         done(sum(queue.stop() for queue in left))

@@ -10,8 +10,8 @@ from typing import Any, Final
 from hookmq.hooks.chain import HookImplementation, Narrowing
 
 LONGEST: Final = 64
-"""Maximum number of events in a run that grows by single events. A full lane frees dropped events only once it has
-dropped their whole run.
+"""Maximum number of events in a run to which single events are added. A full lane frees its dropped events only once it
+has dropped the whole run.
 """
 
 TEXTS: Final = 1024

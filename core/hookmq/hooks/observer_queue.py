@@ -54,7 +54,7 @@ class ObserverQueue:
         self.closed = False
         self._running = False
         self._batch: deque[EventRun] = deque()
-        """The runs that are being passed to the plugin."""
+        """The runs that the plugin is currently processing."""
         self._cancel: Cancel | None = None
         self._timer: Timer | None = None
         self._breaker: Timer | None = None
@@ -251,7 +251,8 @@ class ObserverQueue:
         self._again()
 
     def _late(self) -> None:
-        """Handle the batch's timeout. The current event may have started later than the timer."""
+        """Handle the timeout of the batch. If the current event started later than the timer, its time is not up
+        yet."""
         runtime, cancel = self._runtime, self._cancel
         self._timer = None
         if runtime is None or cancel is None or not self._batch:
@@ -349,7 +350,7 @@ class ObserverQueue:
         self._again()
 
     def _rest(self) -> None:
-        """End the current batch's call."""
+        """End the call that processes the current batch."""
         if self._timer is not None:
             self._timer.cancel()
         self._cancel = self._timer = None

@@ -34,7 +34,7 @@ HOOK_API: Final = "1.0"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Mark a method as the implementation of the hook with its name."""
+"""Marks a method as the implementation of the hook with the same name."""
 
 
 class HookKind(StrEnum):
@@ -79,7 +79,7 @@ class HookSpec:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The arguments that the core passes to a chain: all except `broker`."""
+        """The arguments that the core passes to a chain: all of them except `broker`."""
         return tuple(name for name in self.arguments if name != "broker")
 
     @property

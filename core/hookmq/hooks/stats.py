@@ -12,7 +12,7 @@ from hookmq.plugin import no_log
 LOG_EVERY: Final = 60.0
 """Shortest interval in seconds between log events about the same plugin and hook."""
 PLACES: Final = 64
-"""Maximum number of code lines whose tracebacks are logged for one plugin and hook."""
+"""For one plugin and hook, the maximum number of code lines whose tracebacks are logged."""
 
 
 def _no_clock() -> float:

@@ -85,7 +85,8 @@ class PluginError(HookMQError):
 
 
 class ConnectRefused(PluginError):
-    """A plugin client was not accepted. `code` is the reason code of its CONNACK, `reason` an explanation or empty."""
+    """A plugin client was not accepted. `code` is the reason code of the CONNACK. `reason` is an explanation, or
+    empty."""
 
     def __init__(self, plugin: str, code: ReasonCode, reason: str = "") -> None:
         super().__init__(plugin, f"the client was refused: {reason or code.text} (0x{code:02X})")
@@ -94,7 +95,8 @@ class ConnectRefused(PluginError):
 
 
 class PublishRefused(PluginError):
-    """A message of a plugin was refused. `code` is the reason code, as in PUBACK: QUOTA_EXCEEDED if a queue is full."""
+    """A plugin's message was refused. `code` is the reason code as in PUBACK, such as QUOTA_EXCEEDED if a queue is
+    full."""
 
     def __init__(self, plugin: str, code: ReasonCode) -> None:
         super().__init__(plugin, f"refused: {code.text}")

@@ -8,7 +8,7 @@ from hookmq.mqtt.properties import EMPTY, Properties, UserProperty
 
 
 class _Slots:
-    """The fields of a message. `fast_constructor` sets them through another subclass."""
+    """The fields of a message. To set them, `fast_constructor` uses another subclass."""
 
     __slots__ = (
         "expires_at", "origin", "payload", "properties", "qos", "received_at", "retain", "sender", "topic",

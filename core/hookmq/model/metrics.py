@@ -61,7 +61,8 @@ class Metrics:
         self.sent_types = [0] * 16
         """MQTT packets sent, by packet type, except PUBLISH and its acknowledgements."""
         self.received_qos_sum = 0
-        """The sum of the QoS of all PUBLISH packets received. With `received_qos2`, it gives the number of each QoS."""
+        """The sum of the QoS of all PUBLISH packets received. Together with `received_qos2`, it determines how many
+        packets had each QoS."""
         self.received_qos2 = 0
         """QoS 2 PUBLISH packets received."""
         self.loop_lag = Histogram()

@@ -29,7 +29,7 @@ _UNWANTED: Final = re.compile(
     )
     + "]"
 )
-"""Control characters and non-characters. Strings should not contain them, and receivers may refuse them (section
+"""Control characters and non-characters. MQTT strings should not contain them, and a receiver may refuse them (section
 1.5.4).
 """
 

@@ -172,7 +172,7 @@ def _target(node: _Node[V]) -> _Node[V]:
 
 
 def _levels(node: _Node[V], depth: int) -> list[str]:
-    """Return the levels of the node's path below the first `depth`.
+    """Return the levels of the node's path that follow the first `depth` levels.
 
     The parent may be above or below that depth if the tree has changed since the search began.
     """
@@ -189,7 +189,7 @@ def _levels(node: _Node[V], depth: int) -> list[str]:
 
 
 def _fits(levels: list[str], node: _Node[V], depth: int) -> bool:
-    """Return whether a filter's levels, without ``#``, match the node's path below the first `depth` levels. Only the
+    """Return whether a filter's levels, without ``#``, match the node's path after the first `depth` levels. Only the
     levels that both have are compared.
     """
     last = min(node.depth, len(levels))

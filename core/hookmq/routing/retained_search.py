@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 
 MAX_SEARCHES: Final = 32
-"""Maximum number of open searches. Beyond it, a new search ends the least recently used one."""
+"""Maximum number of open searches. Beginning one more ends the least recently used search."""
 
 
 class RetainedSearch(Generic[V]):

@@ -82,7 +82,7 @@ class SharedSubscription(Numbered):
             session.shared_bytes += self.queued_bytes
 
     def waits(self, weight: int) -> None:
-        """Count a message that starts to wait."""
+        """Count a message that has begun to wait."""
         self.queued += 1
         self.queued_bytes += weight
         payer = self.payer
@@ -91,7 +91,7 @@ class SharedSubscription(Numbered):
             payer.shared_bytes += weight
 
     def gone(self, weight: int) -> None:
-        """Count a message that no longer waits."""
+        """Count a message that has stopped waiting."""
         self.queued -= 1
         self.queued_bytes -= weight
         payer = self.payer

@@ -29,11 +29,12 @@ V = TypeVar("V")
 R = TypeVar("R", bound=Route)
 
 LONG_TOPIC: Final = 1024
-"""Topics with more characters are not cached: caches are limited by entries, and a topic may have 65,535 bytes."""
+"""Topics with more characters are not cached. A cache limits only the number of its entries, and a topic may have
+65,535 bytes."""
 
 FEW: Final = 256
-"""A changed filter is compared one by one with up to this many cached routes. If there are more, all are dropped
-without comparison.
+"""A changed filter is compared with each cached route if there are at most this many. If there are more, all routes are
+dropped.
 
 Each route is dropped once, so the amortized cost of a wildcard subscription is constant.
 """

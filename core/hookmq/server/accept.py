@@ -21,7 +21,7 @@ from hookmq.server.tls import HANDSHAKE, Handshake
 MakeProtocol = Callable[[Peer | None], asyncio.BaseProtocol]
 """Makes one connection's protocol. The argument is the peer from the PROXY header, or None."""
 AT_ONCE: Final = 128
-"""The maximum number of connections accepted in one turn."""
+"""The number of seconds to wait after file descriptors have run out."""
 RETRY: Final = 1.0
 """Seconds to wait after file descriptors ran out."""
 LINGERING: Final = 64

@@ -21,8 +21,8 @@ class OpenTransport(Protocol):
         """Close the transport at once."""
 
     def retire(self) -> None:
-        """Close because the listener is closing. Do nothing if the broker knows the connection, because the broker will
-        close it.
+        """Close the transport because the listener is closing. Do nothing if the broker knows the connection, because
+        the broker will close it.
         """
 
 
@@ -115,7 +115,7 @@ class ListenerConnections:
             self._empty.set_result(None)
 
     async def emptied(self) -> None:
-        """Wait until no transport is open."""
+        """Return once no transport is open."""
         if self.entered:
             if self._empty is None or self._empty.done():
                 self._empty = self.loop.create_future()

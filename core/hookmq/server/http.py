@@ -41,7 +41,7 @@ def _check_method(request: web.BaseRequest) -> None:
 
 
 class PluginRoute(NamedTuple):
-    """A plugin's route; see `PluginRouter.add`."""
+    """A route that a plugin added; see `PluginRouter.add`."""
 
     plugin: str
     authenticates: bool

@@ -110,7 +110,8 @@ class Listener(BaseListener):
             ) from error
 
     async def _serve(self, context: ssl.SSLContext | None) -> _Acceptor:
-        """Accept on a duplicate of the socket, so that replacing the acceptor loses no waiting connections."""
+        """Accept connections on a duplicate of the socket. Replacing the acceptor then loses no connections that wait
+        to be accepted."""
         assert self._socket is not None
         sock = self._socket.dup()
         sock.setblocking(False)

@@ -203,8 +203,8 @@ class Stream(_Stream, asyncio.Protocol):
 
 
 class BufferedStream(_Stream, asyncio.BufferedProtocol):
-    """The protocol for asyncio's own loop. For a plain protocol, that loop would allocate 256 KiB per read, which means
-    an mmap and a munmap."""
+    """The protocol for asyncio's own loop. With a plain protocol, that loop would allocate 256 KiB per read, which
+    costs an mmap and a munmap each time."""
 
     __slots__ = ()
 

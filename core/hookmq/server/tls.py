@@ -16,7 +16,8 @@ from hookmq.server.settings import TlsSettings
 
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
-"""OpenSSL's errors for a key that does not belong to the certificate. The last two mean a key of another type."""
+"""OpenSSL's errors for a key that does not belong to the certificate. The last two are raised if the key has another
+type."""
 VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
@@ -176,8 +177,8 @@ def _why(error: Exception) -> str:
 
 
 NAMES: Final = frozenset({"DNS", "URI", "email", "IP Address"})
-"""The types of alternative names that are text. A directory name is a structure, and Python returns ``<unsupported>``
-for all other types."""
+"""The types of alternative names that are text. A directory name is a structure, and for all other types, Python
+returns ``<unsupported>``."""
 
 
 def names_of(alternatives: Iterable[tuple[str, Any]]) -> tuple[str, ...]:

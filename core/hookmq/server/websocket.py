@@ -387,8 +387,8 @@ class WebSocketWire:
             self._handler.abort()
 
     def lost(self) -> None:
-        """Clean up after the transport has closed. Nothing more can be written. Bytes received earlier are still read,
-        in slices, because they may contain a DISCONNECT."""
+        """Clean up after the transport has closed. Nothing more can be written. Bytes that were received earlier are
+        still processed, in slices, because they may contain a DISCONNECT."""
         self._gone = True
         self._chunks.clear()
         self._size = 0

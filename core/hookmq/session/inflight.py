@@ -22,7 +22,7 @@ PUBACK: Final = b"\x40\x02"
 PUBREC: Final = b"\x50\x02"
 PUBREL: Final = b"\x62\x02"
 PUBCOMP: Final = b"\x70\x02"
-"""Fixed headers of successful acknowledgements. The packet id follows."""
+"""The fixed headers of successful acknowledgements. The packet id follows the header."""
 
 
 class Outgoing:

@@ -226,7 +226,7 @@ class Session(Numbered):
         self.drained = 0
         """Bytes taken from the session's queues in turn `drained_in`."""
         self.resumes = False
-        """Whether more queued messages will be sent in the next turn."""
+        """Whether sending from the queue will continue in the next turn."""
         self.state = QUEUEING
         self.encoding_version = 0
         """How messages are encoded: 3 or 5 for bytes shared by sessions of that version, `UNENCODED` for a plugin

@@ -154,7 +154,8 @@ class GroupCommit:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the running commit began, or 0 if commits are not timed. For calls to `after_commit`."""
+        """Seconds since the running commit began, or 0 if commits are not timed. Functions passed to `after_commit` may
+        use this."""
         return 0.0 if self._clock is None else self._clock() - self._began
 
     def add(self, record: Record, size: int = 0) -> None:

@@ -46,8 +46,8 @@ class Store(Protocol):
         is damaged.
 
         Sessions precede their subscriptions, and publishers precede their retained messages. Messages in flight are
-        returned as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`. The state of plugins is
-        returned as `PutState`.
+        returned as `PutMessage` and `Enqueue`. The rest of each queue is returned as a `QueueSummary`. The state of
+        plugins is returned as `PutState`.
         """
 
     def last_commit(self) -> CommitId:

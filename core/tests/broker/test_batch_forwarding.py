@@ -1,5 +1,5 @@
-"""To everyone else, a batch looks like single messages: the messages, their order, the counters and the codes are the
-same."""
+"""Seen from outside, a batch is the same as single messages: the messages, their order, the counters and the codes do
+not differ."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test draining and reloading a broker."""
+"""Test that a broker can be drained and reloaded."""
 
 from collections.abc import Callable
 from typing import Any

@@ -81,7 +81,7 @@ class Play:
 
 
 _HOW = ("authz_cache_hits", "authz_cache_misses", "writes", "packets_received")
-"""Counters that depend on the code path, including the count of packets after the one that ended the connection."""
+"""Counters that depend on the code path. They include the packets that follow the one that ended the connection."""
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
@@ -351,9 +351,7 @@ TAILS = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_behind_good_ones(version: int, tail: bytes) -> None:
-    """Any packet may follow known messages in one segment, and may itself be followed by any other
-    packet.
-    """
+    """A segment may contain any packet after known messages, and any packet after that one."""
 
     def script(play: Play) -> None:
         client = cast(play, version)

@@ -29,9 +29,7 @@ PLUGINS = 3
 
 
 class Chained(Plugin):
-    """A plugin in a chain. Each plugin has a letter in the payload, which selects the plugin's
-    result.
-    """
+    """A plugin in a chain. The payload has a letter for each plugin, which selects the plugin's result."""
 
     saw: list[tuple[Any, ...]]
 

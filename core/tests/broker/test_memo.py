@@ -1,4 +1,4 @@
-"""Test the publishes that a connection remembers as authorized, and the limits on their number."""
+"""Test which publishes a connection remembers as authorized, and how many."""
 
 from collections.abc import Callable
 

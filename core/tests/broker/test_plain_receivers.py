@@ -1,4 +1,5 @@
-"""A QoS 0 PUBLISH that plugins see reaches plain receivers of each version, online, slow or offline."""
+"""Test a QoS 0 PUBLISH that plugins see. It reaches plain receivers of each version, whether they are online, slow or
+offline."""
 
 from collections.abc import Callable
 from typing import Any
@@ -87,7 +88,7 @@ def test_plugin_clients_get_what_sockets_get(
     hook: str,
     qos: int,
 ) -> None:
-    """However the packets are cut into reads, each of two plugin clients gets every message once, in order."""
+    """Each of two plugin clients gets every message once, in order, however the packets are divided into reads."""
     got: list[list[tuple[Any, ...]]] = [[], []]
     with Harness([HookRecorder(hook, id="gw")]) as harness:
         broker, run = harness.handle("gw"), harness.clock.run

@@ -254,8 +254,8 @@ def test_what_authorize_refuses(
 def test_a_takeover_while_messages_wait(
     harness: Harness, client: ClientHandle, limits: Limits
 ) -> None:
-    """After a takeover, the id belongs to the new client. Messages of the earlier client that were waiting are not
-    published in the new client's name.
+    """After a takeover, the id belongs to the new client. Waiting messages of the earlier client are not published in
+    the new client's name.
     """
     limits.limit.left = 0
     told = [Told(harness, client.publish("t", b"1", 1)) for _ in range(3)]

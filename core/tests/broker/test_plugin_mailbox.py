@@ -170,9 +170,7 @@ def test_on_end_that_fails_is_logged(harness: Harness) -> None:
 
 
 def test_messages_that_had_arrived_are_still_read(harness: Harness) -> None:
-    """Messages that arrived before the end can still be read, just like data on a socket that the
-    other end has closed.
-    """
+    """Messages that arrived before the end can still be read, like data on a socket whose other end has closed."""
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a"))
     harness.connect("publisher").publish("a", b"x")

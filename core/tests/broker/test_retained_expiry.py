@@ -161,7 +161,7 @@ def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.Monke
 
 
 class Turns:
-    """A runtime with deadlines. `counts` contains the number of calls in each turn."""
+    """A runtime with deadlines. `counts` lists the number of calls in each turn."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()

@@ -8,7 +8,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Turns:
-    """A runtime with deadlines. `counts` contains the number of calls in each turn."""
+    """A runtime with deadlines. `counts` lists the number of calls in each turn."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()

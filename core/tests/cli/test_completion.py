@@ -50,7 +50,7 @@ def test_a_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
 
 
 def test_bash_completes_a_subcommand(tmp_path: Path) -> None:
-    """The shell calls the real command. If it did not, bash would complete a file name."""
+    """bash completes a subcommand. If the shell did not call the real command, it would complete a file name."""
     hookmq = tmp_path / "hookmq"
     hookmq.write_text(f'#!/bin/sh\nexec {sys.executable} -m hookmq.cli "$@"\n')
     hookmq.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Test the summary of a configuration's effects."""
+"""Test the summary of what a configuration means in practice."""
 
 import pytest
 from hookmq.cli import main

@@ -1,4 +1,4 @@
-"""Test which effects a changed configuration has."""
+"""Test how two configurations are compared: which changes are found, and which of them need a restart."""
 
 from hookmq.config.diff import compare
 from hookmq.config.model import Config, loads

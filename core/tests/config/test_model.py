@@ -1,4 +1,4 @@
-"""Test reading a configuration: files and the default."""
+"""Test reading configurations from files, and the default configuration."""
 
 import os
 import pathlib

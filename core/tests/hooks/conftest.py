@@ -11,7 +11,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 def _make(plugin_id: str, **members: Any) -> Plugin:
-    """Return a plugin. Members with the names of hooks become its implementations."""
+    """Return a plugin. Each of the `members` that has the name of a hook becomes its implementation."""
     body = {k: hookimpl(v) if k in SPECS and callable(v) else v for k, v in members.items()}
     made: type[Plugin] = type("Made", (Plugin,), body)
     return made(None, Context(plugin_id))

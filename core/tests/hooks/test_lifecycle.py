@@ -1,4 +1,4 @@
-"""Test starting plugins, telling them that the broker is ready, reloading them and stopping them."""
+"""Test the lifecycle of plugins: they start, become ready, are reloaded and stop."""
 
 from collections.abc import Callable
 from typing import Any

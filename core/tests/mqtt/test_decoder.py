@@ -113,7 +113,7 @@ def test_too_large_says_how_large(step: int) -> None:
 
 
 def test_decode_blames_a_connect_for_what_comes_in_its_place() -> None:
-    """Only the first packet of a client that is not connected is treated as a failed CONNECT."""
+    """If the first packet of a client is not CONNECT, it is treated as a failed CONNECT. Later packets are not."""
     with pytest.raises(ConnectError):
         decode(0xC0, b"", 0)
     for version, server in ((4, True), (5, True), (4, False), (0, False)):

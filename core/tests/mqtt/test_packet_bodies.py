@@ -1,4 +1,4 @@
-"""Test the bodies of packets: limits and flags."""
+"""Test the limits on the bodies of packets, and their flags."""
 
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packet_limits import PacketLimits

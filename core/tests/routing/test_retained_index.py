@@ -117,7 +117,7 @@ class Search:
     filter: str
     steps: Iterator[tuple[str, int] | None]
     owed: set[str]
-    """Topics that have existed since the start of the search."""
+    """Topics that have had a message since the start of the search, and that it must therefore find."""
     handed_out: set[str] = field(default_factory=set)
 
     def step(self, model: dict[str, int]) -> bool:

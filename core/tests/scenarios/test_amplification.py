@@ -1,4 +1,4 @@
-"""Test that a few bytes of any packet cause few stored bytes and little work per turn.
+"""Test that a few bytes of any packet cause the broker to store few bytes and to do little work per turn.
 
 The tests count bytes, packets and turns, never time.
 """
@@ -62,7 +62,8 @@ def subscribe(*filters: str, qos: int = 0) -> bytes:
 
 
 def most_unsent(harness: Harness, client: MemoryClient) -> int:
-    """Run until nothing is left to do. Return the largest number of bytes that waited in the client's transport."""
+    """Run the event loop until nothing is left to do. Return the largest number of bytes that waited in the client's
+    transport."""
     most = client.wire.unsent
     while harness.clock.turn():
         most = max(most, client.wire.unsent)

@@ -1,4 +1,4 @@
-"""Test that every metric of the core changes, and that the documentation lists them all."""
+"""Test that each of the core's metrics can change, and that the documentation lists all metrics."""
 
 import re
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def exported(harness: Harness) -> set[str]:
 
 
 def life(harness: Harness) -> None:
-    """Make clients do what the metrics count."""
+    """Make clients do everything that the metrics count."""
     broker = harness.handle("seen")
     # every QoS, on both paths, and a retained message
     sub, pub = harness.connect("sub"), harness.connect("pub")

@@ -1,4 +1,5 @@
-"""Test a few clients that do anything in any order, and compare the results with a model of MQTT's guarantees.
+"""Test a few clients that perform random actions in any order, and compare the results with a model of MQTT's
+guarantees.
 
 - Every QoS 1 and 2 message reaches every session that was subscribed when it was published, unless
   it was dropped at a limit and counted. QoS 2 messages arrive exactly once. QoS 1 messages repeat
@@ -47,14 +48,14 @@ class Person:
     session_awaited: dict[int, Order] = field(default_factory=dict)
     """QoS 1 and 2 messages that must still arrive."""
     session_possible: dict[int, Order] = field(default_factory=dict)
-    """QoS 0 messages of an earlier connection, which may have been queued."""
+    """QoS 0 messages that may still arrive, because they may have been queued for an earlier connection."""
     session_seen: dict[int, int] = field(default_factory=dict)
-    """The message for each packet id that was received and not yet released by the broker."""
+    """Received messages that the broker has not released yet, by packet id."""
     session_pending: dict[int, Packet] = field(default_factory=dict)
-    """The client's own unfinished publishes, with the packet to send again."""
+    """The client's own publishes that are not complete, with the packet to send again, by packet id."""
     session_last: dict[Order, int] = field(default_factory=dict)
     passing: dict[int, Order] = field(default_factory=dict)
-    """QoS 0 messages that must arrive while the connection is open."""
+    """QoS 0 messages that must arrive before the connection ends."""
     unacknowledged: dict[int, type[Packet]] = field(default_factory=dict)
     """The acknowledgements that the client owes, by packet id."""
 

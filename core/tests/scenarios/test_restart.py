@@ -1,4 +1,4 @@
-"""A broker that starts from another broker's store keeps its guarantees and allows for the time in between."""
+"""A broker that starts from another broker's store keeps its guarantees, and takes the time in between into account."""
 
 from collections.abc import Callable
 from typing import Any

@@ -42,7 +42,7 @@ async def start() -> AsyncIterator[Start]:
 
 
 class Link(NamedTuple):
-    """A client's end of a connection."""
+    """The client's end of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

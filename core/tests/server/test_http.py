@@ -64,8 +64,8 @@ async def test_health_follows_the_node(begin: Begin, ask: Ask) -> None:
 
 
 async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask) -> None:
-    """The HTTP listener responds at each step, with 503 for /readyz. A load balancer learns more
-    from a response than from a refused connection.
+    """The HTTP listener responds at each step, with 503 for /readyz. For a load balancer, a response contains more
+    information than a refused connection.
     """
     runtime = AsyncioRuntime()
     tcp = ListenerSettings(name="tcp", bind="127.0.0.1:0", close_timeout=2.0)

@@ -164,7 +164,7 @@ def test_a_field_has_an_end(stream: io.StringIO, form: Any) -> None:
 
 
 def test_nobody_reads(stream: io.StringIO) -> None:
-    """A full pipe does not block the broker. Lost entries are counted, and the order is kept."""
+    """A full pipe does not block the broker. Lost entries are counted, and the others keep their order."""
     reading, writing = os.pipe()
     handler = logs.AsideHandler(os.fdopen(writing, "w"))
     handler.setFormatter(logs.JsonFormatter())

@@ -56,8 +56,8 @@ async def test_the_report_and_the_error() -> None:
 
 
 async def test_requests_during_a_reload_wait_for_the_next_one() -> None:
-    """Requests during a reload cause one more reload, because the file may have changed after the
-    running reload has read it.
+    """Requests during a reload cause one more reload, because the file may have changed after the running reload read
+    it.
     """
     node = Node()
     await node.server.start()

@@ -138,7 +138,8 @@ async def turn() -> None:
 
 
 async def probe(listen: Any, dial: Any, broker: Any) -> Any:
-    """Open a separate connection that echoes, so that the event loop processes other pending events."""
+    """Return a function that exchanges bytes over a separate connection. Calling it lets the event loop process other
+    pending events."""
     reader, writer = await dial(await listen(name="probe"))
     connection = await broker.next()
     connection.echo = True
@@ -175,8 +176,8 @@ async def drain(reader: asyncio.StreamReader) -> int:
 
 
 async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, broker: Any) -> None:
-    """The last bytes sent reach the peer although received bytes are unread. Closing the socket at
-    once would reset the connection.
+    """The last bytes that the broker sends reach the peer, even if the broker has not read all bytes from the peer.
+    Closing the socket at once would reset the connection.
     """
     reader, writer = await dial(await listen())
     connection = await broker.next()

@@ -1,4 +1,4 @@
-"""Test packet ids that wrap around, and responses waiting for a commit."""
+"""Test packet ids that wrap around, and responses that wait for a commit."""
 
 import pytest
 from hookmq.model.message import Message

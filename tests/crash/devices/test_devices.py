@@ -81,8 +81,8 @@ def test_a_repeated_message_counts_as_one() -> None:
 
 
 def test_a_batch_that_is_appended_twice() -> None:
-    """The check finds the duplicates left by a sink without transactions if the driver is killed
-    after it writes a batch and before it records the batch.
+    """The check finds the duplicates that a sink without transactions leaves behind, if the driver is killed after it
+    writes a batch and before it records the batch.
     """
     known = topics()
     table = rows(*every(known))

@@ -127,8 +127,8 @@ class Operator:
         return await AsyncioClient("").connect(self.port)
 
     def publish(self, client: AsyncioClient, topic: str, name: str, create: bool = False) -> None:
-        """Publish a new message. If it is acknowledged, the queue `name`, or every queue that captures it, must have
-        it."""
+        """Publish a new message. If the message is acknowledged, the queue `name` must contain it, or else every queue
+        that captures its topic."""
         ledger = self.ledger
         ledger.number += 1
         payload = str(ledger.number)

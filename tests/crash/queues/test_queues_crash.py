@@ -31,7 +31,8 @@ def test_queues_survive_kills(tmp_path: Path) -> None:
 
 
 def evidence(*lines: tuple[Any, ...]) -> Evidence:
-    """Return the evidence for a consumer's lines, each with the kind, the time, the consumer and more."""
+    """Return the evidence for these lines of consumers. Each line has the kind, the time, the consumer and further
+    values."""
     found = Evidence([("jobs", "audit")], {"jobs": 3}, ["keyed"])
     found.lives = [0.0, 100.0]
     for kind, at, name, *more in lines:

@@ -1,6 +1,6 @@
-"""A full queue that drops its oldest message must make room in the queue itself.
+"""When a full queue drops its oldest message to make room, the message must come from this queue.
 
-A QoS 0 message is queued while other QoS 0 messages wait for the slow client.
+A QoS 0 message is queued while other QoS 0 messages wait separately for the slow client.
 """
 
 from simulator import Knobs, Plan, Step

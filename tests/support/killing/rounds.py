@@ -279,11 +279,7 @@ class Run:
         return self.over or self.counts.acknowledged >= acknowledged
 
     async def _mourned(self, kind: str, level: int, delay: int, clean: bool) -> None:
-        """Run a client that dies and leaves a will.
-
-        The will's guarantees start when the broker accepts the connection. If a kill happens before that, either
-        outcome is correct.
-        """
+        """Run a client that ends and leaves a will."""
         topic = f"w/{kind}/{self.kill}"
         client = Client(self.ledger, topic, level, clean)
         if not await client.connect(self.broker.port, (topic, b"gone", 2, delay)):

@@ -32,7 +32,7 @@ class Subject:
     setting: str
     make: Callable[[Path], Broker]
     part: float = 1.0
-    """Fraction of the kills. It is lower for slow brokers."""
+    """The fraction of the kills to perform. It is lower for slow brokers."""
     patience: float = 2.0
     """Like `LAST`, but between two kills. It is higher for brokers that pause for seconds while saving."""
 

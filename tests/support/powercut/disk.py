@@ -220,7 +220,7 @@ class Disk:
     # --- the power is cut ----------------------------------------------------------------------------------------------
 
     def left(self, random: Random, manner: Manner) -> "Left":
-        """Return what a power cut at this point may leave."""
+        """Return a state that a power cut at this point may leave behind."""
         return Left(self, random, manner)
 
 

@@ -48,7 +48,7 @@ class JournalDisk:
         self.name = name
         self.filters = JOURNALS[name]
         self.since = 0.0
-        """When the journal began to want the current filters."""
+        """Since when the journal has wanted the current filters."""
         self.kept: list[Entry] = []
         """The entries that are safe, in order."""
         self.commits: dict[int, list[CommitId]] = {}

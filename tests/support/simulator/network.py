@@ -231,7 +231,7 @@ class Link:
             self._let_through()
 
     def crash(self) -> None:
-        """End the broker's process. The client is notified after some of the data in transit."""
+        """End the broker's process. The client notices after it has received some of the data in transit."""
         if not self.alive:
             return
         self.alive = False

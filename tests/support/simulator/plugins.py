@@ -47,7 +47,7 @@ class World(Protocol):
         """Return the delay of the next answer in seconds; 0 means at once."""
 
     def plugin_fails(self) -> bool:
-        """Return whether the next answer is an exception."""
+        """Return whether the next answer raises an exception."""
 
     def unsure(self, client_id: str, filter: str) -> None:
         """Record that a subscription may be lost because no plugin could decide on it."""

@@ -123,7 +123,7 @@ class Wills:
             will.said_bye = MAYBE
 
     def heard_goodbye(self, client: int, now: float) -> None:
-        """Record that the broker receives a DISCONNECT of this client now."""
+        """Record that the broker has now received a DISCONNECT from this client."""
         for will in self.open.get(client, ()):
             if will.said_bye == MAYBE and will.link.broker_ended_at == now:
                 will.said_bye = SURE

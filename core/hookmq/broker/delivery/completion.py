@@ -18,7 +18,8 @@ from hookmq.storage.records import Dequeue, SetPacket
 
 
 def complete(state: BrokerState, session: Session, delivery: Delivery) -> None:
-    """Forget a delivery that was acknowledged or dropped: remove its record and release its publisher."""
+    """Forget a delivery that was acknowledged or dropped: remove its record, and release a publisher that waits for
+    it."""
     release_publisher(state, delivery)
     if delivery.seq and session.durable:
         state.committer.add(Dequeue(session.owner, delivery.seq))

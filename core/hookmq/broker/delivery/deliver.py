@@ -183,7 +183,7 @@ _NOTHING: Final = Outgoing(Message("", b""))
 WAITING: Final[Found] = (_NOTHING, Subscription("", ""))
 """The result of a retained-message search that is waiting for a plugin."""
 DRAINED: Final = 256
-"""Steps (`BrokerState.work`) that one call to `drain_queue` may take."""
+"""The number of steps (`BrokerState.work`) that one call to `drain_queue` may take."""
 RETAINED_SLICE: Final = 256
 """How many retained messages to examine per turn for one session, so that large results do not stall other clients."""
 _SKIPPED: Final = 8

@@ -46,7 +46,7 @@ class Purge:
         self._left_qos0 = len(session.queue_qos0 or ())
         self._left = session.queued
         self._last = session.last_seq
-        """The sequence number of the last stored entry to drop."""
+        """The sequence number of the last stored queue entry to drop."""
         self._waits = False
         self._holds = False
         """Whether this purge is holding back the queue."""

@@ -21,7 +21,7 @@ from hookmq.storage.protocols import ExpiredEntries, ExpiringStore, StoreFailed
 from hookmq.storage.records import Dequeue
 
 EVERY: Final = 60.0
-"""Seconds between the end of one search and the start of the next."""
+"""The number of seconds between the end of one search and the start of the next."""
 SLICE: Final = 256
 """Entries to drop in one turn."""
 
@@ -91,7 +91,7 @@ def _committed(
 
 
 def _drop(state: BrokerState, session: Session, entries: list[tuple[int, int, int]]) -> bool:
-    """Remove expired entries from a session's queue. Return whether any of them existed only in the store."""
+    """Remove expired entries from a session's queue. Return whether any of them were only in the store."""
     loaded: Found = {}
     stored = 0
     for seq, size, message_id in entries:

@@ -147,7 +147,8 @@ def dequeue_shared(state: BrokerState, group: SharedSubscription, delivery: Deli
 
 
 def take_from_groups(state: BrokerState, session: Session) -> int:
-    """Send a member with room one message waiting for any of its groups. Return its size, or 0 if no message waits."""
+    """Send `session`, which has room, one message that waits in any of its groups. Return its size, or 0 if none
+    waits."""
     state.work += len(session.groups) >> 4
     for group in session.groups:
         if not group.queue:

@@ -31,8 +31,8 @@ def check_method(connection: ClientConnection, packet: Auth) -> None:
 
 
 def send_auth(connection: ClientConnection, code: ReasonCode, data: bytes = b"") -> None:
-    """Send AUTH [MQTT-4.12.0-2, 4.12.0-5]. Disconnect the client if the packet is too large: it has no Reason String or
-    User Property to leave out [MQTT-3.15.2-2, 3.15.2-3]."""
+    """Send AUTH [MQTT-4.12.0-2, 4.12.0-5]. Disconnect the client if the packet is too large: AUTH has no Reason String
+    or User Property that could be left out [MQTT-3.15.2-2, 3.15.2-3]."""
     method = connect_of(connection).properties.authentication_method
     properties = Properties(authentication_method=method, authentication_data=data or None)
     packet = encode(Auth(code, properties), 5)

@@ -39,7 +39,8 @@ from hookmq.session.topic_aliases import TopicAliases
 _WINDOW = 60.0
 """How long a session's takeovers count towards `broker.flapping_takeovers`, in seconds."""
 _GROWTH = 2
-"""How many bytes longer a PUBLISH may be in MQTT 5 than in MQTT 3: a property length and a longer header."""
+"""How many bytes longer a PUBLISH may be in MQTT 5 than in MQTT 3. The difference is a property length and a longer
+header."""
 _NO_METHOD = Connect("", 5, True, 0)
 """The CONNECT that an open connection keeps if there is no authentication method."""
 
@@ -70,7 +71,7 @@ def open_session(
 
 
 def _flaps(connection: ClientConnection, known: Session) -> bool:
-    """Count a takeover. Return whether there have been too many recently."""
+    """Count a takeover. Return whether the session has been taken over too often recently."""
     now = connection.state.runtime.now()
     times = known.takeovers
     if times is None:

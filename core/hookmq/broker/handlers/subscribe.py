@@ -188,7 +188,7 @@ def send_retained(state: BrokerState, session: Session, subscriptions: list[Subs
 def _retained(
     state: BrokerState, session: Session, subscription: Subscription
 ) -> Iterator[Found | None]:
-    """Yield the retained messages for one subscription, and None after every `PACE` skipped messages."""
+    """Yield the retained messages for one subscription. After every `PACE` messages that are skipped, yield None."""
     now = state.runtime.time()
     passed = 0
     asked: deque[Kept] = deque()
@@ -270,7 +270,7 @@ def _check_filters(connection: ClientConnection, filters: tuple[str, ...]) -> No
 
 
 def _send_answer(connection: ClientConnection, answer: Acknowledgement, after_commit: bool) -> None:
-    """Send SUBACK or UNSUBACK; with `after_commit`, wait for the commit first."""
+    """Send SUBACK or UNSUBACK. With `after_commit`, wait for the commit first."""
     if after_commit:
         answer.add_condition()
         connection.state.committer.after_commit(answer.met)

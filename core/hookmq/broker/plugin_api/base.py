@@ -120,8 +120,8 @@ class HandleBase:
         return PluginError(self._plugin, f"cannot {what}: {why}")
 
     def _check_types(self, what: str, *given: tuple[str, object, Any]) -> None:
-        """Raise PluginError unless each value in (name, value, type) has its type. Otherwise, compiled code would raise
-        the error in a later turn, where the plugin would not see it.
+        """Raise PluginError unless the value in each (name, value, type) has that type. Without this check, compiled
+        code would raise an error in a later turn, where the plugin would not see it.
         """
         for name, value, kind in given:
             if not isinstance(value, kind):

@@ -11,14 +11,14 @@ from hookmq.mqtt.topics import MAX_BYTES
 
 
 class Delivering(HandleBase):
-    """The method of a plugin's handle that delivers messages without routing them."""
+    """The method of a plugin's handle that delivers messages directly to clients."""
 
     __slots__ = ()
 
     def deliveries(
         self, ended: Callable[[list[tuple[object, DeliveryEnd]]], None]
     ) -> DirectDeliveries:
-        """Return an object that sends messages to single clients."""
+        """Return an object that delivers messages directly to single clients."""
         self._only_on_loop("deliveries()")
 
         def failed(error: Exception) -> None:

@@ -68,7 +68,7 @@ def authorize(
     `done` is called later.
 
     The `topic` of a subscription is its filter without ``$share/NAME/``: permission for ``home/#`` covers every share
-    name. `decisions` remembers verdicts; pass None to remember nothing. An undecided verdict is never remembered.
+    name. Verdicts are remembered in `decisions`, unless it is None. An undecided verdict is never remembered.
     """
     calls = narrow(chains.authorize[action], topic)
     if not calls:

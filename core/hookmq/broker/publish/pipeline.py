@@ -58,7 +58,7 @@ class PublishResult:
         self.decided = True
         """False if no plugin could decide. A 3.x client cannot be sent a reason code, so it gets no acknowledgement."""
         self.undecided = False
-        """Whether the source (`PublishPipeline.patient`) should retry: no plugin could decide, and nothing was
+        """Whether the source should retry (`PublishPipeline.patient`), because no plugin could decide and nothing was
         dropped."""
         self.by = ""
         """The id of the plugin that failed to decide."""
@@ -137,13 +137,13 @@ class PublishPipeline:
         self.guarded = False
         """Whether `_go_on` catches internal errors."""
         self.returned = False
-        """Whether `run` has returned, so that the result is passed to `done`."""
+        """Whether `run` has returned. The result is then passed to `done`."""
         self.step: Cancel | None = None
         self.cancelled = False
         self.full: tuple[BoundedJournal, ...] = ()
         """Journals that still need the message."""
         self.kept = -1
-        """The number of changes to plugin state before the hooks were called; -1 if none was called."""
+        """The number of changes to plugin state before the hooks were called; -1 if no hook was called."""
         self.patient = False
         """Whether the source retries if no plugin can decide. If so, the message is neither dropped nor reported."""
         self.plain = True
@@ -205,7 +205,7 @@ class PublishPipeline:
             self.done(result)
 
     def start_decided(self) -> None:
-        """Do what `start` does for a message on which the plugins have already decided."""
+        """Start the pipeline as `start` does, for a message on which the plugins have already decided."""
         self._accept()
         self.returned = True
         if self.result is not None:

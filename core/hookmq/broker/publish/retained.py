@@ -12,7 +12,7 @@ from hookmq.model.message import Message
 from hookmq.storage.records import DropPublisher, DropRetained, PutPublisher, PutRetained
 
 _TELL: Final = 60.0
-"""Seconds between two log lines that report a lack of room."""
+"""Seconds between two log lines about a lack of room for retained messages."""
 _SLICE: Final = 256
 """Messages that `clear_matching` clears in one turn."""
 _SKIPPED: Final = 32

@@ -19,7 +19,7 @@ PATIENCE: Final = 3600.0
 """The longest time in seconds that a will waits for a decision."""
 FIRST: Final = 1.0
 LONGEST: Final = 60.0
-"""Seconds before the first retry, and the longest pause between retries."""
+"""Seconds before the first retry, and the longest pause between two retries."""
 MAX_WAITING: Final = 10_000
 MAX_WAITING_BYTES: Final = 64 << 20
 """How many wills may wait at a time, and how many bytes their topics and payloads may have in total."""

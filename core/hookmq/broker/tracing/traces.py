@@ -26,7 +26,7 @@ from hookmq.mqtt.reason_codes import PacketType, ReasonCode
 from hookmq.mqtt.topics import validate_filter
 
 MAX_TRACES: Final = 8
-"""Maximum number of traces at the same time."""
+"""Maximum number of traces that run at the same time."""
 MAX_CONNECTIONS: Final = 100
 """Maximum number of connections that one trace follows."""
 _CONNECT: Final = (Phase.NEW, PacketType.CONNECT)

@@ -113,7 +113,7 @@ def test_the_wrong_acknowledgement(harness: Harness) -> None:
 def test_ids_wrap_and_pass_over_those_in_use(
     harness: Harness, durable: bool, learned: bool
 ) -> None:
-    """[MQTT-2.2.1-4, 4.3.2-1] After 65,535, the first free packet id is used. 0 is never used."""
+    """[MQTT-2.2.1-4, 4.3.2-1] After packet id 65,535, the lowest free id is used. The id 0 is never used."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.subscribe("t", 1)
     publisher = harness.connect("p")

@@ -58,8 +58,8 @@ def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: in
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tolerated(broker_harness: Make, version: int) -> None:
-    """MQTT 3 clients may exceed the broker's Receive Maximum, and so may MQTT 5 clients if
-    configured. The excess is only counted.
+    """MQTT 3 clients may exceed the broker's Receive Maximum, and so may MQTT 5 clients if configured. The broker only
+    counts the excess messages.
     """
     config = {"broker": {"receive_maximum": 1, "receive_maximum_policy": "tolerant"}}
     if version < 5:
@@ -166,7 +166,7 @@ def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
 
 
 def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
-    """The broker stops reading from a slow reader, and later closes the connection. Otherwise, its responses
+    """The broker stops reading from a slow reader, and later closes the connection. Otherwise, responses to the reader
     would accumulate without limit.
     """
     harness = broker_harness(config={"broker": {"max_write_buffer": 1024, "hold_timeout": 30}})

@@ -163,8 +163,8 @@ def test_purging_the_qos_0_messages_of_a_slow_client(
 def test_what_arrives_between_two_slices_is_kept(
     broker_harness: Make, mine: HookRecorder, qos: int
 ) -> None:
-    """Messages that arrive between two slices are kept. The queue exists only in memory, and QoS 0 messages have a
-    separate queue.
+    """Messages that arrive between two slices are kept. At QoS 1 the queue exists only in memory, and at QoS 0 messages
+    have a separate queue.
     """
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one", properties={"receive_maximum": 1}, auto_ack=False)

@@ -1,5 +1,5 @@
-"""Message expiry: the interval counts down while a message waits, and no longer applies once the message has been
-sent.
+"""Test message expiry. The interval counts down while a message waits. Once the message has been sent, it no longer
+applies.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_live(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-6] A live message keeps its Message Expiry Interval, because no time has passed.
-    Messages without an interval, and MQTT 3 clients, get none.
+    """[MQTT-3.3.2-6] A live message keeps its Message Expiry Interval, because no time has passed. The property is not
+    added to messages without an interval, and not sent to MQTT 3 clients.
     """
     five = harness.connect("five")
     five.subscribe("t", 2)
@@ -67,7 +67,7 @@ def test_queued_for_one_who_is_away(harness: Harness, version: int, qos: int) ->
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_queued_behind_a_full_window(harness: Harness, qos: int, kept: bool) -> None:
-    """Messages also expire while they wait for a connected client."""
+    """Messages for a connected client also expire while they wait."""
     options = KEPT if kept else {}
     client = harness.connect("c", auto_ack=False, receive_maximum=1, **options)
     client.subscribe("t", 1)

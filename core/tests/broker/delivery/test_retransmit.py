@@ -252,7 +252,7 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
 def test_a_message_that_waited_for_its_record_arrives_once_at_the_next_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """A message that was waiting for its record arrives once, at a client that has reconnected in the meantime."""
+    """A message that was waiting for its record arrives once, although the client has reconnected in the meantime."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store)
     client = harness.connect("c", version, auto_ack=False, **kept(version))

@@ -179,8 +179,8 @@ def on_the_wire(client: MemoryClient) -> list[Publish]:
 def test_given_by_a_packet_that_was_not_sent(
     harness: Harness, mount: str, qos: int, at: int
 ) -> None:
-    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias, whether it is the first
-    message on its topic or a later one.
+    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias. This applies to the first message on its
+    topic and to later ones.
     """
     scope = Scope(mount_point=mount)
     client = harness.connect("c", scope=scope, topic_alias_maximum=2, maximum_packet_size=50)

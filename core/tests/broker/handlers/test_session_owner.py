@@ -33,7 +33,7 @@ class Realms:
     def come(
         self, scope: Scope, one: Accept | None, two: Accept | None = None, **options: Any
     ) -> MemoryClient:
-        """Connect a client with the id ``c``. `verdicts` are the results of the two plugins."""
+        """Connect a client with the id ``c``. `one` and `two` are the plugins' verdicts."""
         self.one.answer("on_connect", one)
         self.two.answer("on_connect", two)
         options = {"clean_start": False, "session_expiry_interval": 600} | options

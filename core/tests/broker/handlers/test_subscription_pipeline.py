@@ -33,7 +33,7 @@ def checked(harness: Harness, filter: str, qos: int = 2) -> Subscription | Deny:
 
 
 def run(harness: Harness, filter: str, **how: Any) -> Ended:
-    """Make a subscription without a connection. Return what `done` received."""
+    """Make a subscription without a connection. Return the arguments that `done` received."""
     ended: Ended = []
     session = harness.broker.sessions["c"]
     pipeline = SubscriptionPipeline(harness.broker.state, session, None, **how)

@@ -343,7 +343,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Waiter(Plugin):
-    """A plugin that waits for the commit of each message. `ends` maps its payload to the result."""
+    """A plugin that waits for the commit of each message. `ends` maps each message's payload to the result."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("waiter"))

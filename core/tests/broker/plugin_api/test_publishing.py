@@ -165,7 +165,8 @@ def test_arguments_of_a_wrong_type_are_refused_at_once(
 def test_a_message_has_the_limit_of_a_publish(
     broker_harness: Make, mine: HookRecorder, as_client: bool
 ) -> None:
-    """The size is that of the MQTT 5 packet. In this test, the header has 3 bytes, the topic 3 and the packet id 2."""
+    """The limit applies to the size of the MQTT 5 packet. In this test, the header has 3 bytes, the topic 3 and the
+    packet id 2."""
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.connect("one")
     client = client_of(harness) if as_client else None

@@ -176,7 +176,7 @@ def test_retain_handling_3(harness: Harness) -> None:
 
 
 def test_shared_subscriptions_get_none(harness: Harness) -> None:
-    """Edge case 25: shared subscriptions receive no retained messages."""
+    """Edge case 25: a shared subscription receives no retained messages."""
     harness.connect("p").publish("t", b"x", retain=True)
     client = harness.connect("s")
     for _ in range(2):
@@ -332,7 +332,7 @@ def test_many_to_a_small_window(harness: Harness) -> None:
 
 
 def test_many_to_a_slow_reader(harness: Harness) -> None:
-    """Retained messages for a slow reader are read as it has room, and not all at once into a
+    """Retained messages for a slow reader are read from the index as the reader has room, not all at once into a
     buffer.
     """
     publisher = harness.connect("p")

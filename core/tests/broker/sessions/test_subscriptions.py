@@ -26,8 +26,8 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_replaced(harness: Harness, version: int) -> None:
-    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] Subscribing again with the same filter replaces QoS and
-    options. The client receives one copy.
+    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] Subscribing again with the same filter replaces QoS and options. The client then
+    receives one copy of each message.
     """
     client = harness.connect("c", version)
     publisher = harness.connect("p")
