@@ -167,7 +167,7 @@ class Plugin:
         {Action.PUBLISH, Action.SUBSCRIBE, Action.WILL}
     )
     """The actions that `authorize` is called for. Add `Action.DELIVER` to authorize each delivery of a message. This
-    may be a property: it is read when plugins are loaded and at each `BrokerHandle.invalidate_authz`."""
+    may be a property, because it is read when plugins are loaded and again at each `BrokerHandle.invalidate_authz`."""
 
     authorize_cached: ClassVar[bool] = True
     """False if `authorize` may return different results, including None, for messages on the same topic. The broker

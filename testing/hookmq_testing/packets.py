@@ -1,4 +1,4 @@
-"""Functions that both clients of the kit use: they build requests, answer deliveries, resolve topic aliases and print
+"""Functions that both clients of the kit use. They build requests, answer deliveries, resolve topic aliases and print
 packets.
 """
 

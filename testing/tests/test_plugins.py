@@ -1,4 +1,4 @@
-"""`make_plugin` treats a configuration as `hookmq serve` treats an entry of ``plugins:``: it binds and validates it."""
+"""Test that `make_plugin` binds and validates a configuration as `hookmq serve` does for an entry of ``plugins:``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

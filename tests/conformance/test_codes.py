@@ -41,7 +41,7 @@ def denier(broker_harness: Any) -> Harness:
 
 
 def told(code: int, legal: set[int]) -> set[int]:
-    """Return the codes that the broker may send for `code`. If the code is legal, that is the code itself."""
+    """Return the codes that the broker may send for `code`. For a legal code, this is the code itself."""
     return {code} if code in legal else legal
 
 

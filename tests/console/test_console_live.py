@@ -23,7 +23,7 @@ RECORD = """() => {
     }
   }).observe(tree, { subtree: true, childList: true });
 }"""
-"""Records the topics in the tree that have had a rate, because a rate is shown for only a few seconds."""
+"""A script that records the topics in the tree that have had a rate, because a rate is shown for only a few seconds."""
 SOME = "count => Number(document.querySelector('.count').dataset.total) >= count"
 
 

@@ -15,7 +15,8 @@ RECORD = """() => {
   const what = { subtree: true, childList: true, attributes: true };
   new MutationObserver(read).observe(document.querySelector('main'), what);
 }"""
-"""Records the text next to each progress bar, because draining a few clients takes little time."""
+"""A script that records the text next to each progress bar. Draining a few clients is too quick to observe
+otherwise."""
 
 
 @pytest.fixture(scope="module")

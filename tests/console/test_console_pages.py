@@ -1,4 +1,4 @@
-"""Test every console page in a real browser: it shows the broker's state and has no accessibility violations."""
+"""Test in a real browser that every console page shows the broker's state and has no accessibility violations."""
 
 import re
 from typing import Any

@@ -197,7 +197,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Trial:
-    """Replaces pytest's loop over the tests: it measures them once, then tries every mutant."""
+    """Replaces pytest's loop over the tests. It measures each test once, then tries every mutant."""
 
     def __init__(self, wanted: list[Mutant], sources: dict[str, str]) -> None:
         self.wanted = wanted

@@ -44,7 +44,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
 
 
 def told(folder: Path, **more: str) -> list[str]:
-    """Return the kind of build that `folder` gives, and the reason."""
+    """Return the kind of build that the package in `folder` uses, and the reason."""
     done = run(folder, "-c", ASK, **more)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -15,7 +15,7 @@ SECRET = b"correct horse"
 
 
 class AccountSite:
-    """A broker whose only users are accounts. It has no users at first."""
+    """A broker whose only users are accounts. It starts without any accounts."""
 
     def __init__(
         self,

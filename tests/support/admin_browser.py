@@ -117,7 +117,7 @@ class Operated:
         self.thread.close()
 
     def offline(self, client_id: str, *filters: str) -> None:
-        """Leave behind a durable session with QoS 1 subscriptions."""
+        """Create a durable session with QoS 1 subscriptions to `filters`, and leave it offline."""
         client = self.client(client_id, session_expiry_interval=3600)
         self.thread.run(client.subscribe(list(filters), 1))
         self.thread.call(client.disconnect)

@@ -51,7 +51,7 @@ ACCOUNTS = {
 
 
 class Doors(Plugin):
-    """A plugin that accepts only clients that come from listeners, and denies publishes below ``secret/``."""
+    """A plugin that accepts only clients that connect through listeners, and denies publishes below ``secret/``."""
 
     @hookimpl
     def on_connect(self, client: Any) -> Accept | Deny:
@@ -94,7 +94,7 @@ class Site:
         self._level = self._logger.level
         self.tokens: dict[str, str] = {}
         self.checks: dict[str, ConfigCheck] = {}
-        """The result that the next check of each document will have."""
+        """The results that the next checks will return, by document."""
         self.reloads: list[ReloadReport | Exception] = []
         self.logs: list[tuple[str, str, dict[str, Any]]] = []
         self._file = folder / "token"

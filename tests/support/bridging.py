@@ -57,7 +57,8 @@ def sink(port: int, broker: str = "here", topics: Any = ("t/#",), **target: Any)
 
 
 def new_properties(packet: int) -> Any:
-    """Return empty properties for a packet. The type hides that their attributes are dynamic."""
+    """Return empty properties for a packet. The return type is Any, because paho creates their attributes
+    dynamically."""
     return Properties(packet)  # type: ignore[no-untyped-call]
 
 

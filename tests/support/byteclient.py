@@ -126,7 +126,7 @@ class ByteClient:
     """A client with one connection.
 
     `level` is the MQTT version of the packets that `connect`, `publish` and so on write. In memory, everything that the
-    broker sends has arrived when a call returns; a socket waits for what a call expects.
+    broker sends has arrived when a call returns. Over a socket, a call waits for the packets that it expects.
     """
 
     def __init__(self, transport: Transport, level: int = 5) -> None:

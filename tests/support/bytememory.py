@@ -11,7 +11,7 @@ from hookmq.model.client import Peer, Scope
 from hookmq_testing import Harness, MemoryWire
 
 LEVELS = pytest.mark.parametrize("level", [4, 5])
-"""Runs a test for both MQTT 3.1.1 and 5.0."""
+"""Runs a test with MQTT 3.1.1 and with MQTT 5.0."""
 
 
 class MemoryTransport:

@@ -156,7 +156,7 @@ class Client:
         self.back(0)
 
     def wait(self, until: Callable[..., object]) -> None:
-        """Wait until `until()` is true. It is called in the client's thread."""
+        """Wait until `until()` is true. `until` is called in the client's thread."""
         done = self._thread.run(self._mqtt.until(lambda: bool(until()), WAIT))
         assert done, f"{until} within {WAIT} s"
 

@@ -178,8 +178,8 @@ def world(setting: Setting) -> Iterator[World]:
 
 
 Act = Callable[[World, int, int], MemoryClient]
-"""A function of (world, version, QoS) that does something that is denied. It returns the client, with its packets
-unread.
+"""A function that takes (world, version, QoS) and does something that is denied. It returns the client, whose packets
+are unread.
 """
 
 
@@ -253,7 +253,7 @@ def again(times: int, last: Mapping[str, Any] | None = None, **given: Any) -> Ac
 
 
 def crowd(world: World, version: int, qos: int) -> MemoryClient:
-    """Connect three clients at once to a broker that hashes one password at a time and queues one."""
+    """Connect three clients at once to a broker that hashes one password at a time and lets only one more wait."""
     with world.harness.together():
         clients = [
             world.harness.connect(
@@ -572,7 +572,7 @@ TABLES = {"connect": CONNECT, "publish": PUBLISH, "subscribe": SUBSCRIBE, "later
 
 @cache
 def told(table: str, title: str, version: int, qos: int = 1) -> str:
-    """Run a row and describe what the client sees."""
+    """Run a row and describe what the client observes."""
     [row] = [row for row in TABLES[table] if row.title == title]
     if row.only_5 and version != 5:
         return "-"

@@ -1,4 +1,4 @@
-"""Messages whose payloads are numbers: helpers that publish them and check which arrive."""
+"""Helpers that publish messages with numbers as payloads, and check which of them arrive."""
 
 from hookmq.mqtt.packets import Publish
 from hookmq_testing import Harness, MemoryClient

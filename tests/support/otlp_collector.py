@@ -26,7 +26,7 @@ class Collector:
     requests: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
     """The path of each request."""
     answers: Event = field(default_factory=Event)
-    """Requests are answered while this is set, as it is initially."""
+    """An event: requests are answered only while it is set, as it is at first."""
     lock: Lock = field(default_factory=Lock)
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Reads the manual for tests: pages, their code blocks and their links."""
+"""Read the manual for tests: its pages, their code blocks and their links."""
 
 import re
 from dataclasses import dataclass

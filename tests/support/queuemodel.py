@@ -60,7 +60,7 @@ class QueueModel:
 
     @property
     def depth(self) -> int:
-        """The slowest group's number of unsettled messages."""
+        """The number of messages that the slowest group has not settled."""
         return max(len(self.unsettled(group)) for group in self.groups)
 
     def has_expired(self, offset: int, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""The client: it publishes to queues and creates consumers."""
+"""The client, which publishes to queues and creates consumers."""
 
 import asyncio
 import math

@@ -70,7 +70,7 @@ class Broker:
         self.state = state
         self.metrics = state.metrics
         self.store = state.store
-        """The store that holds the broker's state. Whoever created it closes it after the drain."""
+        """The store that holds the broker's state. Its creator closes it after the drain."""
         self.sessions = state.sessions
         """Every session by client id."""
         self.connections: dict[ClientConnection, ClientConnection] = {}

@@ -222,7 +222,7 @@ def _section(message: Message, added: bytes) -> bytes:
 
 
 def _with_properties(message: Message, added: bytes) -> Message:
-    """Return a copy of a message with additional user properties, for plugins."""
+    """Return a copy of a message that also has the added user properties, to show to plugins."""
     section = encode_varint(len(added)) + added
     more = read_properties(Reader(section), In.PUBLISH, len(added)).user_property or ()
     properties = message.properties

@@ -92,8 +92,8 @@ def chosen(arguments: argparse.Namespace, kind: type[Kind]) -> ChosenConfig[Kind
 def plugin_of(arguments: argparse.Namespace, kind: type[Kind], use: str) -> Kind:
     """Return the plugin with class `kind` and entry point `use` from the configuration that the options choose.
 
-    If the configuration has several, ``arguments.plugin`` is the id of the one to return. Otherwise, it works like
-    `chosen`.
+    If several plugins match, ``arguments.plugin`` must be the id of one of them. In other respects, this function works
+    like `chosen`.
     """
     found = list(chosen(arguments, kind).plugins)
     if arguments.plugin is not None:

@@ -23,7 +23,7 @@ MOST: Final = 200
 class ConfigChecker:
     """Checks one document at a time. `read` binds a document to a configuration, and `running` returns the one in force.
 
-    Call it in a thread: it may block, because `read` opens ``$file`` files and plugins check their settings.
+    Call this object in a thread, because it may block: `read` opens ``$file`` files, and plugins check their settings.
     """
 
     def __init__(self, read: Callable[[str], Config], running: Callable[[], Config]) -> None:

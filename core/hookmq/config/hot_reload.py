@@ -1,4 +1,4 @@
-"""Apply a changed configuration to a running broker: all settings that can change, or none if there is an error."""
+"""Apply a changed configuration to a running broker: either all settings that can change or, after an error, none."""
 
 import asyncio
 import dataclasses

@@ -170,6 +170,6 @@ def default_text() -> str:
 
 
 def default_config(options: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> Config:
-    """Return the configuration for running without a file: it listens on loopback only and allows everything. Raises
+    """Return the configuration for running without a file. It listens only on loopback, and allows everything. Raises
     ConfigError for an invalid override."""
     return loads(default_text(), DEFAULT_SOURCE, options, environ)

@@ -103,8 +103,8 @@ class ClientHandle(Protocol):
     """
 
     on_messages: Callable[[list[Delivery]], None] | None
-    """Called like `on_message`, but once for all messages of a turn, at most 256. This costs less. Acknowledge each of
-    them. If it raises an exception, the failure is logged. Set `on_message` or `on_messages`, not both.
+    """Called like `on_message`, but with all messages of a turn at once, up to 256. This costs less. Acknowledge each
+    of them. If it raises an exception, the failure is logged. Set `on_message` or `on_messages`, not both.
     """
 
     on_end: Callable[[DisconnectReason], None] | None

@@ -27,7 +27,7 @@ SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Headers of the listener's own error responses: they stop browsers from storing the response or embedding it in a
+"""Headers of the listener's own error responses. They stop browsers from storing the response or embedding it in a
 page."""
 
 

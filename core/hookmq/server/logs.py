@@ -302,7 +302,7 @@ class AsideHandler(logging.Handler):
         return self.format(record) + "\n"
 
     def flush(self) -> None:
-        """Wait until everything is written, but at most `PATIENCE` seconds."""
+        """Wait until everything is written, but for no longer than `PATIENCE` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._lines or self._writing), PATIENCE)
 

@@ -1,4 +1,4 @@
-"""The server: it runs the broker with its listeners, and handles signals and the service manager."""
+"""The server, which runs the broker and its listeners, and handles signals and the service manager."""
 
 import asyncio
 import gc

@@ -351,7 +351,7 @@ TAILS = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_behind_good_ones(version: int, tail: bytes) -> None:
-    """A segment may contain any packet after known messages, and any packet after that one."""
+    """In one segment, any packet may follow known messages, and any other packet may follow that one."""
 
     def script(play: Play) -> None:
         client = cast(play, version)

@@ -1,5 +1,5 @@
-"""Test how a connection's bytes are read. Packets may be split anywhere, may have to wait for a decision, and are
-limited before they are read.
+"""Test how a connection's bytes are read. Packets may be split anywhere, and may have to wait for a decision. They are
+checked against limits before they are read.
 """
 
 from collections.abc import Callable

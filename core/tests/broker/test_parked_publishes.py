@@ -1,5 +1,5 @@
-"""Test PUBLISH packets waiting for room in a full journal. They keep their order, their number is limited, and
-clients that leave send them again.
+"""Test PUBLISH packets that wait for room in a full journal. They keep their order, and their number is limited.
+Clients that disconnect send them again later.
 """
 
 from collections import Counter

@@ -222,7 +222,7 @@ def test_publishing_meets_an_internal_error(broker_harness: Make, late: bool) ->
 def test_a_publisher_is_not_left_waiting_after_an_internal_error(
     broker_harness: Make, qos: int
 ) -> None:
-    """A publisher does not wait forever after an internal error. The error occurs after a plugin was awaited. The
+    """A publisher does not wait forever after an internal error. The error occurs after a plugin has been awaited. The
     connection used to stop handling packets in this case.
     """
     other = HookRecorder("on_publish", id="other")

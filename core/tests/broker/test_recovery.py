@@ -46,7 +46,7 @@ class PagedStore(DurableStore):
 
 
 def fill(harness: Harness) -> None:
-    """Leave two shared subscriptions with five and three messages."""
+    """Leave five messages waiting in one shared subscription, and three in another."""
     member = harness.connect("member", session_expiry_interval=600)
     member.subscribe("$share/g/many", 1)
     member.subscribe("$share/h/few", 1)

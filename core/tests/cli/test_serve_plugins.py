@@ -1,4 +1,4 @@
-"""Test a plugin's life in ``hookmq serve``: the order of its hooks, and which sockets are open during each one."""
+"""Test a plugin's lifecycle in ``hookmq serve``: the order of its hooks, and which sockets are open during each one."""
 
 import argparse
 import asyncio

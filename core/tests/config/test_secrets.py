@@ -42,7 +42,7 @@ def test_an_indirection_is_checked_as_if_it_stood_there() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Echo:
-    """Settings that are refused with a message that quotes some of them."""
+    """A settings class whose error message quotes some of its values."""
 
     message: str
     names: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Echo:
 
 
 class Model:
-    """Settings that validate themselves, like those of pydantic."""
+    """A settings class that validates itself, like a pydantic model."""
 
     @staticmethod
     def model_json_schema() -> dict[str, Any]:

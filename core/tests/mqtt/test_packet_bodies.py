@@ -1,4 +1,4 @@
-"""Test the limits on the bodies of packets, and their flags."""
+"""Test the limits on packet bodies, and the flags of packets."""
 
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packet_limits import PacketLimits

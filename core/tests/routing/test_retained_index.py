@@ -117,7 +117,7 @@ class Search:
     filter: str
     steps: Iterator[tuple[str, int] | None]
     owed: set[str]
-    """Topics that have had a message since the start of the search, and that it must therefore find."""
+    """The topics that the search must find, because they have had a message ever since it began."""
     handed_out: set[str] = field(default_factory=set)
 
     def step(self, model: dict[str, int]) -> bool:

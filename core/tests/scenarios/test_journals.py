@@ -299,7 +299,7 @@ def test_a_journal_is_told_when_the_store_has_made_the_commit(broker_harness: Ma
 
 
 class DivertingJournal(RecordingJournal):
-    """Withholds messages on ``mine/#`` from subscriptions, and wants other messages too."""
+    """A journal that withholds messages on ``mine/#`` from subscriptions. It wants other messages too."""
 
     def diverts(self, topic: str) -> bool:
         return topic.startswith("mine/")

@@ -163,7 +163,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 async def listen(broker: FakeBroker, log: Log) -> AsyncIterator[Open]:
-    """Open listeners with given settings. They are closed at the end."""
+    """Yield a function that opens listeners with given settings. They are closed at the end."""
     opened: list[Listener] = []
 
     async def open_listener(**changes: Any) -> Listener:
@@ -227,7 +227,7 @@ def files(tmp_path: Any, authority: trustme.CA) -> Files:
 
 @pytest.fixture
 async def dial() -> AsyncIterator[Open]:
-    """Connect to a listener or an address. Connections are closed at the end."""
+    """Yield a function that connects to a listener or an address. Connections are closed at the end."""
     writers: list[asyncio.StreamWriter] = []
 
     async def connect(listener: Any, **options: Any) -> Any:
@@ -249,7 +249,7 @@ async def dial() -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Start servers with a real broker, plugins and listeners. They are stopped at the end."""
+    """Yield a function that starts servers with a real broker, plugins and listeners. They are stopped at the end."""
     nodes: list[Server] = []
 
     class Logged(AsyncioRuntime):

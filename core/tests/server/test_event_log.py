@@ -1,4 +1,4 @@
-"""Test following the log as a plugin: which events arrive, what is bounded, and the level."""
+"""Test how a plugin follows the log: which events it gets, which limits apply, and how it changes the level."""
 
 import asyncio
 import io

@@ -24,7 +24,7 @@ Begin = Callable[..., Awaitable[Server]]
 
 @pytest.fixture
 async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Start servers with a real broker, plugins and listeners. They are stopped at the end."""
+    """Yield a function that starts servers with a real broker, plugins and listeners. They are stopped at the end."""
     nodes: list[Server] = []
 
     class Logged(AsyncioRuntime):

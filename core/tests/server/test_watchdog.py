@@ -1,4 +1,4 @@
-"""The watchdog: it counts stalls of the event loop and names the code that caused them."""
+"""Test the watchdog, which counts stalls of the event loop and names the code that caused them."""
 
 import asyncio
 import importlib

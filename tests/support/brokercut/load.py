@@ -243,7 +243,8 @@ class Load:
         self._send("sender", publish(sent))
 
     def _delay(self) -> None:
-        """Publish a delayed message if the previous one is acknowledged. It comes due long after the run ends."""
+        """Publish a delayed message if the previous one has been acknowledged. It becomes due long after the run
+        ends."""
         if self.delays and not self._delaying:
             self._delaying = number = self.memory.delayed + 1
             self.mark("delay", number)

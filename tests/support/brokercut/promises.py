@@ -97,8 +97,8 @@ class Visit:
     # --- subscribers -------------------------------------------------------------------------------------------------
 
     def _reader(self, name: str) -> bool:
-        """Let a subscriber read its queue to the end mark. Return False if it cannot know what the queue should
-        contain.
+        """Let a subscriber read its queue up to the end mark. Return False if the subscriber cannot know what the queue
+        should contain.
         """
         reader = self.memory.readers.get(name)
         if reader is None or not (reader.known or reader.asked):
@@ -191,8 +191,8 @@ class Visit:
         line.close()
 
     def _retained_at(self, line: ByteClient, topic: str) -> int:
-        """Return the number of the retained message on `topic`, or 0 if there is none. The message retained at ``end``
-        marks the end.
+        """Return the number of the retained message on `topic`, or 0 if there is none. After it, the broker sends the
+        message retained on ``end``, which ends the wait.
         """
         line.send(m.subscribe(7, (topic, 0), ("end", 0)))
         found = 0

@@ -85,7 +85,7 @@ def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Record
 
 
 def record_failure(work: Path, seed: int, failing: int) -> Recording:
-    """Record a broker in which the sync number `failing` fails. It must inform every client and exit with an error."""
+    """Record a broker whose sync number `failing` fails. The broker must inform every client and exit with an error."""
     recorder = Recorder(work / "disk", work, failing)
     config = write_config(work, recorder.folder)
     load = Load(seed, recorder.mark, delays=True)

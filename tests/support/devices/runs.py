@@ -310,8 +310,7 @@ class Run:
 def victims(draw: random.Random, kills: int) -> list[str]:
     """Return the order of the kills.
 
-    The victims are in random order, and their numbers differ by at most one. One more kill of the driver is added at
-    the end.
+    The order is random, but every kind of victim is killed equally often, give or take one kill.
     """
     first = VICTIMS if kills > len(VICTIMS) else VICTIMS[:-1]
     rounds = [draw.sample(first, len(first))]

@@ -6,7 +6,8 @@ from differential.playing import Script
 
 
 def collector(into: dict[str, Script]) -> Callable[[Script], Script]:
-    """Return a decorator that adds a script to `into`. The key is the function's name with spaces for underscores."""
+    """Return a decorator that adds a script to `into`. The key is the function's name, with underscores replaced by
+    spaces."""
 
     def collect(script: Script) -> Script:
         name = script.__name__.replace("_", " ")

@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def found(self) -> tuple[str, int, str, str, str]:
-        """Return what the brokers do, without our verdict."""
+        """Return the difference between the brokers, without our verdict on it."""
         return (self.script, self.step, self.client, self.mosquitto, self.hookmq)
 
 

@@ -25,7 +25,7 @@ _LIMITS = frozenset((0x21, 0x22, 0x27))
 
 
 def told(data: bytes) -> str:
-    """Return bytes as text: short values verbatim, long ones as length and checksum."""
+    """Return bytes as text: short values verbatim, long ones as a length and a checksum."""
     if len(data) > 40:
         return f"<{len(data)} bytes {zlib.crc32(data):08x}>"
     return data.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()

@@ -1,7 +1,8 @@
 """Clients of MQTT 3.1.1 and 5.0 that keep their sessions over any number of connections.
 
-`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, the client here counts
-that and starts a new one. Its unfinished messages then count as neither acknowledged nor lost.
+`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, a client of this module
+counts the loss and starts a new session. The old session's messages in flight then count as neither acknowledged nor
+lost.
 """
 
 from dataclasses import replace
@@ -198,7 +199,7 @@ class Publisher(Client):
 
 
 class Subscriber(Client):
-    """A client that records the messages of some streams, and wills."""
+    """A client that records the messages of some streams, and the wills."""
 
     def __init__(self, ledger: Ledger, name: str, level: int, filters: tuple[str, ...]) -> None:
         super().__init__(ledger, name, level)

@@ -78,7 +78,7 @@ class Stream:
         self.last = 0
         """The number of the newest acknowledged message."""
         self.acked = bytearray(1)
-        """By message number: 1 if the message was acknowledged, else 0."""
+        """For each message number, 1 if the message was acknowledged, else 0."""
         self._cleared = cleared
 
     def clears(self, number: int) -> bool:
@@ -112,7 +112,7 @@ class Seen:
         self.stream = stream
         self.first = stream.sent
         self.times = bytearray(stream.sent + 1)
-        """By message number: how often the message was delivered."""
+        """For each message number, how often the message was delivered."""
         self.newest = 0
         self.reordered = 0
         self._whole = stream.sent
@@ -157,7 +157,8 @@ class Ledger:
         self.counts = Counts()
         self.streams: dict[str, Stream] = {}
         self.wills: dict[str, bool] = {}
-        """By topic: True if the will must arrive, False if it must not. For other topics, either outcome is correct."""
+        """For each topic, True if the will must arrive and False if it must not. For other topics, either outcome is
+        correct."""
         self.refusals: list[str] = []
         """Descriptions of the first refusals that `Counts.refused` counts."""
         self.dying = False

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "explanation" / "durability.md"
 BEGIN = "<!-- written by tests/crash/report.py -->\n"
 END = "<!-- end -->\n"
 LAST = 10.0
-"""How long without a message, at the end of a run, until missing messages count as lost, in seconds."""
+"""At the end of a run, missing messages count as lost after this many seconds without a message."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ MANNERS: Final[tuple[tuple[Manner, int], ...]] = (
     ("in order", 25),
     ("anything", 45),
 )
-"""The possible answers to which unsafe data survives, with their weights.
+"""The ways in which unsafe data may survive a power cut, with their weights.
 
 They are: nothing; everything; everything up to a write that is torn; or a random selection with a different share for
 each file.
@@ -235,7 +235,7 @@ class Left:
         self._moment = 0
         self._last = 0
         self._truncated = True
-        """Whether all truncations of the current file so far were kept. They are kept in order."""
+        """Whether all truncations of the current file so far were kept. If one is lost, so are all later ones."""
         if manner == "in order":
             times = sorted(
                 {naming.at for naming in disk.namings}

@@ -194,8 +194,8 @@ class Recording:
     def plan(
         self, cuts: int, seed: int, start: int = 0, first: int = 0
     ) -> list[tuple[Cut, Random]]:
-        """Return the planned cuts, each with the generator of its details. The same number and seed produce the same
-        cut.
+        """Return the planned cuts, each with the random generator that decides its details. The same number and seed
+        produce the same cut.
         """
         places = self.positions(start)
         numbers, weights = [one for one, _ in places], [one for _, one in places]

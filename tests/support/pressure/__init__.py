@@ -1,1 +1,1 @@
-"""A broker under overload, and what an operator can observe at the time."""
+"""A broker under overload, and tools to observe it as an operator would."""

@@ -52,7 +52,8 @@ here. It is far above the time of a slice, which took 25 to 65 ms on machines of
 LONG = "t/" + "x" * 60_000
 DEEP = "/".join("d" * 199)
 CONFIG = MEMORY.replace("broker: {", "broker: {hold_timeout: 5s, ", 1)
-"""A short `hold_timeout`, because a connection that is not read does not reveal that its peer has left."""
+"""A configuration with a short `hold_timeout`, because a connection that is not read does not reveal that its peer has
+left."""
 
 
 class Attacker:

@@ -46,7 +46,8 @@ class QueueCounts:
     out_of_order: int = 0
     """In queues with ``order: by_key``: messages delivered before the previous one on their topic was acknowledged."""
     too_many: int = 0
-    """Deliveries of a message beyond its queue's delivery limit plus one, since a crash may have cut one short."""
+    """Deliveries beyond a queue's delivery limit. One more delivery than the limit is allowed, because a crash may have
+    cut one short."""
 
     def broken(self) -> dict[str, int]:
         """Return the guarantees that were broken, with their counts."""
@@ -74,24 +75,24 @@ class Evidence:
         """Descriptions of the first broken guarantees."""
         self.lives: list[float] = []
         self.acked: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
-        """By queue and group, the topic and number of each message that a consumer acknowledged."""
+        """The topic and number of each message that a consumer acknowledged, by queue and group."""
         self.dead: dict[str, set[tuple[str, int]]] = defaultdict(set)
-        """By queue, the messages that became dead letters."""
+        """The messages that became dead letters, by queue."""
         self._single = frozenset(single)
         self._limits = limits or {}
         self._keyed = frozenset(keyed)
         self._begun: dict[tuple[str, str, int], float] = {}
         """When each message of a queue in `keyed` was first delivered, by queue, topic and number."""
         self._done: dict[tuple[str, str, int], float] = {}
-        """When each of them was first acknowledged."""
+        """When each of these messages was first acknowledged."""
         self._stored: dict[tuple[str, int], tuple[str, int]] = {}
-        """By queue and offset, the topic and number of the message."""
+        """The topic and number of each stored message, by queue and offset."""
         self._first: set[Place] = set()
-        """Where a delivery with the count 1 arrived."""
+        """The places where a delivery with a delivery count of 1 arrived."""
         self._last: dict[Place, tuple[int, float]] = {}
-        """The last delivery: the life of the broker and the time."""
+        """For each place, which process of the broker made the last delivery, and when."""
         self._confirmed: dict[Place, tuple[int, float]] = {}
-        """By place, the life of the broker that processed the acknowledgement, and when."""
+        """For each place, which process of the broker handled the acknowledgement, and when."""
         self._connected: dict[tuple[str, int], int] = {}
         self._newest: dict[tuple[str, int], int] = {}
         self._dead_at: dict[str, int] = {}

@@ -102,7 +102,7 @@ class Peer:
         self.outbox: dict[int, tuple[Sent, Publish, int]] = {}
         self.backlog: deque[tuple[Sent, Publish]] = deque()
         self.received: dict[int, int] = {}
-        """By packet id, the QoS 2 messages that are between PUBLISH and PUBREL."""
+        """The QoS 2 messages between PUBLISH and PUBREL, by packet id."""
         self.on_link: dict[int, int] = {}
         """Packet ids that arrived on this connection and are not completely acknowledged."""
         self.requests: dict[int, list[Sub]] = {}

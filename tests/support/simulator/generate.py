@@ -276,7 +276,7 @@ class _Script:
         return tuple(sorted(steps, key=lambda step: step.at))
 
     def _aside(self, at: float) -> float:
-        """Return `at` or a time up to 0.1 s later, while the effects of the step at `at` may still be in progress."""
+        """Return `at`, or a time up to 0.1 s later, when the effects of the step at `at` may still be in progress."""
         return at if self.random.random() < 0.3 else round(at + self.random.random() * 0.1, 4)
 
     def _times(self, count: int) -> list[float]:

@@ -51,7 +51,7 @@ class Keeper:
         """The state after the first `known` changes, whose commit was confirmed."""
         self.known = 0
         self.made: list[tuple[Change, ...]] = []
-        """The changes since then. Those of one hook belong together."""
+        """The changes made since then, in groups. The changes of one hook are a group."""
         self.now: Kept = {}
         """The state after all changes."""
         self.number = 0

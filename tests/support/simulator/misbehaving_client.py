@@ -39,7 +39,7 @@ from simulator.ledger import Ledger
 from simulator.network import Endpoint, Link
 
 PUBLISHER: Final = 1000
-"""Publisher numbers from here on belong to misbehaving clients."""
+"""Publisher numbers from this one on belong to misbehaving clients."""
 
 
 class World(Protocol):
@@ -157,7 +157,7 @@ class Rude:
     # --- acts --------------------------------------------------------------------------------------------------------
 
     def cell(self) -> None:
-        """Send one packet type in one phase."""
+        """Send a packet of one type in one phase of the connection."""
         kind = tuple(PacketType)[self.number % 15]
         phase = self.number // 15
         say = partial(self._say, kind)

@@ -181,7 +181,7 @@ class Link:
     # --- the broker's end: Wire -----------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send `data`. Data written after the end is lost."""
+        """Send `data`. Data written after the connection has ended is lost."""
         if self.closing or not self.alive:
             return
         self._down.append((self.clock.now, data))
@@ -194,7 +194,7 @@ class Link:
             self.connection.pause_writing()
 
     def close(self) -> None:
-        """Close after all written data was sent."""
+        """Close the connection after all written data has been sent."""
         if self.closing:
             return
         self.closing = True

@@ -63,7 +63,7 @@ class Knobs:
     plugin_fault: float = 0.0
     ack_delay: float = 0.0
     window: int = 20
-    """Each client's Receive Maximum, and the limit on its own unfinished messages."""
+    """Each client's Receive Maximum, and the limit on its own unacknowledged messages."""
     aliases: int = 0
     max_inflight: int = 256
     receive_maximum: int = 1024

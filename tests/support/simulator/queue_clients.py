@@ -173,7 +173,7 @@ class Worker(QueueClient):
         self.alone = False
         """Whether it is the only consumer of its group, which then gets new messages in order."""
         self._unacked: dict[int, Delivered] = {}
-        """By packet id, the deliveries of this connection that it has not acknowledged."""
+        """The deliveries of this connection that the consumer has not acknowledged, by packet id."""
         self._pings: list[list[Delivered]] = []
         self._newest: dict[str, int] = {}
 

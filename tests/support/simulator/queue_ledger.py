@@ -50,13 +50,13 @@ class QueueLedger:
         self._topics: list[str] = []
         self._accepted: set[int] = set()
         self._stored: dict[tuple[str, int], int] = {}
-        """By queue and offset, the number of the message."""
+        """The number of each stored message, by queue and offset."""
         self._firsts: set[tuple[str, str, int]] = set()
         self._acked: set[tuple[str, str, int]] = set()
         """Queue, group and number of each message that a consumer acknowledged."""
         self._confirmed: dict[tuple[str, str, int], float] = {}
         self._dead: dict[str, int] = {}
-        """By `Delivered.dead`, the offset of the dead letter."""
+        """The offset of each dead letter, by `Delivered.dead`."""
         self.deliveries = 0
 
     def write(self, topic: str) -> int:
@@ -99,7 +99,7 @@ class QueueLedger:
         self._confirmed[one.place] = at
 
     def check_settled(self, groups: Iterable[str]) -> None:
-        """Check that each group has settled all accepted messages, and that each dead letter was taken."""
+        """Check that each group has settled all accepted messages, and that every dead letter was consumed."""
         settled = set(self._acked)
         for one in self._dead:
             settled.add(("jobs", one.partition(" ")[0], self._stored["dead", self._dead[one]]))

@@ -75,7 +75,7 @@ class Queues:
         self._depths: dict[str, int] = {}
         """The number of messages of each queue at the last check of the running broker."""
         self._writes: dict[Any, Callable[[], Any]] = {}
-        """The write of each log that has not run yet."""
+        """The pending write of each log."""
 
     def _worker(self, name: str, filter: str, hold: float) -> Worker:
         random = self.random

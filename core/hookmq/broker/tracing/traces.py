@@ -177,7 +177,7 @@ class Traces:
         self._refolding.run()
 
     def _refolded(self) -> None:
-        """Compile the routes again: they contain each connection's old calls to `on_deliver`."""
+        """Compile the routes again, because they contain each connection's old calls to `on_deliver`."""
         self._refolding = None
         self._state.router.clear_cache()
 

@@ -454,8 +454,8 @@ def test_the_last_member_unsubscribes(harness: Harness) -> None:
 
 
 def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -> None:
-    """The store has deleted the message with its last queue entry. When the message returns, it is stored again and the
-    commit does not fail.
+    """A message returns to its group after the store has deleted it with its last queue entry. It is stored again, and
+    the commit does not fail.
     """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)

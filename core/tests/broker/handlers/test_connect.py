@@ -1,4 +1,4 @@
-"""Test CONNECT in all three versions: which packets are accepted, and which codes refuse all others."""
+"""Test CONNECT in all three versions: which packets are accepted, and the codes with which all others are refused."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test the clients that a plugin connects: valid and invalid requests, and waiting for the result."""
+"""Test the clients that a plugin connects, with valid and invalid requests, and how plugins wait for the result."""
 
 from collections.abc import Callable
 from typing import Any

@@ -12,7 +12,7 @@ from hookmq_testing import Harness, HookRecorder
 
 
 def test_decisions_keep_the_order_of_the_chain() -> None:
-    """The plugins may decide in any order."""
+    """The decisions keep the order of the chain, although the plugins may decide in any order."""
     calls = tuple(
         HookImplementation(name, "authorize", print, stats=HookStats(name, "authorize"))
         for name in "abc"

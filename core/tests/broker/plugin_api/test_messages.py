@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 Make = Callable[..., Harness]
 KINDS = ("memory", "loaded", "stored")
-"""Where the queue is: in memory without records; in memory and in the store; with its tail only in the store."""
+"""The places where a queue may be: in memory without records; in memory and in the store; with its tail only in the
+store."""
 
 
 def made(kind: str) -> Harness:

@@ -190,7 +190,8 @@ def test_a_message_has_the_limit_of_a_publish(
 def test_a_reload_lowers_the_limit_only_for_new_connections(
     broker_harness: Make, mine: HookRecorder
 ) -> None:
-    """After a reload lowers the limit, a plugin may still publish messages as large as older connections may send."""
+    """After a reload has lowered the limit, a plugin may still publish messages as large as older connections may
+    send."""
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.reload(config={"broker": {"max_packet_size": 500}})
     harness.handle("mine").publish("a", bytes(900))

@@ -1,4 +1,4 @@
-"""Test a due will in the publish pipeline. It may be replaced, dropped, or wait for a verdict."""
+"""Test a due will in the publish pipeline. It may be replaced or dropped, or it may wait for a verdict."""
 
 from collections.abc import Callable
 from typing import Any

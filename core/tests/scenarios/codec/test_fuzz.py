@@ -79,7 +79,8 @@ def test_mutated_packets(vectors: list[Any], data: st.DataObject, sizes: list[in
 def test_a_huge_length_reserves_nothing(
     endpoint: tuple[int, bool], header: int, size: int, sizes: list[int]
 ) -> None:
-    """The length in the header alone reserves no memory. A packet that is too large is refused before its body."""
+    """The length in the header alone reserves no memory. A packet that is too large is refused before its body
+    arrives."""
     version, server = endpoint
     length = bytearray()
     rest = size
