@@ -1,4 +1,4 @@
-"""bench.durable stores the messages that it measures; otherwise, the run is void."""
+"""Test that a run of bench.durable counts only if the messages that it measures were stored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test the measurement of plugins. All rows are measured, failures make a row void, and the cores
-are restored.
+"""Test the measurement of plugins. All rows are measured, failures make a row void, and the process may use all its
+cores again afterwards.
 """
 
 from __future__ import annotations

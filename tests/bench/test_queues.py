@@ -1,4 +1,4 @@
-"""bench.queues consumes every message that it publishes; otherwise, the run is void."""
+"""Test that a run of bench.queues counts only if every published message was consumed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def calls(step: Callable[[], object]) -> Counter[str]:
-    """Return the calls that `step` makes, by name."""
+    """Return the number of calls that `step` makes, by function name."""
     found: Counter[str] = Counter()
 
     def note(frame: Any, event: str, argument: Any) -> None:

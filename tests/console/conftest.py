@@ -1,6 +1,6 @@
 """One broker with clients, and one browser, shared by the tests of a module.
 
-They end with the module, because Playwright occupies the thread with its own event loop while it runs, and no other
+Both end with the module, because Playwright occupies the thread with its own event loop while it runs, and no other
 test could run one.
 """
 
@@ -13,7 +13,7 @@ from admin_browser import Address, Operated, View, chromium, operated
 from playwright.sync_api import Browser, sync_playwright
 
 REFUSED = r"Failed to load resource: the server responded with a status of 4\d\d"
-"""Chromium writes this message for each response with an error status."""
+"""The message that Chromium writes for each response with an error status."""
 
 
 @pytest.fixture(scope="module")

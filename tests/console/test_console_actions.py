@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
 GONE = r"status of 404"
 REFUSED = r"status of 4\d\d"
-"""Chromium writes a message to the console for each response with an error status."""
+"""The message that Chromium writes to the console for each response with an error status."""
 
 
 def test_disconnecting_a_client(tab: Open, site: Operated) -> None:

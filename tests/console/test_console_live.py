@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
 MANY = 5000
 LOST = r"ERR_|Failed to load|WebSocket connection"
-"""Chromium writes these messages to the console when a connection is refused or lost."""
+"""The messages that Chromium writes to the console when a connection is refused or lost."""
 ALL = """count => {
   const { total, skipped } = document.querySelector('.count').dataset;
   return Number(total) + Number(skipped) === count;

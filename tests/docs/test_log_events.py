@@ -85,7 +85,7 @@ def places() -> dict[str, list[tuple[set[str], set[str]]]]:
 
 
 def test_the_walk_finds_what_is_logged() -> None:
-    """The search finds the log calls. Without this, the test below would mean nothing."""
+    """The search finds the log calls. If it found none, the test below would prove nothing."""
     names = places().keys()
     assert {
         "client.connected",

@@ -257,7 +257,8 @@ def _handshake(plant: Plant, certificate: str, strange: bool) -> None:
 
 
 def renew(thread: LoopThread, client: AsyncioClient, data: str, kind: type[P]) -> P:
-    """Send AUTH with another token, for which paho has no method. Return the response, a packet of type `kind`."""
+    """Send AUTH with another token, although paho has no method for this. Return the response, a packet of type
+    `kind`."""
     given = Properties(authentication_method="JWT", authentication_data=data.encode())
     thread.call(client.send, Auth(0x19, given))
     return thread.run(client.expect(kind))

@@ -1,4 +1,4 @@
-"""A command imports its own distribution, no plugin and no large library."""
+"""A command imports its own distribution, but no plugin and no large library."""
 
 import json
 import subprocess

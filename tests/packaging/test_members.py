@@ -65,7 +65,7 @@ def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
 
 @pytest.mark.parametrize("member", PLUGINS)
 def test_a_plugin_works_with_every_hookmq_up_to_the_next_major_version(member: Member) -> None:
-    """A plugin accepts every version of hookmq up to the next major version, in the form that
+    """A plugin accepts every version of hookmq up to the next major version, and states this in the form that
     `docs/reference/compatibility.md` recommends.
     """
     needed = [r for r in member.project["dependencies"] if r.startswith("hookmq")]
@@ -136,7 +136,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 @pytest.mark.parametrize("member", PUBLISHED)
 def test_each_distribution_can_be_found_and_judged(member: Member) -> None:
-    """The metadata on a package index names the versions of Python, the types, the system and the purpose."""
+    """Each distribution's metadata names its Python versions, its type information, its operating system and its
+    purpose. Users of a package index can then find and judge it."""
     classifiers = member.project["classifiers"]
     assert len(classifiers) == len(set(classifiers))
     assert not [one for one in classifiers if one.startswith("License ::")]  # `license` says it

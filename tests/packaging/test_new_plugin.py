@@ -1,8 +1,8 @@
 """The projects that `hookmq plugins new` writes are complete: they build wheels, and pass their own tests, mypy and
 ruff.
 
-All kinds share each step, because a step costs far more than one more project: type checking, for example, reads all of
-HookMQ.
+Each step runs once for the projects of all kinds, because a step costs far more than one more project in it. Type
+checking, for example, reads all of HookMQ.
 """
 
 import os
@@ -76,7 +76,7 @@ def test_the_tests_of_the_projects_pass(projects: Path, site: Path) -> None:
 
 
 def test_mypy_and_ruff_accept_the_projects(projects: Path, tmp_path: Path) -> None:
-    """mypy and ruff accept the projects. All projects have the same options."""
+    """mypy and ruff accept the projects. All projects use the same options."""
     texts = {(projects / name / "pyproject.toml").read_text() for name in NAMES.values()}
     assert len({text[text.index("[tool.pytest") :] for text in texts}) == 1
     sources = [f"{name}/{part}" for name in NAMES.values() for part in (f"hookmq_{name}", "tests")]

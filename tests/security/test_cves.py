@@ -35,7 +35,7 @@ ELSEWHERE = {
     "CVE-2024-8376": "sequences of packets: test_sequences.py",
     "CVE-2026-67411": "PROXY headers: test_listeners.py",
 }
-"""Rows that are tested in another file or excluded, with the reason."""
+"""Vulnerabilities that are tested elsewhere, each with its subject and the place of the tests."""
 TOLERANT = {"broker": {"text": "tolerant"}}
 """Accepts control characters and non-characters, which are refused by default."""
 

@@ -81,10 +81,10 @@ class Broker:
         """Shared subscriptions with a queue but no members. None until the state has been loaded, and again after
         `start`."""
         self._log_full_at = 0.0
-        """The earliest time to log again that the connection limit is reached."""
+        """The earliest time at which to log again that the connection limit is reached."""
         self._unlogged = 0
         self._on_end: Callable[[ClientConnection, DisconnectReason], None] = self._ended
-        """The earliest time at which to log again that the connection limit is reached."""
+        """One bound method that all connections share, to save memory."""
         self._core_metrics: MetricRegistry | None = None
         state.counters = self.counters
         state.start_trace = Traces(state, self.connections).start

@@ -21,9 +21,9 @@ from hookmq.server.tls import HANDSHAKE, Handshake
 MakeProtocol = Callable[[Peer | None], asyncio.BaseProtocol]
 """Makes one connection's protocol. The argument is the peer from the PROXY header, or None."""
 AT_ONCE: Final = 128
-"""The number of seconds to wait after file descriptors have run out."""
+"""The maximum number of connections accepted in one turn."""
 RETRY: Final = 1.0
-"""Seconds to wait after file descriptors ran out."""
+"""The number of seconds to wait after file descriptors have run out."""
 LINGERING: Final = 64
 """How many refused TLS clients per listener get time to read their alert. Any others are closed at once."""
 

@@ -193,7 +193,7 @@ class CountedConnection:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Record that few enough bytes are unsent to continue writing."""
+        """Record that the unsent bytes have been sent."""
         if self._connection is not None:
             self._connection.resume_writing()
 

@@ -1,6 +1,6 @@
 """Test the parts of the devices-to-tables test: its verdicts and its choice of victims.
 
-`make crash-spark KILLS=6`, which `make test-all` runs, is the whole test.
+`make crash-spark KILLS=6`, which is part of `make test-all`, runs the whole test.
 """
 
 from collections import Counter

@@ -42,7 +42,8 @@ class Killed(Exception):
 
 
 class Ledger:
-    """What has been confirmed. `open` is a queue whose creation or deletion may or may not have taken effect."""
+    """The changes and messages that have been confirmed. `open` is a queue whose creation or deletion may or may not
+    have taken effect."""
 
     def __init__(self) -> None:
         self.messages: dict[str, list[str]] = {"fixed": []}

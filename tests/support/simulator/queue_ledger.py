@@ -99,7 +99,7 @@ class QueueLedger:
         self._confirmed[one.place] = at
 
     def check_settled(self, groups: Iterable[str]) -> None:
-        """Check that each group has settled all accepted messages, and that every dead letter was consumed."""
+        """Check that each group has acknowledged every accepted message, or that the message became a dead letter."""
         settled = set(self._acked)
         for one in self._dead:
             settled.add(("jobs", one.partition(" ")[0], self._stored["dead", self._dead[one]]))
