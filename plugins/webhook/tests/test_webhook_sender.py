@@ -141,9 +141,13 @@ async def test_a_proxy_gets_all_requests(receiver: Any, sender: Make) -> None:
 async def test_the_host_is_checked_before_a_proxy_is_asked(receiver: Any, sender: Make) -> None:
     denied = DestinationConfig(deny_hosts=("*.invalid",))
     one = sender(url="http://a.invalid/", proxy=ProxyConfig(receiver.url), destinations=denied)
-    assert await one.send([event()]) == Answer(Verdict.AGAIN, "destination: the host a.invalid is not allowed")
+    assert await one.send([event()]) == Answer(
+        Verdict.AGAIN, "destination: the host a.invalid is not allowed"
+    )
     one = sender(url="http://169.254.169.254/", proxy=ProxyConfig(receiver.url))
-    assert (await one.send([event()])).reason == "the address 169.254.169.254 is not allowed"
+    assert (
+        await one.send([event()])
+    ).reason == "destination: the address 169.254.169.254 is not allowed"
     assert receiver.requests == []
 
 
