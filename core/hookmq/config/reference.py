@@ -21,10 +21,10 @@ reports them without starting anything.
 
 - **Durations** are `250ms`, `5s`, `2m`, `1h30m`, `7d`, or a number of seconds. **Sizes** are `512`, `64KiB`, `1MiB`,
   `10kB`. **Rates** are `100/s`, `5000/min`, `10/5s`.
-- `{$env: NAME}` takes a value from the environment, `{$file: PATH}` from a file. The path is relative to the folder of
-  the configuration, and one trailing line break is removed. Either may have a `default`. There are no other references.
-  Their values are never shown.
-- Other paths, such as those of certificates, are relative to the folder in which you start the broker.
+- `{$env: NAME}` takes a value from the environment, `{$file: PATH}` from a file. One trailing line break is removed.
+  Either may have a `default`. There are no other references. Their values are never shown.
+- All paths in the file are relative to its folder. Paths on the command line and in the environment are relative to the
+  working directory.
 - `HOOKMQ__BROKER__MAX_QOS=1` in the environment overrides `broker.max_qos`. Two underscores mean a dot, and list
   positions are numbers (`HOOKMQ__LISTENERS__0__BIND`). `-o broker.max_qos=1` on the command line overrides both.
 - Plain words follow YAML 1.2: `true` and `false` are booleans; `yes`, `on` and `1:30` are text. Anchors and
