@@ -1,4 +1,4 @@
-"""Receive the alerts as an MQTT subscriber, as any other client would."""
+"""Receive the alerts with an ordinary MQTT subscriber."""
 
 import json
 import threading
@@ -13,11 +13,11 @@ FILTER: Final = "alerts/#"
 KEPT: Final = 60
 """Number of alerts to remember."""
 INCIDENT: Final = 60.0
-"""Seconds in which the alerts of a truck belong together."""
+"""Seconds within which a truck's alerts count as one incident."""
 
 
 class Alerts:
-    """Subscribes to the alerts of the pipeline. The broker delivers them on a thread of the client."""
+    """Subscribes to the alerts of the pipeline. The client's own thread receives them."""
 
     def __init__(self, port: int) -> None:
         self.received = 0
@@ -38,7 +38,7 @@ class Alerts:
         self._client.subscribe(FILTER, qos=1)
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        """Remember an alert. Spark publishes an alert at least once, so the message id may come again."""
+        """Remember an alert. Spark publishes an alert at least once, so the same message id may arrive again."""
         told = json.loads(message.payload)
         given = dict(getattr(message.properties, "UserProperty", ()))
         alert = {
@@ -61,12 +61,12 @@ class Alerts:
             self._unshown.append(alert)
 
     def newest(self) -> list[dict[str, Any]]:
-        """Return the newest alerts, the newest first."""
+        """Return the latest alerts, newest first."""
         with self._lock:
             return self._newest[::-1]
 
     def unshown(self) -> list[dict[str, Any]]:
-        """Return the alerts since the last call: of each truck, only the first within a minute."""
+        """Return the alerts since the last call, but only the first one per truck and minute."""
         with self._lock:
             found, self._unshown = self._unshown, []
         shown = []

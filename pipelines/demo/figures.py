@@ -1,4 +1,4 @@
-"""Collect what the page and the terminal show: start-up steps, counts, lag, latency, windows and alerts."""
+"""Collect the figures for the page and the terminal: start-up steps, counts, lag, latency, windows and alerts."""
 
 import json
 import threading
@@ -21,18 +21,18 @@ OVER: Final = 5
 
 @dataclass(slots=True)
 class Step:
-    """A part of the start that takes a while."""
+    """A part of the start-up that takes a while."""
 
     name: str
     text: str
     usual: int
-    """Seconds that it usually takes."""
+    """Number of seconds that the step usually takes."""
     state: str = "waiting"
     seconds: float = 0.0
 
 
 def steps(devices: int) -> list[Step]:
-    """Return the steps until the first window."""
+    """Return the start-up steps, up to the first window."""
     return [
         Step("broker", "The broker starts", 2),
         Step("fleet", f"{devices:,} trucks connect and publish", max(1, devices // 200)),
@@ -53,7 +53,7 @@ class Batches:
         self._position = 0
 
     def read(self) -> None:
-        """Read the new lines."""
+        """Read the lines that were added since the last call."""
         try:
             with self.file.open("rb") as file:
                 file.seek(self._position)
@@ -105,7 +105,7 @@ class Figures:
         self.publish()
 
     def told(self, lines: Iterable[str]) -> None:
-        """Take over the fleet's newest ledger."""
+        """Store the newest of the fleet's ledgers."""
         for line in lines:
             if line.startswith("{"):
                 self.ledger = json.loads(line)
@@ -141,7 +141,7 @@ class Figures:
 
     @property
     def accounted(self) -> int:
-        """Number of messages that silver, the dead letters and the dropped duplicates explain."""
+        """Number of messages that are in silver or the dead letters, or were dropped as duplicates."""
         rows = self.tables.rows
         return rows("silver") + rows("dead_letter") + self.batches.duplicates + self.batches.late
 
@@ -151,7 +151,7 @@ class Figures:
         return self.acknowledged == self.tables.rows("bronze") == self.accounted
 
     def rate(self, name: str) -> float:
-        """Return the messages or rows per second of the last seconds."""
+        """Return the recent number of messages or rows per second."""
         if len(self._samples) < 2:
             return 0.0
         first, last = self._samples[-min(len(self._samples), OVER + 1)], self._samples[-1]
@@ -221,7 +221,7 @@ class Figures:
         }
 
     def windows(self) -> list[dict[str, Any]]:
-        """Return the newest windows of the temperature and the speed, the newest first."""
+        """Return the latest windows of temperature and speed, newest first."""
         found: dict[float, dict[str, Any]] = {}
         for (start, metric), window in self.tables.windows.items():
             found.setdefault(start, {"start": start})[metric] = window.shown()

@@ -1,11 +1,11 @@
-"""Connect a fleet of refrigerated trucks that publish their state at QoS 1, in one thread.
+"""Simulate a fleet of refrigerated trucks that publish their state at QoS 1. One thread runs all of them.
 
 The states have the usual faults: broken payloads, late messages, and messages that are sent again with the same
-`message-id`. From time to time, the cooling of a truck fails, and its temperature rises at once.
+`message-id`. From time to time, a truck's cooling fails, and its temperature rises immediately.
 
     python fleet.py --port 1883 --devices 1000
 
-The program prints its ledger as a line of JSON every second, and for the last time when it ends.
+The program prints its ledger as a line of JSON every second, and once more when it ends.
 """
 
 import argparse
@@ -26,20 +26,20 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 FILES = 4
-"""Number of descriptors for each client, including a spare one."""
+"""Number of file descriptors to reserve for each client, including a spare one."""
 BROKEN = (b"", b"ERR 7", b"\xff\xfe\x00", b'{"celsius": "warm"}', b'{"battery": 0.5}')
 LATE = 120.0
 """Age of a late message in seconds."""
 COLD = 4.0
-"""The temperature in degrees that the cooling keeps."""
+"""The temperature, in degrees, that a working cooling system maintains."""
 FAILURE = 5
-"""Number of states with a raised temperature after the cooling failed."""
+"""Number of states with a raised temperature after the cooling has failed."""
 PATIENCE = 30.0
 """Seconds to wait for the last acknowledgements."""
 
 
 class Ledger:
-    """What the fleet has sent, and what the broker has acknowledged."""
+    """Counts what the fleet has sent and what the broker has acknowledged."""
 
     def __init__(self) -> None:
         self.online = 0
@@ -78,7 +78,7 @@ class Truck:
         self.acknowledged += 1
 
     def fail(self) -> None:
-        """Let the cooling fail for the next FAILURE states."""
+        """Make the cooling fail for the next FAILURE states."""
         self.failed = FAILURE
         self.ledger.failures.append(self.name)
 

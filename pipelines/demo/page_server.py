@@ -19,8 +19,9 @@ POLICY: Final = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none
 
 
 class PageServer:
-    """An HTTP server on 127.0.0.1, with a free port or `port`. Only GET, and only the files of the page, its
-    state and the file `metrics`."""
+    """An HTTP server on 127.0.0.1, on `port` or a free port. It supports only GET, and serves only the page's files,
+    its state and the file `metrics`.
+    """
 
     def __init__(self, state: Callable[[], dict[str, Any]], metrics: Path, port: int = 0) -> None:
         server = self

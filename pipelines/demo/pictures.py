@@ -1,8 +1,9 @@
-"""Check the page of a running demo in Chromium, and take pictures of it. This program runs in the broker's environment.
+"""Check the page of a running demo in Chromium, and take screenshots of it. This program runs in the broker's
+environment.
 
     .venv/bin/python pipelines/demo/pictures.py http://127.0.0.1:PORT/ FOLDER
 
-It fails if the page reports an error, shows no figures, or is wider than a phone.
+It fails if the page reports an error, shows no figures, or does not fit on a phone's screen.
 """
 
 import argparse
@@ -30,7 +31,7 @@ PICTURES: Final = (
 
 
 def picture(page: Page, file: Path) -> None:
-    """Write a picture of the window in the format WebP, which Playwright cannot write itself."""
+    """Save a screenshot of the window as WebP, which Playwright cannot write itself."""
     chrome = page.context.new_cdp_session(page)
     taken = chrome.send("Page.captureScreenshot", {"format": "webp", "quality": 80})
     data = base64.b64decode(taken["data"])
@@ -41,7 +42,7 @@ def picture(page: Page, file: Path) -> None:
 def show(
     browser: Browser, url: str, folder: Path, windows: int, look: tuple[str, dict[str, int], str]
 ) -> None:
-    """Open the page, wait until it is live, check it, and take a picture."""
+    """Open the page, wait until it shows live data, check it, and take a screenshot."""
     name, size, scheme = look
     problems: list[str] = []
     context = browser.new_context(

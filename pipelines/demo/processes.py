@@ -50,7 +50,7 @@ class Part:
             raise Ended(self.ended(code))
 
     def ended(self, code: int) -> str:
-        """Return a message which says that the process has ended, and its last lines."""
+        """Return a message that the process has ended, with the last lines that it printed."""
         return f"The {self.name} ended with exit code {code}. Its last lines:\n  " + "\n  ".join(
             self.said
         )
@@ -65,7 +65,8 @@ class Part:
                 return found
 
     def stop(self) -> str:
-        """Send SIGTERM once, and wait. If the process does not end, kill it and its children. Return what happened.
+        """Send SIGTERM once, and wait. If the process does not end, kill it and its children. Return a description of
+        the outcome.
 
         A second SIGTERM could end the broker after it has removed its handlers, with a code other than 0.
         """

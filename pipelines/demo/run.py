@@ -1,4 +1,4 @@
-"""Show the way from MQTT to tables: a broker, 1,000 trucks, Spark, and a page with live charts.
+"""Demonstrate the path from MQTT to tables: a broker, 1,000 trucks, Spark, and a page with live charts.
 
 make demo-spark                                                runs until Ctrl-C
 make demo-spark DEMO="--no-browser --devices 200"              with options
@@ -28,9 +28,9 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 HOOKMQ: Final = ROOT / ".venv" / "bin" / "hookmq"
 FOLDER: Final = ROOT / "build" / "demo-spark"
-"""The tables of the last demo without --folder."""
+"""The folder of the last demo that ran without --folder."""
 PATIENCE: Final = 300.0
-"""Seconds that the start may take on a busy machine."""
+"""Seconds that the start-up may take on a busy machine."""
 DRAIN: Final = 60.0
 """Seconds to wait at the end until the last messages are in the tables."""
 STATUS: Final = 5.0
@@ -44,7 +44,9 @@ def say(text: str, color: str = "") -> None:
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM. The first asks the demo to stop, and the second not to wait for the last messages."""
+    """Counts SIGINT and SIGTERM. The first signal stops the demo. The second one stops it without waiting for the last
+    messages.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,7 +58,7 @@ class Interrupts:
 
 
 class Startup:
-    """Reports the steps of the start: when each begins, how long it usually takes, and how long it took."""
+    """Reports the start-up steps: when each begins, how long it usually takes, and how long it took."""
 
     def __init__(self, figures: Figures) -> None:
         self.figures = figures
@@ -65,7 +67,7 @@ class Startup:
         self._told = 0.0
 
     def begin(self, *names: str) -> None:
-        """Report that steps begin."""
+        """Report that some steps have begun."""
         for name in names:
             step = self._steps[name]
             self._begun[name] = time.monotonic()
@@ -74,7 +76,7 @@ class Startup:
         self.figures.publish()
 
     def done(self, name: str, *then: str) -> None:
-        """Report that a step is done, and that others begin. Do nothing if it was done before."""
+        """Report that a step is done and that others have begun. Do nothing if the step was already done."""
         step = self._steps[name]
         if step.state != "running":
             return
@@ -175,7 +177,7 @@ class Demo:
             say(f"{time.strftime('%H:%M:%S')}  {self.status()}")
 
     def tell_alerts(self) -> None:
-        """Print the alerts that came since the last call."""
+        """Print the alerts that have arrived since the last call."""
         assert self.figures.alerts is not None
         for alert in self.figures.alerts.unshown():
             say(
@@ -185,7 +187,7 @@ class Demo:
             )
 
     def _advance(self) -> None:
-        """Finish the steps of the start whose result is there."""
+        """Finish the start-up steps whose results are available."""
         rows, done = self.figures.tables.rows, self.startup.done
         if self.figures.ledger.get("online", 0) == self.devices:
             done("fleet")
@@ -237,14 +239,16 @@ class Demo:
             time.sleep(0.25)
 
     def stop(self) -> None:
-        """Stop what still runs, the newest part first."""
+        """Stop the parts that are still running, in reverse order of their start."""
         if self.figures.alerts is not None:
             self.figures.alerts.close()
         for part in reversed(self.parts):
             say(part.stop())
 
     def account(self) -> bool:
-        """Print where every message is, and keep the fleet's ledger and the alerts. Return whether none is missing."""
+        """Print how many messages are in which table, and save the fleet's ledger and the alerts. Return whether no
+        message is missing.
+        """
         figures, rows = self.figures, self.figures.tables.rows
         (self.folder / "ledger.json").write_text(json.dumps(figures.ledger))
         if figures.alerts is not None:

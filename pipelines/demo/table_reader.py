@@ -1,4 +1,4 @@
-"""Read the growing Delta tables: only the files that are new since the last time."""
+"""Read growing Delta tables, each time only the files that were added since the last time."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 SAMPLES: Final = 4
 """Number of dead letters to show."""
 LONGEST: Final = 60
-"""Number of characters of a payload to show."""
+"""Maximum number of characters of a payload to show."""
 WINDOWS: Final = 60
 """Number of windows to remember."""
 
@@ -32,7 +32,7 @@ class Growing:
         self._seen: set[str] = set()
 
     def new(self, *columns: str) -> Iterator[tuple[float, pa.Table]]:
-        """Yield the time of each new file in epoch seconds, and these columns of it."""
+        """Yield each new file's time in epoch seconds and its rows, limited to `columns`."""
         try:
             if self._table is None:
                 self._table = DeltaTable(str(self.folder))
@@ -89,7 +89,7 @@ class Tables:
     samples: list[dict[str, str]] = field(default_factory=list)
     windows: dict[tuple[float, str], Window] = field(default_factory=dict)
     ages: dict[str, list[float]] = field(default_factory=dict)
-    """For bronze and silver: the seconds from the broker to the table, of the newest rows."""
+    """For bronze and silver: how many seconds the newest rows took from the broker to the table."""
     _tables: dict[str, Growing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

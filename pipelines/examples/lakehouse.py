@@ -3,8 +3,8 @@
     python pipelines/examples/lakehouse.py --port 1883
 
 The data is generated, but has the shapes and distributions of public data sets: hourly observations of weather stations
-as nested JSON, a bottling line that speaks Sparkplug B, and households whose meters send a day of half hours as CSV. A
-seed makes it repeatable. Some messages are faulty, and some are sent twice.
+as nested JSON, a bottling line that speaks Sparkplug B, and households whose meters send a day of half-hourly readings
+as CSV. The seed makes the data reproducible. Some messages are faulty, and some are sent twice.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STATIONS = (
 """Name, latitude, longitude, elevation in meters, and mean temperature in June in degrees."""
 HOUSEHOLDS = 12
 FILLS = 60
-"""Number of messages of the bottling line."""
+"""Number of data messages from the bottling line."""
 
 
 class Message(NamedTuple):
@@ -67,7 +67,9 @@ def weather(rng: random.Random) -> Iterator[Message]:
 
 
 def meters(rng: random.Random) -> Iterator[Message]:
-    """Yield a burst of CSV for each household: half hours with a peak in the morning and one in the evening."""
+    """Yield one CSV message for each household: half-hourly readings with a peak in the morning and another in the
+    evening.
+    """
     for number in range(HOUSEHOLDS):
         size = rng.lognormvariate(0.0, 0.4)
         lines = ["start,kwh"]
@@ -84,7 +86,7 @@ def meters(rng: random.Random) -> Iterator[Message]:
 
 
 def line(rng: random.Random) -> Iterator[Message]:
-    """Yield the birth of a filler and its data. An alias stands for the name of each metric."""
+    """Yield the birth message of a filling machine and its data. An alias stands for the name of each metric."""
     kind = {name: number for number, name in enumerate(TYPES)}
     at = int(DAY.timestamp() * 1000)
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf", names: Sequence[str]) -> list[Query]:
-    """Return the queries of some jobs, each query once. Connects to the source. Raises KeyError for an unknown job.
+    """Return the queries of the named jobs, without repetition. Connects to the source. Raises KeyError for an unknown
+    job.
 
-    Silver also writes the dead letters, so beside it the job `dead_letter` has nothing to do.
+    Silver also writes the dead letters, so the job `dead_letter` has no query of its own if silver is in `names`.
     """
     found: dict[str, Query] = {}
     for name in names:

@@ -74,7 +74,8 @@ OURS: Final = re.compile(r"\bpyspark_mqtt\.errors\.\w+: (.+)")
 
 Command = Callable[[argparse.Namespace], int]
 Add = Callable[[str, str, Command], Parser]
-"""Adds a command with a name, a help line and a function. Returns its parser, to which you can add arguments."""
+"""Adds a command with its name, help text and function. Returns the command's parser, to which you can add arguments.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ EDGES: Final = 'earliest, latest or JSON such as {"0": 120, "1": -2}'
 
 
 class UsageError(HookMQError):
-    """The command does not work with this configuration."""
+    """A command that is not possible with this configuration."""
 
     exit_code = 2
 
@@ -195,7 +195,9 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
     state = sink.look()
 
     def noted(log_id: str, partition: int) -> int:
-        """Return the position recorded in the table. A query that reads files has no log offsets in its checkpoint."""
+        """Return the position that the table records, because the checkpoint of a query that reads files has no log
+        offsets.
+        """
         last = None if state is None else state.get(mark(f"{conf.name}.{query}", log_id, partition))
         return 0 if last is None else last + 1
 

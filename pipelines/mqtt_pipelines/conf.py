@@ -1,4 +1,4 @@
-"""Read a pipeline's configuration from YAML into one frozen `Conf`, and report every mistake with its line and column.
+"""Read a pipeline's configuration from YAML into a frozen `Conf`, and report every mistake with its line and column.
 
 It uses HookMQ's binder, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's
 configuration.
@@ -40,12 +40,12 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spark:
-    """``spark:`` settings of Spark for a run without ``spark-submit``."""
+    """``spark:`` settings for Spark in a run without ``spark-submit``."""
 
     master: str = setting("local[*]", "Spark's master; `spark-submit --master` has priority")
     settings: Mapping[str, str | int | bool] = field(
         default_factory=dict,
-        metadata={"help": "settings of Spark by name, such as `spark.sql.shuffle.partitions`"},
+        metadata={"help": "Spark settings by name, such as `spark.sql.shuffle.partitions`"},
     )
 
 
@@ -68,7 +68,7 @@ class Conf:
 
     version: Literal[1] = required("the version of this format, 1")
     name: str = required(
-        "the pipeline's name. Sinks identify its batches by it, so never change it"
+        "the pipeline's name. Sinks identify batches by this name, so never change it"
     )
     source: Source = required("the source of the messages")
     checkpoints: str = required("a folder or URL; each query gets a folder in it")

@@ -22,17 +22,17 @@ log = logging.getLogger("mqtt_pipelines")
 
 
 class DeadLetters:
-    """Reports the dead letters of each batch that has some, and of each query's first batch.
+    """Reports the number of dead letters for each batch that has any, and for each query's first batch.
 
-    Failures are harmless: the dead letters are in their table. If the driver is killed between the table and the report,
-    the count lacks those of one batch.
+    Failures are harmless, because the dead letters are in their table. If the driver is killed after it writes the
+    table and before it reports, the count lacks one batch.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._reported: set[str] = set()
         self._lock = threading.Lock()
-        """Each query calls `written` in a thread of its own."""
+        """Needed because each query calls `written` in a separate thread."""
 
     def written(self, query: Query, query_id: str, batch_id: int, written: Written) -> None:
         """Report a batch. Blocks for one request, if there is something to report."""

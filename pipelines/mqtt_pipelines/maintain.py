@@ -1,7 +1,7 @@
 """Add missing rows to tables, and parse dead letters again.
 
 You can repeat every operation, and run it while a pipeline is running. Existing rows are recognized by their offsets.
-Only offsets that the pipeline's query has passed are added, so that the query does not add them a second time.
+Rows are added only for offsets that the pipeline's query has passed, so that the query does not add them a second time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Added:
 
 
 def cut(wanted: Iterable[Span], size: int) -> Iterator[list[Span]]:
-    """Yield spans in pieces of at most `size` offsets, in order."""
+    """Split spans into pieces of at most `size` offsets, in order."""
     piece: list[Span] = []
     room = size
     for span in spans(wanted):
@@ -154,8 +154,8 @@ def backfill(
     size: int = SLICE,
     told: Callable[[Sequence[Span], Added], None] = lambda *_: None,
 ) -> Added:
-    """Add the missing rows in some offsets, `size` offsets at a time. `read` returns rows for the table. This call
-    blocks.
+    """Add the missing rows in the wanted offsets, `size` offsets at a time. `read` returns rows for the table. This
+    call blocks.
     """
     done = Added()
     for piece in cut(wanted, size):

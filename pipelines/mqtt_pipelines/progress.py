@@ -1,7 +1,8 @@
 """Report the queries' progress: a line on stderr for each batch, metrics for Prometheus, and JSON lines for other
 programs.
 
-Spark reports progress after each batch. If a file cannot be written, that is reported once and the queries continue.
+Spark reports progress after each batch. If a file cannot be written, the failure is reported once, and the queries
+continue.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _lag(sources: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 class _Reports(JStreamingQueryListener):
     """Receives Spark's reports about batches as JSON, in one call.
 
-    pyspark's own class asks Java for each field. That would be a quarter of the CPU time of a small batch.
+    pyspark's own class asks Java for each field. That would take 25 % of the CPU time of a small batch.
     """
 
     def onQueryProgress(self, jevent: Any) -> None:

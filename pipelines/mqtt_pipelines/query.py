@@ -1,4 +1,4 @@
-"""A streaming query of a job."""
+"""The description of a job's streaming query."""
 
 from dataclasses import dataclass
 

@@ -30,8 +30,7 @@ ON_FILES: Mapping[str, str | int | bool] = {
 }
 """Settings for checkpoints on a local disk.
 
-Spark's default manager starts the program `readlink` for each rename. Hadoop's local file system has checksums of its
-own.
+Spark's default manager starts the program `readlink` for each rename. Hadoop's local file system already has checksums.
 """
 LOCAL: Mapping[str, str | int | bool] = {"spark.sql.shuffle.partitions": 4}
 """Settings for Spark on one machine. Spark's default of 200 costs far more than a small batch with state."""
@@ -123,8 +122,8 @@ def run(
     observe: Observer | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run queries until they end. This call blocks. The first failure ends the other queries and is raised as Spark
-    reports it.
+    """Run queries until they end. This call blocks. If a query fails, the other queries end, and Spark's exception is
+    raised.
 
     Set `stop` to end the queries between two batches. A batch in progress is completed unless it takes longer than
     GRACE.

@@ -1,4 +1,4 @@
-"""The columns of every table: names, types and meanings. They are defined only here.
+"""The columns of every table: names, types and meanings. No other module defines columns.
 
 In every table with one row per message, (`log_id`, `partition`, `offset`) is the message's key.
 """

@@ -44,7 +44,7 @@ class Table:
     )
     options: Mapping[str, str] = field(
         default_factory=dict,
-        metadata={"help": "storage options of delta, properties of iceberg's catalog"},
+        metadata={"help": "Delta's storage options, or the properties of Iceberg's catalog"},
     )
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ class Source:
     files: str = setting(
         "", "a folder or URL of Parquet: the broker's landing folder, or the bronze table (`files`)"
     )
-    max_files_per_trigger: int = setting(1000, "most new files in a batch", minimum=1)
+    max_files_per_trigger: int = setting(1000, "maximum number of new files in a batch", minimum=1)
 
     def __post_init__(self) -> None:
         if bool(self.mqtt) == bool(self.files):
@@ -47,7 +47,7 @@ def options(source: Source) -> dict[str, str]:
 
 
 def consumer(source: Source, query: str) -> str:
-    """Return the name of a query at the broker, or an empty text if it has none."""
+    """Return the name under which the broker knows a query, or an empty string if it has none."""
     group = next((_text(value) for name, value in source.mqtt.items() if name.lower() == GROUP), "")
     return f"{group}.{query}" if group else ""
 

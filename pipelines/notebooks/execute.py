@@ -1,4 +1,4 @@
-"""Execute a notebook without Jupyter: run its cells, and keep what they print, return and draw.
+"""Execute a notebook without Jupyter: run its cells, and store what they print, return and plot.
 
     TABLES=build/demo-spark .venv-spark/bin/python pipelines/notebooks/execute.py pipelines/notebooks/tables.ipynb
 
@@ -61,7 +61,7 @@ def run_cell(source: str, name: str, number: int, names: dict[str, Any]) -> list
 
 
 def shown(value: Any) -> dict[str, list[str]]:
-    """Return a value as text, and as HTML if it has that form."""
+    """Return a value as text, and also as HTML if it supports that."""
     found = {"text/plain": repr(value).splitlines(keepends=True)}
     if hasattr(value, "_repr_html_"):
         found["text/html"] = value._repr_html_().splitlines(keepends=True)

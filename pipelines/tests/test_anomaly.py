@@ -1,4 +1,4 @@
-"""Test outliers and the alerts about them. test_jobs_stateful.py tests them as streams."""
+"""Test the detection of outliers and the alerts about them. test_jobs_stateful.py tests streams."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
 
 
 def day() -> list[Message]:
-    """Return the messages of two devices: one is steady except for two values, the other varies all the time."""
+    """Return the messages of two devices: one is steady except for two values, the other varies constantly."""
     log, random = Log(), Random(7)
     found = []
     for second in range(60):

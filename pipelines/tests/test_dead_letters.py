@@ -1,4 +1,4 @@
-"""Test what the broker is told about dead letters."""
+"""Test the reports about dead letters to the broker."""
 
 import logging
 from collections.abc import Iterator

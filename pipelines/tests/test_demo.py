@@ -1,7 +1,6 @@
 """``make demo-spark`` shows real counts: its tables agree with the ledger of the fleet, and Ctrl-C ends every process.
 
-One demo runs for all tests. `make pictures` keeps the pictures of its page in docs/images, and the outputs of the
-notebook.
+One demo runs for all tests. `make pictures` stores screenshots of its page in docs/images, and the notebook's outputs.
 """
 
 import json
@@ -36,7 +35,9 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 """The environment with Playwright."""
 PICTURES = os.environ.get("HOOKMQ_PICTURES", "")
 SECONDS = 500
-"""The demo ends then, even if it never gets as far as the test wants. Only a failing test takes this long."""
+"""The demo ends after this time, even if it has not reached the state that the test waits for. Only a failing test
+takes this long.
+"""
 WANTED = ("✓ The first window", "✓ The first cooling failure")
 WINDOW = timedelta(seconds=10)
 
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 100)
 
 @dataclass
 class Shown:
-    """What a demo has shown until Ctrl-C."""
+    """What a demo showed before Ctrl-C."""
 
     folder: Path
     said: str
@@ -53,7 +54,7 @@ class Shown:
     state: dict[str, Any]
     pictures: "subprocess.CompletedProcess[str] | None"
     foreign: int
-    """The status of the answer to a request for another host."""
+    """The status of the response to a request for another host."""
     unanswered: list[str] | None
     """The queries of the Grafana board for which Prometheus has no data."""
 
@@ -65,7 +66,7 @@ class Shown:
 
 
 def look(url: str, pictures: Path) -> "subprocess.CompletedProcess[str] | None":
-    """Check the page in a browser, if there is one, and take its pictures."""
+    """Check the page in a browser, if one is installed, and take screenshots."""
     if shutil.which("chromium") is None:
         return None
     names = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME")
@@ -78,7 +79,7 @@ def look(url: str, pictures: Path) -> "subprocess.CompletedProcess[str] | None":
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """Run a demo until it has shown a window and an alert. Look at its page, and press Ctrl-C."""
+    """Run a demo until it has shown a window and an alert. Check its page, and press Ctrl-C."""
     folder = tmp_path_factory.mktemp("demo")
     tables = folder / "tables"
     command = [
@@ -110,7 +111,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def board() -> list[str]:
-    """Return the queries of the board, with the variables replaced as Grafana does for all values."""
+    """Return the board's queries, with the variables replaced as Grafana does for "All"."""
     found = []
     for panel in json.loads(BOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
@@ -121,7 +122,7 @@ def board() -> list[str]:
 
 
 def status(url: str, host: str) -> int:
-    """Return the status of the answer to a request that names another host."""
+    """Return the status of the response to a request that names another host."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     connection.request("GET", "/state.json", headers={"Host": host})
     found = connection.getresponse().status

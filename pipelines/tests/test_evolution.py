@@ -1,4 +1,4 @@
-"""Test what happens to tables over time: their columns change, and one day of them is written again."""
+"""Test how tables change over time: columns change, and one day is rewritten."""
 
 import json
 import threading
@@ -68,12 +68,12 @@ class Pipeline:
                 records.append(made)
 
     def once(self) -> None:
-        """Read the messages that are there."""
+        """Read all available messages."""
         conf = load(self.file, [], ["silver"])
         run.run(self.spark, build(self.spark, conf, ["silver"]), "plant", once=True)
 
     def rows(self) -> dict[tuple[int, int], Row]:
-        """Return silver's rows by partition and offset. None of them is there twice."""
+        """Return silver's rows by partition and offset. Fails if a row occurs twice."""
         every: list[Row] = DeltaTable(self.folder / "silver").to_pyarrow_table().to_pylist()
         places = Counter((row["partition"], row["offset"]) for row in every)
         assert set(places.values()) <= {1}

@@ -1,4 +1,4 @@
-"""Test that any value of a partition's column has a folder, and comes back unchanged."""
+"""Test that any value of a partition column gets a folder, and is read back unchanged."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Test that no message ends a query: hostile names, payloads, numbers, times and depths, through each job and format.
 
-Each message is in a table or in the dead letters, exactly once. One stream of three batches feeds each query. Only the
-format files runs by default; `make fuzz-spark` runs all formats, and the jobs that go with them.
+Each message is in a table or in the dead letters, exactly once. One stream of three batches feeds each query. By
+default, only the format `files` runs; `make fuzz-spark` runs all formats with their jobs.
 """
 
 import json

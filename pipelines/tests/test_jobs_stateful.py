@@ -1,5 +1,5 @@
 """Test the jobs presence, anomaly and sparkplug with their own configurations and a real broker.
-Streams and batches give the same rows.
+Streams and batches return the same rows.
 """
 
 import json

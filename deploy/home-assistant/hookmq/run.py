@@ -11,8 +11,8 @@ HOOKMQ: Final = (sys.executable, "-m", "hookmq.cli")
 
 
 def configuration(options: dict[str, Any], data: Path, ssl: Path, shared: Path) -> dict[str, Any]:
-    """Return the configuration. `data` is the folder for the broker's state; `ssl` and `shared` are the folders that
-    Home Assistant mounts. Raises ValueError if the options contradict each other.
+    """Return the broker's configuration. `data` is the folder for the broker's state; `ssl` and `shared` are the
+    folders that Home Assistant mounts. Raises ValueError if the options contradict each other.
     """
     listeners: list[dict[str, Any]] = [
         {"name": "tcp", "type": "tcp", "bind": "*:1883"},

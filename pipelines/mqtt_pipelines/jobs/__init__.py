@@ -1,4 +1,4 @@
-"""The jobs: their descriptions and the configuration that they need.
+"""The table of jobs: their descriptions and the configuration that they need.
 
 Each job is a module in this package with ``build(spark, conf) -> list[Query]``, which does not start the queries.
 """

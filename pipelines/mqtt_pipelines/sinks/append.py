@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mqtt_pipelines")
 TRIES = 12
-"""How many times in a row other writers may commit first."""
+"""Number of attempts to commit before giving up, if other writers keep committing first."""
 WAIT = 0.05
 """Seconds before the second attempt. The time doubles with each attempt, up to `MOST`."""
 MOST = 2.0
@@ -169,7 +169,7 @@ def _append(
 def told(
     store: Store, cure: str = "started again, the query goes on with this batch"
 ) -> Iterator[None]:
-    """Convert errors of a format's library to MqttError, as one line with the table's name."""
+    """Convert errors of a format's library to a one-line MqttError with the table's name."""
     try:
         yield
     except MqttError:

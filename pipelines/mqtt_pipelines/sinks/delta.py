@@ -1,4 +1,5 @@
-"""Write Delta tables with delta-rs, without a jar. Executors write the files, and the driver adds them in one commit.
+"""Write Delta tables with delta-rs, without a JAR file. Executors write the files, and the driver adds them in one
+commit.
 
 The commit records the batch as application transactions. delta-rs refuses the commit if another commit has recorded
 the same names since the table was loaded. If two drivers write the same batch, exactly one succeeds.
@@ -131,7 +132,7 @@ class DeltaState:
         return self.table.transaction_version(entry)
 
     def target(self, schema: pa.Schema) -> Target:
-        """Return where to write files, which is the table's folder."""
+        """Return the target for new files, which is the table's folder."""
         partition_by = tuple(self.table.metadata().partition_columns)
         return Target(self.sink.root, schema, partition_by, options=self.sink.options)
 

@@ -1,15 +1,15 @@
-"""Errors of the formats' libraries as one line."""
+"""Convert errors of the formats' libraries to one line."""
 
 import re
 from typing import Final
 
 COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 S3: Final = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*(?:<Message>(?P<message>[^<]*)</Message>)?")
-"""Matches the reason in an answer of S3, which delta-rs appends to its error as XML."""
+"""Matches the reason in an XML response of S3, which delta-rs appends to its error."""
 
 
 def brief(error: BaseException) -> str:
-    """Return the first line of an error, and the reason of S3 if the error contains it."""
+    """Return the first line of an error, followed by S3's reason if the error contains one."""
     text = COLORS.sub("", str(error)).strip()
     parts = [text.partition("\n")[0].strip() or type(error).__name__]
     if found := S3.search(text):

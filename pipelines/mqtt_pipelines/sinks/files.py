@@ -1,6 +1,6 @@
 """Write Parquet files with Spark's file sink. ``_spark_metadata`` lists the valid files, so read the folder with Spark.
 
-A partition's folder has a safe name, whatever the value is; see `folders`.
+A partition's folder has a safe name for any value; see `folders`.
 
 The sink identifies batches only by their numbers, which start at 0 again with a new checkpoint. Spark would then assume
 that the batches have been written, and silently drop their rows. So the folder is checked before a query starts.

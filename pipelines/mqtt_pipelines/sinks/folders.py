@@ -1,8 +1,9 @@
 """Folder names for the partitions of Parquet files.
 
-Spark names a folder ``COLUMN=VALUE`` and keeps the value nowhere else. A value of more than about 240 bytes then has no
-folder, and the query ends. An empty text and ``__HIVE_DEFAULT_PARTITION__`` become null, and a reader that sees only
-digits takes ``001`` for 1. So the value of a column stays in the files, and a column of its own names the folder.
+Spark names a folder ``COLUMN=VALUE`` and stores the value nowhere else. If a value has more than about 240 bytes, the
+folder cannot be created, and the query ends. An empty text and ``__HIVE_DEFAULT_PARTITION__`` become null, and a reader
+that sees only digits reads ``001`` as 1. The column's value therefore stays in the files, and a separate column names
+the folder.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SUFFIX: Final = "_folder"
-"""What the name of a folder's column adds to the name of the column."""
+"""The suffix that turns a column's name into the name of its folder column."""
 PLAIN: Final = r"\A(?!(?i:nan|infinity)\z)[A-Za-z][A-Za-z0-9_.]{0,47}\z"
-"""Matches text that is its own folder name: no reader takes it for a number, a time or null."""
+"""Matches text that can be used unchanged as a folder name: no reader mistakes it for a number, a time or null."""
 SHOWN: Final = 32
-"""Characters of other text that begin its folder name, before a hash that tells it apart."""
+"""Number of characters of any other text that its folder name starts with. A hash that makes the name unique follows.
+"""
 
 
 def placed(frame: DataFrame, partition_by: Sequence[str]) -> tuple[DataFrame, list[str]]:
-    """Return a frame with its folders' columns, and the names of the columns to partition by.
+    """Return the frame with its folder columns added, and the names of the columns to partition by.
 
-    Integers, booleans and dates are short, so their column itself names the folder. Every other column stays in the
+    Integers, booleans and dates are short, so their columns name the folders directly. Every other column stays in the
     files, and `NAME_folder` names the folder.
     """
     from pyspark.sql import functions as f

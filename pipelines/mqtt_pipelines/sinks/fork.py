@@ -1,7 +1,7 @@
 """Write one batch to several tables, exactly once to each, and compute it only once.
 
 Each table records its batches itself. If the driver is killed between two tables, the batch runs again, and the tables
-that have it already leave it out.
+that already have it skip it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEAD_LETTER = "dead_letter"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A table, and the rows of a batch that it gets."""
+    """A table, and the choice of the rows that it gets from a batch."""
 
     name: str
     """The table's name. The table records batches under it, as if it had a query of its own."""

@@ -1,4 +1,4 @@
-"""Write Iceberg tables with pyiceberg, without a jar. Executors write the files, and the driver adds them in one
+"""Write Iceberg tables with pyiceberg, without a JAR file. Executors write the files, and the driver adds them in one
 commit.
 
 The commit records the batch in table properties, which survive when snapshots expire. For users, it also records the
@@ -181,8 +181,9 @@ class IcebergState:
         return found
 
     def target(self, schema: pa.Schema) -> Target:
-        """Return where to write files: ``data`` in the table's location. The columns of these files have the table's
-        field ids."""
+        """Return the target for new files: ``data`` in the table's location. The columns of these files have the
+        table's field ids.
+        """
         import pyarrow as pa
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -212,8 +213,9 @@ class IcebergState:
         refresh = self.table.refresh
 
         def look() -> IcebergTable:
-            """Load the table, as pyiceberg does before a retry. The snapshot may exist although the commit seemed to
-            fail."""
+            """Load the table, as pyiceberg does before a retry. The snapshot may exist even if the commit appeared to
+            fail.
+            """
             found = refresh()
             if ours is None or found.snapshot_by_id(ours) is None:
                 raise _OthersCameFirstError

@@ -82,7 +82,7 @@ def term(app: str) -> str:
 
 
 def unordered(name: str) -> str:
-    """Return the name of an entry. The entry is set if an owner wrote older rows of a partition after newer ones."""
+    """Return the name of the entry that is set if an owner wrote older rows of a partition after newer ones."""
     return f"{name}#unordered"
 
 

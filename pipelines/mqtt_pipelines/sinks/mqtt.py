@@ -1,7 +1,7 @@
 """Publish rows to MQTT, at least once, because MQTT has no transactions.
 
-A repeated batch is published again. Each message keeps its user property ``message-id``, by which receivers recognize
-duplicates.
+A repeated batch is published again. Each message keeps its user property ``message-id``, so that receivers can
+recognize duplicates.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MqttSink:
         return f"mqtt {self.address}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Publish a batch. Blocks until all messages are acknowledged. Raises errors as Spark reports them."""
+        """Publish a batch. Blocks until all messages are acknowledged. Raises Spark's exceptions."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -51,7 +51,7 @@ class MqttSink:
         return Written(int(counted.get["rows"]))
 
     def messages(self, batch: DataFrame) -> DataFrame:
-        """Return the rows with their `message_id`, without the key columns that are not published."""
+        """Return the rows with a `message_id`, but without those key columns that are not published."""
         from pyspark.sql import functions as f
 
         missing = [name for name in self.key if name not in batch.columns]

@@ -28,14 +28,14 @@ SCHEMA = "path string, size long, rows long, values string, stats string, spans 
 OPEN = 32
 """Maximum number of files that a task keeps open.
 
-If there are more partition values, the file that was unused for longest is completed.
+If there are more partition values, the least recently used file is completed.
 """
 HELD = 64 << 20
 """Maximum bytes that a task buffers across all its files. Spark's own batches are too small for good row groups."""
 INDEXED = 32
 """Number of leading columns with statistics, as in Delta by default."""
 TEXT = 64
-"""Longest text to use as a bound."""
+"""Maximum length of a text that is used as a bound."""
 S3 = {
     "access_key": ("aws_access_key_id", "s3.access-key-id"),
     "secret_key": ("aws_secret_access_key", "s3.secret-access-key"),
@@ -48,7 +48,7 @@ S3_ENVIRONMENT = {
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
     "endpoint_override": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
 }
-"""Variables that pyarrow does not read by itself."""
+"""Environment variables that pyarrow does not read by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class _File:
 def _by_values(
     rows: pa.Table, columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """Yield the rows, grouped by the values of some columns. The values are texts."""
+    """Yield the rows, grouped by the values of `columns`. The values are converted to text."""
     import pyarrow as pa
 
     if not columns:
@@ -304,7 +304,7 @@ def _by_values(
 
 
 def _text(scalar: Any) -> str | None:
-    """Return a partition value as text, or None for null. An empty text is '', which Delta takes for null."""
+    """Return a partition value as text, or None for null. An empty text becomes '', which Delta interprets as null."""
     import datetime
 
     try:

@@ -79,11 +79,11 @@ class Anomaly:
 
     metrics: tuple[str, ...] = required("columns of silver: numbers, or booleans as 0 and 1")
     method: Literal["ewma", "window"] = setting(
-        "ewma", "mean and deviation with fading weights, or of the last values only"
+        "ewma", "ewma: older values gradually lose weight; window: only the last values count"
     )
     alpha: float = setting(0.05, "ewma: the weight of the newest value", minimum=1e-6, maximum=1)
     window: int = setting(100, "window: number of values", minimum=2, maximum=100_000)
-    warmup: int = setting(30, "values of a device before its first alert", minimum=2)
+    warmup: int = setting(30, "number of values of a device before its first alert", minimum=2)
     threshold: float = setting(4.0, "number of deviations from the mean that causes an alert")
     least: float = setting(
         1e-6, "smallest deviation to assume, since values that never change have none"
@@ -101,8 +101,8 @@ def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
     """Turn rows of silver into rows of `schemas.ALERTS`: the values that cause an alert.
 
     Each value is compared with earlier values of its device and column, in the log's order. A value that causes an
-    alert shifts the expected range only as far as the most extreme normal value would. Raises PipelineError if a
-    metric is not a number.
+    alert shifts the expected range only as far as the most extreme normal value would shift it. Raises PipelineError if
+    a metric is not a number.
     """
     values = []
     for name in by.metrics:

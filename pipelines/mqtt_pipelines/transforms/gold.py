@@ -26,7 +26,7 @@ def gold(silver: DataFrame, by: Gold) -> DataFrame:
     """Turn rows of silver into rows of `schemas.GOLD`: tumbling windows, aligned to 1970 in UTC. `silver` has the
     watermark.
 
-    Null and NaN are ignored; a window without values has no row. A stream yields a window's row once, after the
+    Null and NaN are ignored, and a window without values has no row. A stream yields a window's row once, after the
     watermark has passed the window's end. A batch yields all windows, including those that a stream would still hold
     back. Raises PipelineError if a metric is not a number.
     """

@@ -1,6 +1,6 @@
-"""Say which field of a payload has the wrong type, what was expected there, and what was found.
+"""Describe which field of a payload has the wrong type, what was expected, and what was found.
 
-Spark's parser only says that something is wrong. This module runs on executors, and only for dead letters.
+Spark's parser reports only that something is wrong. This module runs on executors, and only for dead letters.
 """
 
 import datetime
@@ -31,9 +31,9 @@ from pyspark.sql.types import (
 from mqtt_pipelines.transforms.values import Rounding
 
 MOST: Final = 5
-"""Largest number of mistakes to name."""
+"""Maximum number of mistakes to name."""
 SHOWN: Final = 40
-"""Most characters of a value to show."""
+"""Maximum number of characters of a value to show."""
 _BITS: Final[dict[type[DataType], int]] = {
     ByteType: 8,
     ShortType: 16,
@@ -90,7 +90,7 @@ def _wrong(
 
 
 def _fits(value: Any, kind: DataType, rounding: Rounding) -> bool:
-    """Return whether Spark takes a value for one of this type."""
+    """Return whether Spark accepts a value as one of this type."""
     if isinstance(kind, StructType | ArrayType | MapType):
         return False
     if isinstance(kind, BooleanType):

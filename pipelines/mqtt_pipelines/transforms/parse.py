@@ -1,8 +1,8 @@
-"""Parse payloads. Every message gets either its values or the reason why it cannot be parsed.
+"""Parse payloads. For every message, the result is either its values or the reason why it cannot be parsed.
 
 JSON is parsed strictly: the payload must be a single object, with nothing after it, and without NaN or single quotes.
-Fields that the schema does not name are ignored. If a key is repeated, the last one counts, but each must have the
-type of its field.
+Fields that the schema does not name are ignored. If a key is repeated, the last value counts, but every value must have
+the field's type.
 """
 
 from dataclasses import dataclass, field
@@ -104,7 +104,7 @@ class Silver:
     rounding: Rounding = setting(
         "fail",
         "a number with more digits after the point than its `decimal`: fail makes it a dead letter, half_up rounds it. "
-        "Digits are compared up to the 38th that the type could have",
+        "Digits after the 38th are not compared",
     )
 
     @property

@@ -39,7 +39,7 @@ class Lifecycle:
     offline: tuple[str, ...] = setting(("offline",), "payloads that say that the device is offline")
     field: str = setting("", "the JSON field with the status; empty: the whole payload")
     device: Device | None = setting(
-        None, "where to find the device's name in these messages, if not as in others"
+        None, "where to find the device's name in these messages, if it differs from others"
     )
 
     def __post_init__(self) -> None:

@@ -25,14 +25,14 @@ def dead_letters(raw: DataFrame, by: Silver) -> DataFrame:
 
 
 def columns() -> list[Column]:
-    """Return the columns of `schemas.DEAD_LETTER`, from those that `judge` adds."""
+    """Return the columns of `schemas.DEAD_LETTER`, computed from those that `judge` adds."""
     raw = [f.col(name) for name in schemas.RAW.names]
     return [f.col(REASON).alias("reason"), f.col(DETAIL).alias("detail"), *raw]
 
 
 def explained(dead: DataFrame, by: Silver) -> DataFrame:
     """Complete the details of rows of `schemas.DEAD_LETTER`: what was expected in a field of the wrong type, and what
-    was found. Python does this, row by row, so give it dead letters alone."""
+    was found. Python does this row by row, so pass only dead letters."""
     schema, rounding = payload_schema(by), by.rounding
 
     @f.udf("string", useArrow=False)

@@ -40,7 +40,7 @@ def both(raw: DataFrame, by: Silver) -> DataFrame:
     """Turn each row of the stream `raw` into a row with two structs: `silver` and `dead`. One of them is null.
 
     `silver` has the columns of `schemas.silver`, and `dead` those of `schemas.DEAD_LETTER`. Duplicates are left out.
-    Only messages whose duplicates are looked for have state. The source is read and parsed once.
+    State is kept only for messages that can have duplicates. The source is read and parsed once.
     """
     # Each column is computed. A column of the source itself would give the two halves below different plans, and Spark
     # would run both.
@@ -77,7 +77,7 @@ def both(raw: DataFrame, by: Silver) -> DataFrame:
 
 
 def _columns(by: Silver) -> list[Column]:
-    """Return the columns of `schemas.silver`, from those that `judge` adds."""
+    """Return the columns of `schemas.silver`, computed from those that `judge` adds."""
     payload = payload_schema(by)
     fields = [
         f.col(PARSED).getField(one.name).alias(column_name(one.name)) for one in payload.fields

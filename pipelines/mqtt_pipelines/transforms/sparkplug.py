@@ -64,7 +64,7 @@ _WHOLE: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sparkplug:
-    """``sparkplug:`` which topics have Sparkplug B messages."""
+    """``sparkplug:`` which topics carry Sparkplug B messages."""
 
     namespace: str = setting("spBv1.0", "the first level of Sparkplug topics")
 
@@ -149,7 +149,7 @@ def _addressed(raw: DataFrame, by: Sparkplug, whole: bool = False) -> DataFrame:
 
 
 class _Mistake(Exception):
-    """The message is a dead letter."""
+    """Raised if a message is a dead letter."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -160,7 +160,7 @@ class _Mistake(Exception):
 class Node(Fold):
     """An edge node's births: its metrics and its devices' metrics, by alias and by name.
 
-    `whole` lists the message columns that a dead letter gets.
+    `whole` lists the message columns that are copied to a dead letter.
     """
 
     def __init__(self, whole: Sequence[str] = ()) -> None:

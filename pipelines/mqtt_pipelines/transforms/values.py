@@ -1,8 +1,8 @@
-"""Values of a payload that Spark's JSON parser would change or that end a query, at any depth of a type.
+"""Handle payload values that Spark's JSON parser would change, or that would end a query, at any depth of a type.
 
-Spark rounds decimals without a word, so they are read with all digits that fit. A decimal such as 1e100000000 would
-keep its parser busy for hours, so such text is not parsed. Times outside the years 1 to 9999 are refused, because Python
-and most tools that read tables do not have them.
+Spark silently rounds decimals, so they are read with as many digits as possible. A decimal such as 1e100000000 would
+keep Spark's parser busy for hours, so such text is not parsed. Times outside the years 1 to 9999 are refused, because
+Python and most tools that read tables do not support them.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ from pyspark.sql.types import (
 
 Rounding = Literal["fail", "half_up"]
 DIGITS: Final = 38
-"""Most digits of a decimal."""
+"""Maximum number of digits in a decimal."""
 HUGE: Final = r"""[:\[,]\s*"?\s*[+-]?[0-9.]+[eE][+-]?[0-9]{4,}\s*"?\s*[,\]}]"""
-"""Finds a number in JSON whose exponent has more than three digits."""
+"""Matches a number in JSON whose exponent has more than three digits."""
 
 
 def huge(text: Column, kind: DataType) -> Column:
@@ -37,8 +37,9 @@ def huge(text: Column, kind: DataType) -> Column:
 
 
 def readable(kind: DataType) -> DataType:
-    """Return the type as which JSON is read: every field may be null, and decimals have as many digits as possible
-    after the point."""
+    """Return the type with which to read JSON for `kind`: every field may be null, and decimals have as many digits as
+    possible after the point.
+    """
     if isinstance(kind, DecimalType):
         return DecimalType(DIGITS, DIGITS - kind.precision + kind.scale)
     if isinstance(kind, StructType):
@@ -51,7 +52,9 @@ def readable(kind: DataType) -> DataType:
 
 
 def value(read: Column, kind: DataType) -> Column:
-    """Return a value of type `kind`, given as `readable`. Decimals are rounded. One that does not fit becomes null."""
+    """Convert a value that was read as `readable` to the type `kind`. Decimals are rounded. A decimal that does not fit
+    becomes null.
+    """
     if not _has(kind, DecimalType):
         return read
     if isinstance(kind, StructType):
@@ -69,8 +72,9 @@ def value(read: Column, kind: DataType) -> Column:
 
 
 def refused(read: Column, kind: DataType, rounding: Rounding) -> Column | None:
-    """Return whether a value, given as `readable`, is out of range or would be rounded, or None if `kind` has no such
-    values."""
+    """Return whether a value that was read as `readable` is out of range or would be rounded, or None if `kind` has no
+    such values.
+    """
     if isinstance(kind, StructType):
         tests = [refused(read.getField(one.name), one.dataType, rounding) for one in kind.fields]
         found: Column | None = None

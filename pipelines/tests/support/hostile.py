@@ -1,4 +1,4 @@
-"""Hostile messages: names, payloads, numbers, times and depths that must not end a query."""
+"""Hostile messages: names, payloads, numbers, times and nesting depths that must not end a query."""
 
 import json
 import os

@@ -2,9 +2,9 @@
 
     killed.py FOLDER OPTIONS
 
-OPTIONS are those of the mqtt sink, as JSON. Every query except ``files`` stops after the write of its second batch.
-Then the ``files`` query starts. Once Spark's log of its folder contains the second batch, the whole process group gets
-SIGKILL.
+OPTIONS are the options of the mqtt sink, as JSON. Every query except ``files`` stops after the write of its second
+batch. Then the ``files`` query starts. Once Spark's log of its folder contains the second batch, the whole process
+group gets SIGKILL.
 """
 
 import json

@@ -20,7 +20,7 @@ from mqtt_pipelines import run
 from sinking import TABLES, on_s3
 
 ICEBERG = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
-"""What pyiceberg does not read from the environment."""
+"""The settings that pyiceberg does not read from the environment."""
 
 
 def main(folder: Path) -> None:

@@ -72,9 +72,7 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
 def query(
     spark: SparkSession, folder: Path, sink: Sink | StreamSink, checkpoint: Path, name: str = "rows"
 ) -> Query:
-    """Return a query that reads the files and writes to a sink. The mqtt sink does not get the
-    column of the day.
-    """
+    """Return a query that reads the files and writes to a sink. The mqtt sink does not get the day column."""
     frame = stream(spark, folder)
     frame = frame.drop("ingest_date") if name == "mqtt" else frame
     return Query(name, frame, sink, str(checkpoint), 0.0)

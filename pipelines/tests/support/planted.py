@@ -3,8 +3,8 @@
     python planted.py BUG run bronze silver -c FILE
 
 `transaction` appends rows to Delta tables without a transaction, and waits for a moment after each write. A kill is then
-likely to happen before the batch is recorded. `key` forgets the key by which silver finds duplicates. `block` drops a
-block of the log now and then, in the executors.
+likely to happen before the batch is recorded. `key` forgets the key by which silver finds duplicates. `block`
+occasionally drops a block of the log in an executor.
 """
 
 import os

@@ -18,7 +18,7 @@ WAIT = 60.0
 
 
 def unanswered(folder: Path, targets: Sequence[str], queries: Sequence[str]) -> list[str] | None:
-    """Scrape targets until each query has had a number as its answer. Return the queries without one.
+    """Scrape the targets until each query has returned a number. Return the queries that did not.
 
     Return None if Prometheus is not installed.
     """
@@ -49,7 +49,7 @@ def unanswered(folder: Path, targets: Sequence[str], queries: Sequence[str]) -> 
 
 
 def numbers(address: str, query: str) -> list[float]:
-    """Return the numbers in the answer to a query, without NaN. There are none while Prometheus starts.
+    """Return the numbers in a query's result, without NaN. The list is empty while Prometheus starts.
 
     Fails with Prometheus's own error if the query is wrong.
     """

@@ -73,7 +73,7 @@ def frame(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
 
 
 def batch(spark: SparkSession, messages: Sequence[Message], transform: Transform) -> list[Row]:
-    """Return the rows that a transform makes of a batch, sorted."""
+    """Return the rows that a transform produces from a batch, sorted."""
     return ordered(transform(frame(spark, messages)).collect())
 
 

@@ -59,7 +59,7 @@ class Store:
         }
 
     def client(self, service: str = "s3") -> Any:
-        """Return a client of a service."""
+        """Return a client for an AWS service."""
         return boto3.client(
             service,
             endpoint_url=self.url,
@@ -81,7 +81,7 @@ class Store:
         return found
 
     def give(self, objects: dict[str, bytes]) -> None:
-        """Make the bucket with objects."""
+        """Create the bucket with the given objects."""
         s3 = self.client()
         s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
         for name, data in objects.items():
@@ -90,7 +90,7 @@ class Store:
 
 @contextmanager
 def serving() -> Iterator[Store]:
-    """Run a server with an empty bucket and one user. It refuses everyone else."""
+    """Run a server with an empty bucket and one user. It refuses all other users."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -130,5 +130,5 @@ def _ready(url: str) -> bool:
 
 
 def clean() -> dict[str, str]:
-    """Return the environment without variables of AWS."""
+    """Return the environment without AWS variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}

@@ -38,7 +38,7 @@ def iceberg(folder: Path, **more: object) -> IcebergSink:
 
 
 def on_s3(name: str, folder: Path, options: Mapping[str, str]) -> DeltaSink | IcebergSink:
-    """Return a sink for a table in the bucket `lake`. The catalog of Iceberg is in a file."""
+    """Return a sink for a table in the bucket `lake`. The Iceberg catalog is in a file."""
     place = f"s3://lake/{folder.name}"
     if name == "delta":
         return delta(folder, path=f"{place}/delta", options=options)
@@ -52,7 +52,7 @@ def table(name: str, folder: Path, **more: object) -> DeltaSink | IcebergSink:
 
 
 def made(folder: Path, mqtt: Mapping[str, str] | None = None) -> dict[str, Sink | StreamSink]:
-    """Return all sinks, each with its table in a folder."""
+    """Return a sink of each kind, each with its table in a subfolder."""
     files = FilesSink(Table(path=str(folder / "files"), partition_by=("ingest_date",)))
     found: dict[str, Sink | StreamSink] = {
         "delta": delta(folder),

@@ -1,5 +1,5 @@
-"""Have this process drop every 40th block that it reads, for `planted.py`. The bug is behind the reader's own check that
-blocks have no gaps.
+"""Make this process drop every 40th block that it reads, for `planted.py`. The bug acts after the reader has checked
+that the blocks have no gaps.
 """
 
 from itertools import count
