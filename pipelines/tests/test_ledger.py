@@ -14,7 +14,7 @@ A, B = "0" * 32, "1" * 32
 
 
 def noted(table: dict[str, int], app: str, batch_id: int, *found: Span) -> tuple[Span, ...]:
-    """Write a batch and return what the table already contained. Record the rest."""
+    """Write a batch and return the spans that the table already contained. Record the others."""
     verdict = ledger.judge(table.get, app, batch_id, found, keyed=True)
     assert not verdict.repeated
     table.update(verdict.entries)
@@ -51,8 +51,7 @@ def test_after_a_new_checkpoint_the_order_is_free() -> None:
     """After a new checkpoint, rows may arrive in any order. Only rows that the old checkpoint wrote
     are skipped.
 
-    A query with a second new checkpoint is refused, because its notes would not show which rows
-    exist.
+    A query whose checkpoint is lost again is refused, because the notes would not show which rows exist.
     """
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 0, 9))
@@ -172,7 +171,7 @@ def test_whatever_becomes_of_the_checkpoint(first: int) -> None:
 def whatever(seed: int) -> None:
     """Read three partitions in random batches with random rows. The query is killed before or after it records a batch.
 
-    Its checkpoint is lost or restored from any time. In the end, each row must exist once.
+    Its checkpoint may be lost, or restored from an earlier time. In the end, each row must exist once.
     """
     chance, table = random.Random(seed), Table()
     ends = {place: chance.randrange(40) for place in range(3)}

@@ -1,5 +1,5 @@
 """Test that silver and its dead letters read and parse each message once, keep state only for messages that have an id,
-and are complete after the driver failed between the two tables.
+and are complete after the driver has failed between the two tables.
 """
 
 import json
@@ -90,7 +90,9 @@ def test_one_pass_with_state_for_ids_alone(spark: SparkSession, tmp_path: Path) 
 def test_a_driver_that_fails_between_the_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, other: str
 ) -> None:
-    """The batch runs again, and each table has each row once. Without a record of each table, this test fails."""
+    """The batch runs again, and each table has each row once. This test fails if the tables do not record their batches
+    separately.
+    """
     log = Log()
     batches = [
         [log.message({"n": 1}, n, message_id="a"), log.message({"n": 2}, n), log.message("x", n)]

@@ -1,5 +1,5 @@
-"""Test the periods in which devices were online. Connects and disconnects have the same result for
-any batches.
+"""Test the periods in which devices were online. The result does not depend on how connects and disconnects are divided
+into batches.
 """
 
 from collections.abc import Iterator
@@ -114,8 +114,8 @@ def test_only_what_is_said(spark: SparkSession) -> None:
 
 
 def test_any_batches_give_the_same() -> None:
-    """Any batches give the same periods. One day of a device is split into random batches with late
-    watermarks, without Spark.
+    """The periods do not depend on the batches. One day of a device is split into random batches with late watermarks,
+    without Spark.
     """
     for seed in range(60):
         random = Random(seed)

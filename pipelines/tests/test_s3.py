@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables on S3 contain each row once, although a driver is killed, credentials are wrong, or the
+"""Delta and Iceberg tables on S3 contain each row once, even if a driver is killed, credentials are wrong, or the
 bucket is gone.
 """
 

@@ -52,7 +52,7 @@ def send(log: Log, kind: str, data: bytes, second: float, device: str = "") -> M
 
 
 def day() -> list[list[Message]]:
-    """Return messages of an edge node with a device, which is born twice with different aliases."""
+    """Return messages of an edge node with a device. The node publishes two births with different aliases."""
     log = Log()
     node = [
         birth("temperature", 1, "Float", float_value=20.5),
@@ -263,9 +263,7 @@ def test_known_bytes() -> None:
 
 
 def test_no_bytes_end_the_query() -> None:
-    """Randomly changed births and data do not end the query. Each message gives rows or one dead
-    letter.
-    """
+    """Randomly changed births and data do not end the query. Each message yields rows or one dead letter."""
     random = Random(11)
     messages = [message for part in day() for message in part if "line1" in message["topic"]]
     node, state, reasons = Node(), Node().begin(), set()

@@ -1,5 +1,5 @@
-"""Test that batches and streams give the same rows. Each message is in silver, is a dead letter, or
-is counted as a duplicate or as late.
+"""Test that batches and streams return the same rows. Each message is in silver, is a dead letter, or is counted as a
+duplicate or as late.
 """
 
 from collections import Counter

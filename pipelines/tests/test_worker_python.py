@@ -1,4 +1,6 @@
-"""Test the choice of the workers' Python: one line with the remedy, before Spark starts."""
+"""Test the choice of the workers' Python. An unsuitable one causes a one-line error with the remedy, before Spark
+starts.
+"""
 
 import os
 import subprocess
@@ -13,8 +15,9 @@ from mqtt_pipelines.worker_python import VARIABLE, use_this_python
 
 
 def program(path: Path, script: str) -> Path:
-    """Make a program. Another process writes it: a child that another thread forks meanwhile would inherit our file,
-    and Linux does not run a file that is open for writing."""
+    """Create a program. A separate process writes it, because Linux does not run a file that is open for writing. If
+    this process wrote it, a child forked by another thread could inherit the open file.
+    """
     source = path.with_suffix(".txt")
     source.write_text(script)
     subprocess.run(["install", "-m", "700", str(source), str(path)], check=True)

@@ -23,8 +23,8 @@ class Unreadable(Exception):
 class Book:
     """The users and groups by name.
 
-    Unreadable records are listed in `broken`, because they may contain restrictions. `unusable` is the reason why
-    nothing can be decided, or empty.
+    Unreadable records are listed in `broken`, because they may contain restrictions. `unusable` is the reason why no
+    decision is possible, or empty.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,9 @@ class Book:
             del names[bisect_left(names, name)]
 
     def update(self, puts: Iterable[StoredAccount], removed: Iterable[tuple[Kind, str]]) -> None:
-        """Remove accounts, then add or replace others. This is faster than one by one if there are many."""
+        """Remove accounts, then add or replace others. For many accounts, this is faster than
+        changing them one by one.
+        """
         for kind, name in removed:
             self._remove(kind, name)
         for account in puts:
@@ -96,7 +98,7 @@ class Book:
         self.delivering += account.delivers
 
     def _remove(self, kind: Kind, name: str) -> StoredAccount | None:
-        """Remove everything except the name. Return the old account."""
+        """Remove all data about an account except its name. Return the old account."""
         self.changes += 1
         self._hashes = None
         self.broken.pop((kind, name), None)

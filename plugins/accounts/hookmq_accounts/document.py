@@ -1,4 +1,4 @@
-"""Documents with users and groups, and what importing one would store and change. All of this may run in a thread."""
+"""Documents with users and groups, and the changes that importing one would make. All of this may run in a thread."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ Key = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a change means for connected clients. `users` are those that were deleted, disabled or given a new password.
-    `rights` says whether any rules have changed.
+    """What a change means for connected clients. `users` contains the users that were deleted, disabled or given a new
+    password. `rights` is true if any rules have changed.
     """
 
     users: set[str]

@@ -19,7 +19,7 @@ from hookmq_accounts.stored import StoredAccount
 EXAMINED: Final = 1000
 """Maximum number of accounts that one page examines."""
 _ATTEMPTS: Final = 3
-"""How many times an import is planned if other changes keep being made in between."""
+"""Maximum number of times that an import is planned, if other changes keep interfering."""
 
 
 class Served(Protocol):
@@ -35,8 +35,8 @@ class Served(Protocol):
     def pool(self) -> Pool: ...
 
     def changed(self, users: set[str], rights: bool) -> None:
-        """Apply a change to connected clients. `users` are those that were deleted, disabled or given a new password.
-        `rights` says whether any rules have changed.
+        """Apply a change to connected clients. `users` contains the users that were deleted, disabled or given a new
+        password. `rights` is true if any rules have changed.
         """
 
 

@@ -205,7 +205,7 @@ def test_clients_of_a_changed_user_are_disconnected(site: AccountSite, change: s
 
 
 class Slow(Plugin):
-    """Abstains when the test lets it."""
+    """Abstains once the test allows it to respond."""
 
     @hookimpl
     async def on_connect(self, client: Any, broker: BrokerHandle) -> None:
@@ -244,7 +244,7 @@ def test_changed_rules_apply_to_existing_subscriptions(site: AccountSite) -> Non
 
 
 def test_other_settings_keep_the_plugin_object(site: AccountSite) -> None:
-    """Otherwise, a change that is waiting for a hash could be lost in an object that a reload has replaced."""
+    """If a reload replaced the object, a change that is waiting for a hash could be lost."""
     site.user("ann")
     ann = site.client("ann")
     ann.publish("a", b"", 1, expect=0x87)

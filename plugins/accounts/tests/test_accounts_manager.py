@@ -73,7 +73,7 @@ USERS: list[tuple[dict[str, Any], str, str]] = [
 def test_an_invalid_user_is_refused_with_the_field(
     site: AccountSite, fields: Mapping[str, Any], field: str, text: str
 ) -> None:
-    """One invalid user in a document is also enough to refuse the whole document."""
+    """A document is refused as a whole if a single user in it is invalid."""
     before = state(site)
     with pytest.raises(AccountError, match=text) as caught:
         site.run(site.manager.create("user", fields))

@@ -54,7 +54,7 @@ class Section:
             yield from self._compiled.take_apart()
 
     def about(self, keys: set[Key]) -> bool:
-        """Return whether a client with these `keys` meets all conditions of the section."""
+        """Return whether a client with the facts `keys` meets all conditions of the section."""
         return not any(condition.isdisjoint(keys) for condition in self.conditions)
 
 

@@ -1,4 +1,6 @@
-"""Routes for users, groups and their rules, which a plugin such as `accounts` stores; see `hookmq_toolkit.accounts`."""
+"""Routes for users, groups and their rules, which are stored by a plugin such as `accounts`; see
+`hookmq_toolkit.accounts`.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager

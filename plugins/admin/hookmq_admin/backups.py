@@ -1,4 +1,6 @@
-"""Routes for backups of the broker's store, which a plugin such as `storage` makes; see `hookmq_toolkit.backups`."""
+"""Routes for backups of the broker's store, which are made by a plugin such as `storage`; see
+`hookmq_toolkit.backups`.
+"""
 
 import asyncio
 import time

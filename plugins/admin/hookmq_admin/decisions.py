@@ -1,4 +1,6 @@
-"""Routes that explain decisions: may a client do something, would credentials be accepted, and which plugin says so?"""
+"""Routes that explain decisions: whether a client may perform an action, whether credentials would be accepted, and
+which plugin decides.
+"""
 
 from secrets import token_hex
 from typing import Any, Final
@@ -30,7 +32,7 @@ _DEFAULT: Final = {Action.DELIVER: "the broker: no plugin denies it"}
 
 
 async def check_access(call: Call) -> Any:
-    """Ask all plugins whether a client may do something."""
+    """Ask all plugins whether a client may perform an action."""
     given = call.arguments
     action = Action(given["action"])
     client, online = _client(call)

@@ -16,7 +16,7 @@ from hookmq_admin.tokens import Role
 from hookmq_admin.top_counts import Counted
 
 SLICE: Final = 250
-"""How many sessions to examine, in about a millisecond, before the event loop's other work continues."""
+"""Number of sessions to examine before yielding to the event loop. This takes about a millisecond."""
 EXAMINED: Final = 10_000
 """Maximum number of sessions that one request examines."""
 FIGURES: Final = ("queued", "queued_bytes", "inflight")

@@ -9,9 +9,9 @@ from typing import Any, Final
 from aiohttp import web
 
 PART: Final = 1 << 16
-"""Number of bytes, encoded in less than a millisecond, after which the event loop's other work gets a turn."""
+"""Number of bytes to encode before yielding to the event loop. Encoding them takes less than a millisecond."""
 SLICE: Final = 512
-"""Number of list values to encode in one call if they are numbers or null."""
+"""Number of list values to encode in one call, if they are all numbers or null."""
 
 
 async def send(

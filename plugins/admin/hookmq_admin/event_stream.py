@@ -27,8 +27,9 @@ HEADERS: Final = {
 
 
 class EventStream:
-    """One response. `name` is its route's name, and `what` says what the skipped events are. `on_tick` is called once a
-    second."""
+    """One response. `name` is its route's name, and `what` describes the skipped events. `on_tick` is called once a
+    second.
+    """
 
     def __init__(
         self, call: Call, name: str, what: str, on_tick: Callable[[], None] | None = None
@@ -45,7 +46,7 @@ class EventStream:
 
     @property
     def full(self) -> bool:
-        """Whether so much is waiting to be sent that new events must be skipped."""
+        """Whether so much data is waiting to be sent that new events must be skipped."""
         return self._size > MAX_BUFFER
 
     def add(self, name: str, data: dict[str, Any]) -> None:

@@ -54,7 +54,9 @@ class HotTopics:
 
     @property
     def listened(self) -> float:
-        """How many seconds messages were counted; less than `seconds` if there were too many messages."""
+        """The number of seconds during which messages were counted; less than `seconds` if there were too many
+        messages.
+        """
         return 0.0 if self._sampled is None else min(self._sampled.listened, self.seconds)
 
     async def start(

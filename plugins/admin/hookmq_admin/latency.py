@@ -44,8 +44,9 @@ def percentiles(before: Buckets, now: Buckets) -> dict[str, float | None]:
 
 
 def _quantile(counts: Iterable[tuple[float, float]], share: float) -> float | None:
-    """Return the lowest bound that `share` of the values do not exceed. Above the highest finite bound, return that
-    bound, because JSON has no infinity."""
+    """Return the lowest bound that the fraction `share` of the values does not exceed. Above the highest finite bound,
+    return that bound, because JSON has no infinity.
+    """
     counts = list(counts)
     total = counts[-1][1] if counts else 0.0
     if total <= 0:

@@ -1,4 +1,4 @@
-"""Routes for queues, which a plugin such as `queues` manages; see `hookmq_toolkit.queues`."""
+"""Routes for queues, which are managed by a plugin such as `queues`; see `hookmq_toolkit.queues`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

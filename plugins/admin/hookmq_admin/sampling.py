@@ -31,7 +31,7 @@ class SampledSubscription:
         self._timer: Timer | None = None
         self._cancel: Cancel | None = None
         self.lost = False
-        """Whether it could not subscribe again after a pause."""
+        """Whether the client was unable to subscribe again after a pause."""
         self.missed = 0
         """An estimate of the messages for which the client was not subscribed, updated at each end of a pause."""
 

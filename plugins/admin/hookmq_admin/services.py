@@ -1,4 +1,4 @@
-"""What the API's routes use: the broker, the tokens, the audit log, the history and the live tails."""
+"""The objects that the API's routes use: the broker, the tokens, the audit log, the history and the live tails."""
 
 import asyncio
 from collections import Counter

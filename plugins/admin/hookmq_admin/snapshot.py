@@ -86,8 +86,9 @@ def drops(before: Snapshot | None, now: Snapshot) -> list[tuple[str, float, int]
 
 
 def commit_quantile(before: Snapshot | None, now: Snapshot, quantile: float) -> float | None:
-    """Return the bucket bound, in seconds, that `quantile` of the commits do not exceed, or None if the broker has no
-    such histogram or made no commits. Without an earlier snapshot, all commits of the run count."""
+    """Return the bucket bound, in seconds, that the fraction `quantile` of the commits does not exceed, or None if the
+    broker has no such histogram or made no commits. Without an earlier snapshot, all commits of the run count.
+    """
     earlier = before.counters if before is not None and _same_run(before, now) else {}
     buckets = []
     for name, value in now.counters.items():

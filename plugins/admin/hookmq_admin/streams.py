@@ -12,7 +12,7 @@ from hookmq_admin.services import Call, Route
 from hookmq_admin.tokens import Role
 
 PATIENCE: Final = 5.0
-"""How long a plugin may take to list its streams, in seconds."""
+"""Maximum number of seconds that a plugin may take to list its streams."""
 MAX_ROWS: Final = 2000
 """Maximum number of streams and consumers per plugin in a response."""
 MAX_PARTITIONS: Final = 256

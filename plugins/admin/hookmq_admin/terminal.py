@@ -1,4 +1,4 @@
-"""The terminal: the width of text, colors, and reading keys."""
+"""Functions for the terminal: measure text, use colors, and read keys."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ KEYS: Final = {
     "\x1b[H": "home", "\x1bOH": "home", "\x1b[1~": "home", "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end",
     "\x1b": "escape", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace",
 }  # fmt: skip
-"""The names of keys, by what a terminal sends."""
+"""The names of keys, by the characters that a terminal sends for them."""
 BOLD: Final = "\x1b[1m"
 REVERSE: Final = "\x1b[7m"
 RED: Final = "\x1b[31m"

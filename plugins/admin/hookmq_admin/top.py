@@ -134,7 +134,7 @@ class _Source:
         return found
 
     def kick(self, client_id: str) -> str:
-        """Disconnect a client. Return a line that says what happened. Blocks."""
+        """Disconnect a client. Return a line that describes the result. Blocks."""
         try:
             self._api.ask("POST", f"/clients/{part(client_id)}/disconnect", body={})
         except RequestRefused as error:
@@ -168,7 +168,7 @@ class _Top:
             self._work.put(None)
 
     def _step(self, keys: int) -> bool:
-        """Wait for a key or for news, but at most a second, because the screen size may have changed."""
+        """Wait for a key or a result, but for at most a second, because the screen size may have changed."""
         ready, _, _ = select.select([keys, self._wake_read], [], [], 1.0)
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)

@@ -1,4 +1,4 @@
-"""What `hookmq top` shows, as pure functions of snapshots, pressed keys and the screen size."""
+"""Compute what `hookmq top` shows, as pure functions of snapshots, pressed keys and the screen size."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -72,7 +72,7 @@ def test_the_first_token_is_not_kept_if_its_file_exists(tmp_path: Path) -> None:
 
 
 def test_a_first_token_that_is_lost_is_replaced(tmp_path: Path) -> None:
-    """Without a durable store, each startup creates a token, and its file must not be left behind."""
+    """Without a durable store, each startup creates a token. The old token's file must be replaced."""
     file = tmp_path / "token"
     texts = set()
     for _ in range(2):

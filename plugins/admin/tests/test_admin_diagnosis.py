@@ -53,7 +53,7 @@ def test_a_long_key_is_counted_by_its_beginning() -> None:
 
 @pytest.fixture(scope="module")
 def offline(site: Site) -> None:
-    """Three offline clients with 1, 2 and 3 messages, and one that acknowledges nothing."""
+    """Create three offline clients with 1, 2 and 3 messages, and a client that does not acknowledge messages."""
     busy = site.client("busy", auto_ack=False)
     site.run(busy.subscribe("slow/busy", 1))
     for count in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Two administrators at once: a change with the entity tag of an older state is refused."""
+"""Test two administrators at once. A change with the entity tag of an older state is refused."""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def test_changes_without_a_tag_or_with_any_are_made(site: Site) -> None:
 
 @pytest.fixture
 def configuration(site: Site) -> Iterator[None]:
-    """Let each reload change the configuration."""
+    """Make each reload change the configuration."""
     before = site.broker.configuration
     yield
     site.broker.configuration = before

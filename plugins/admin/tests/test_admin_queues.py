@@ -30,7 +30,7 @@ def cli(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 @pytest.fixture
 def queue(site: Site, request: pytest.FixtureRequest) -> str:
-    """Make a queue named after the test, and return its name."""
+    """Create a queue named after the test, and return its name."""
     name: str = request.node.name.partition("[")[0].removeprefix("test_")
     assert (
         site.ask("POST", "/queues", json={"name": name, "settings": {"groups": ["a", "b"]}}).status

@@ -131,7 +131,7 @@ CASES = [pytest.param(route, id=route.name) for route in ROUTES]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A broker with queues and a sink."""
+    """Run a broker with queues and a sink."""
     folder = tmp_path_factory.mktemp("admin")
     queues = [{"name": "jobs"}, {"name": "events", "type": "stream"}]
     sink = {
@@ -153,7 +153,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module", autouse=True)
 def sinks(site: Site) -> None:
-    """A sink that has written a message and has a dead letter."""
+    """Create a sink that has written a message and has a dead letter."""
     publisher = site.client("sinker")
     for payload in (b"{}", b"\xff"):
         site.run(publisher.publish("sunk/a", payload, 1, expect=0))
@@ -163,7 +163,7 @@ def sinks(site: Site) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def clients(site: Site) -> None:
-    """Clients: one with subscriptions and messages in flight, and offline ones with queues."""
+    """Connect a client with subscriptions and messages in flight, and create offline clients with queues."""
     lamp = site.client("lamp", username="ann", auto_ack=False)
     site.run(lamp.subscribe(["light/#", "$share/team/work/+"], 1))
     for name in ("away", "doomed"):
@@ -178,7 +178,7 @@ def clients(site: Site) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def accounts(site: Site) -> None:
-    """Users and groups with rules."""
+    """Create users and groups with rules."""
     groups = [{"name": name, "rules": [RULE]} for name in ("staff", "other", "doomed")]
     users = [
         {"name": name, "rules": [RULE], "groups": ["staff"]} for name in ("zoe", "bob", "doomed")
@@ -189,7 +189,7 @@ def accounts(site: Site) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def queues(site: Site) -> None:
-    """Queues with messages, and a redrive that takes a long time."""
+    """Create queues with messages, and start a redrive that takes a long time."""
     for name in ("stored", "doomed", "purged", "slow", "work"):
         settings = {"delivery_limit": 1, "dead_letter": "slow"} if name == "work" else {}
         body = {"name": name, "settings": settings}

@@ -37,7 +37,7 @@ class Owner(Plugin):
 
 
 class Other(Plugin):
-    """A plugin that offers something else under the same name."""
+    """A plugin that offers an unrelated object under the same service name."""
 
     offered_services = {SERVICE: "streams"}
 

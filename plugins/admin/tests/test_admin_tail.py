@@ -17,7 +17,7 @@ Event = tuple[str, Any]
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A broker with low limits for tails."""
+    """Run a broker with low limits for tails."""
     made = Site(tmp_path_factory.mktemp("tail"), max_tails=2, tail_rate=5, tail_timeout="0.2s")
     yield made
     made.close()

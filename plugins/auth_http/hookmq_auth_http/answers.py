@@ -31,10 +31,10 @@ class Answer(NamedTuple):
     grants: Mapping[str, Any] = {}
     """Rights of an accepted client, under the keys `PERMISSIONS` and `SUPERUSER`. They are stored with the claims."""
     keep: float | None = None
-    """How long the response is valid in seconds, or None if the service does not say."""
+    """Number of seconds for which the response is valid, or None if the service does not specify it."""
     bare: bool = False
-    """True if only the status denies, as when a gateway responds during an outage. The client must not lose state in
-    that case.
+    """True if only the status denies, for example because a gateway responds during an outage. The client must not lose
+    state in that case.
     """
 
 

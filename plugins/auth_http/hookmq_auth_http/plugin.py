@@ -41,8 +41,7 @@ from hookmq_auth_http.service import Question, make_service
 from hookmq_auth_http.values import Values, authorize_values, connect_values
 
 SLACK: Final = 1.0
-"""How much longer the broker's time limit is than the plugin's, in seconds, so that the plugin can report the
-reason."""
+"""Number of seconds by which the broker's time limit exceeds the plugin's, so that the plugin can report the reason."""
 
 
 class AuthHttpPlugin(Plugin):

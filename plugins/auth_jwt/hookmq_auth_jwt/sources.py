@@ -19,8 +19,9 @@ from hookmq_auth_jwt.keys import Key, UnusableKey, pem_keys, secret_key
 
 MAX_FILE: Final = 1 << 20
 RETRY: Final = 1.0
-"""Half the delay before a failed fetch is first retried, in seconds. It doubles with each failure, up to 60 or
-`refresh`."""
+"""Half of the delay before the first retry of a failed fetch, in seconds. The delay doubles with each failure, up to 60
+seconds or `refresh`, whichever is less.
+"""
 
 Changed = Callable[["Source", frozenset[str]], None]
 """Called when a source's keys change, with the source and the fingerprints of the removed keys."""

@@ -293,7 +293,7 @@ VALUES = {
 
 @pytest.mark.parametrize("names", [*[(name,) for name in VALUES], tuple(VALUES)])
 def test_values_are_those_of_the_token(broker: Make, names: tuple[str, ...]) -> None:
-    """The values come from the token, even if another plugin was the first to make claims."""
+    """The values come from the token, even if another plugin set claims first."""
 
     class Other(Plugin):
         @hookimpl

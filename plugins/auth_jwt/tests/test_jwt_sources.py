@@ -18,7 +18,7 @@ SETS = {
 
 
 class Fetching(RuleBasedStateMachine):
-    """A state machine that compares the key source with a model, which is just the last answer and its time."""
+    """A state machine that compares the key source with a model, which consists of the last response and its time."""
 
     @initialize()
     def begin(self) -> None:

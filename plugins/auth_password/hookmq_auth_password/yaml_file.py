@@ -283,8 +283,9 @@ def remove(text: str, source: str, name: str) -> str:
 
 
 def _written(text: str, position: int) -> int:
-    """Return where the text before `position` ends, without line breaks, because a block scalar ends on the next
-    line."""
+    """Return the end of the text before `position`, ignoring line breaks, because a block scalar
+    ends on the next line.
+    """
     while position and text[position - 1] in " \n":
         position -= 1
     return position

@@ -138,7 +138,7 @@ class Churn:
             connection.close()
 
     async def _connect(self) -> Mark:
-        """Open all connections and hold them. Return the counts at the moment when all connections are open."""
+        """Open all connections and hold them. Return the counts at the moment when the last connection opened."""
         process, plan = self.process, self.plan
 
         async def one(client: Client) -> None:

@@ -37,7 +37,7 @@ _PINGREQ: Final = encode(Pingreq(), 4)
 
 
 class Turn:
-    """Work that runs once per turn of the event loop, after all reads: `before`, then each marked connection's `turn`."""
+    """Runs work once per turn of the event loop, after all reads: `before`, then each marked connection's `turn`."""
 
     __slots__ = ("_loop", "_marked", "_scheduled", "before", "buffer")
 
@@ -50,7 +50,7 @@ class Turn:
         self.buffer = memoryview(bytearray(READ))
 
     def mark(self, connection: "Connection") -> None:
-        """Call `connection.turn` once in this turn, however often the connection is marked."""
+        """Call `connection.turn` once in this turn, regardless of how often the connection is marked."""
         if not connection.marked:
             connection.marked = True
             self._marked.append(connection)

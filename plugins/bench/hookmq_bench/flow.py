@@ -1,6 +1,7 @@
 """One publisher's messages as one subscriber sees them: arrived, duplicated, late or missing.
 
-Message numbers start at 0. Missing numbers are stored as ranges, so the counts are exact however many are missing.
+Message numbers start at 0. Missing numbers are stored as ranges, so the counts are exact regardless of how many are
+missing.
 """
 
 from array import array

@@ -76,7 +76,7 @@ class Histogram:
                 counts[number] += times
 
     def percentile(self, percent: float) -> int:
-        """Return the value in nanoseconds that `percent` of the durations do not exceed.
+        """Return the value, in nanoseconds, that `percent` percent of the durations do not exceed.
 
         The result is the upper end of a bucket, capped at the largest duration. It is 0 if the histogram is empty.
         """

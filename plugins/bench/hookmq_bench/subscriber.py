@@ -48,8 +48,9 @@ class Subscriber(Connection):
         self._credit = credit
 
     def scan(self, data: bytes) -> int:
-        """Process packets as `Connection.scan` does. PUBLISH is parsed in place, at a fifth of what decoding it would
-        cost."""
+        """Process packets as `Connection.scan` does. PUBLISH is parsed in place, which costs 80 % less than decoding
+        it.
+        """
         now = time.monotonic_ns() + self._offset
         tally, flows, out = self.tally, self.flows, self.out
         unpack = STAMP.unpack_from

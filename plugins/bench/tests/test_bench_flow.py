@@ -1,4 +1,4 @@
-"""Test that the counts of a flow match those of a set of all numbers that arrived."""
+"""Test that a flow's counts match a set of all numbers that arrived."""
 
 from hookmq_bench.flow import Flow
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Test that buckets are accurate to 0.8 %, and that percentiles match those of the sorted durations."""
+"""Test that buckets are accurate to 0.8 %, and that percentiles match the sorted durations."""
 
 from hookmq_bench.histogram import SIZE, Histogram, bucket, lower, percentile_of_sparse, upper
 from hypothesis import given

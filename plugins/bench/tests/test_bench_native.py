@@ -1,5 +1,5 @@
-"""Test the native engine. A relay that breaks one message makes a run void, and a plan gives the
-same report as with asyncio.
+"""Test the native engine. A relay that breaks one message makes a run void, and a plan produces the same report as with
+asyncio.
 """
 
 import asyncio

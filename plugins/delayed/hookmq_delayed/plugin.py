@@ -32,7 +32,7 @@ ID_PROPERTY = "delayed-id"
 MAX_DELAY = 4_294_967
 """The default maximum delay in seconds: 49 days, as in EMQX."""
 RETRY = 10.0
-"""Seconds after which a message is published again that was refused because there was no room."""
+"""Seconds until a message that was refused because there was no room is published again."""
 Verdict = Handled | Deny | Drop
 
 
@@ -223,7 +223,7 @@ class DelayedPlugin(Plugin):
         self.counts["published"] += 1
 
     def _try_later(self, key: str, data: bytes, record: Record, broker: BrokerHandle) -> None:
-        """Publish a message again in a while, because the broker or a queue has no room for it now."""
+        """Set a timer to publish a message again, because the broker or a queue has no room for it now."""
         self.counts["postponed"] += 1
         broker.log(
             "warning", "delayed.postponed",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 UNCONFIRMED: Final = 10.0
-"""How long a subscription that was allowed but not made holds its topic, in seconds."""
+"""Seconds for which a subscription that was allowed but not yet created holds its topic."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Holders:
         return tuple(self._by_client.get(client_id, ()))
 
     def expire(self, now: float) -> None:
-        """Free the topics whose subscriptions were allowed but never made."""
+        """Free the topics whose subscriptions were allowed but never created."""
         late = [
             (topic, one.client_id)
             for topic, one in self._by_topic.items()

@@ -52,11 +52,11 @@ class ExclusivePlugin(Plugin):
         self.holders = Holders()
         self.refused = 0
         self._expired = 0.0
-        """When the holders were last searched for subscriptions that were never made; monotonic seconds."""
+        """When the plugin last searched for subscriptions that were allowed but never created, in monotonic seconds."""
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Find the exclusive subscriptions of stored sessions, and those made before a reload."""
+        """Find the exclusive subscriptions of stored sessions, and those created before a reload."""
         cursor = ""
         while True:
             page = broker.subscriptions(cursor, 1000)
@@ -106,7 +106,7 @@ class ExclusivePlugin(Plugin):
         return len(self.holders) >= most
 
     def _holds(self, holder: Holder, topic: str, broker: BrokerHandle) -> bool:
-        """Return whether the client still has the subscription or may be about to make it."""
+        """Return whether the client still has the subscription, or may be about to create it."""
         kept = broker.subscriptions(client_id=holder.client_id, filter=topic, limit=1000).items
         if any(
             one.client_id == holder.client_id and one.subscription.filter.startswith(PREFIX)
@@ -121,7 +121,7 @@ class ExclusivePlugin(Plugin):
 
     @hookimpl
     async def on_subscribed(self, client: ClientInfo, subscription: Subscription) -> None:
-        """Record that an allowed subscription was made."""
+        """Record that an allowed subscription was created."""
         if subscription.filter.startswith(PREFIX):
             self.holders.confirm(subscription.topic_filter, client.client_id)
 

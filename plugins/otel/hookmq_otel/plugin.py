@@ -36,9 +36,9 @@ from hookmq_otel.settings import OtelConfig
 from hookmq_otel.span_export import SpanExport
 
 PATIENCE: Final = 30.0
-"""How long before a span is ended if no hook has reported its end, in seconds."""
+"""Seconds after which a span is ended even if no hook has reported its end."""
 DELIVERIES: Final = 10
-"""How many deliveries and other plugins' spans are traced per second, for each trace that may begin per second."""
+"""Ratio of the limit on spans of deliveries and other plugins to the limit on new traces."""
 HOOKS: Final = {
     "connect": ("on_connect", "on_session", "on_auth_failed"),
     "publish": ("on_publish", "on_published", "on_dropped"),

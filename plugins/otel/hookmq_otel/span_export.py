@@ -98,7 +98,7 @@ class SpanExport:
         )
 
     def end(self, span: Span, time: float, error: str = "") -> None:
-        """End a span and queue it for export. `error` says why the operation failed."""
+        """End a span and queue it for export. `error` is the reason why the operation failed, if it did."""
         if error:
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(nanoseconds(time))

@@ -195,7 +195,7 @@ def test_spans_that_other_plugins_report(make: Make, collector: Collector) -> No
 def test_a_plugin_that_reports_wrong_spans_stops_no_others(
     make: Make, collector: Collector
 ) -> None:
-    """A wrong value is refused at once. It takes up no room in the queue, and does not reach the exporter's batch."""
+    """A wrong value is refused at once. It is not queued, and does not reach the exporter's batch."""
     harness = make(spans=["publish", "plugins"], max_queue=10)
     reader = harness.connect("reader")
     reader.subscribe("a")

@@ -1,4 +1,4 @@
-"""How old the oldest message of each group is."""
+"""Compute the age of each group's oldest message."""
 
 from functools import partial
 
@@ -9,21 +9,22 @@ from hookmq_queues.storage import MessageLog
 
 
 class Ages:
-    """When the oldest unsettled message of each of a queue's groups arrived.
+    """Knows when the oldest unsettled message of each group of a queue arrived.
 
-    For a message that is not in memory, the time is read in the background; a later call knows it.
+    If the message is not in memory, its time is read in the background and is available to a later call.
     """
 
     def __init__(self, log: MessageLog, broker: BrokerHandle) -> None:
         self._log = log
         self._broker = broker
         self._known: dict[str, tuple[int, float]] = {}
-        """By group, the offset of a message and its time."""
+        """For each group, the offset and time of a message."""
         self._reading: set[str] = set()
 
     def oldest(self, dispatcher: Dispatcher) -> float | None:
-        """Return the age of a group's oldest unsettled message in seconds: 0 if it has none, None if the age is not
-        known yet."""
+        """Return the age of a group's oldest unsettled message, in seconds. It is 0 if there is no such message, and
+        None if the age is not known yet.
+        """
         floor, name = dispatcher.group.floor, dispatcher.name
         if floor >= self._log.end:
             return 0.0

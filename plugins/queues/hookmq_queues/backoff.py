@@ -1,4 +1,4 @@
-"""How long a message waits before it is delivered again."""
+"""Compute how long a message waits before it is delivered again."""
 
 from dataclasses import dataclass
 from math import log
@@ -14,7 +14,7 @@ Cause = Literal["nack", "timeout", "lost"]
 
 @dataclass(frozen=True)
 class Backoff:
-    """The settings of a group for messages that are delivered again."""
+    """A group's settings for the delay of messages that are delivered again."""
 
     initial: Seconds = setting(
         0.0, "delay after the first delivery; 0 means no delay", maximum=MAX_DELAY

@@ -16,7 +16,7 @@ from hookmq_queues.order import Selection, make_selection
 from hookmq_queues.storage import CLOSED, MessageLog
 
 QUIET: Final = 60.0
-"""Seconds between two reports that no consumer takes a group's waiting messages."""
+"""Minimum seconds between reports that no consumer accepts a group's waiting messages."""
 
 
 class Choice:
@@ -37,9 +37,9 @@ class Choice:
         schedule: Callable[[], None],
     ) -> None:
         self.selection = make_selection(limits.config, group, log.get)
-        """Chooses the next message; None for the oldest one."""
+        """Chooses the next message. None means that the oldest message is next."""
         self.filters: ByFilter | None = None
-        """Chooses by the filters of the consumers, while at least one of them is narrow."""
+        """Chooses by the consumers' filters. None unless at least one filter is narrow."""
         self._name = name
         self._queue = limits.config.name
         self._group = group
@@ -50,15 +50,15 @@ class Choice:
         self._broker = broker
         self._schedule = schedule
         self._narrow: Counter[str] = Counter()
-        """The filters of consumers that take only some messages."""
+        """Number of consumers for each filter that accepts only some messages."""
         self._quiet_until = -inf
         self._pause: Timer | None = None
-        """Runs after a failed read, until the next one."""
+        """Runs while reading is paused after a failure."""
         self._unread = -1
         """The offset of the message that could not be read."""
 
     def takes_filter(self, topic_filter: str) -> bool:
-        """Return whether a consumer can have this filter. It cannot if there are too many others."""
+        """Return whether a consumer can have this filter. It cannot if the group already has too many filters."""
         return (
             not is_narrow(topic_filter, self._queue)
             or topic_filter in self._narrow
@@ -66,8 +66,9 @@ class Choice:
         )
 
     def count_filter(self, topic_filter: str, change: int) -> None:
-        """Record that a consumer has added or dropped a filter. Messages are selected by filter only while a filter is
-        narrow."""
+        """Record that a consumer with this filter was added or removed. Messages are selected by filter only while a
+        filter is narrow.
+        """
         if not is_narrow(topic_filter, self._queue):
             return
         self._narrow[topic_filter] += change
@@ -79,7 +80,7 @@ class Choice:
             self.renew()
 
     def renew(self) -> None:
-        """Start over, and choose among all messages that no consumer has."""
+        """Restart the selection with all messages that no consumer has."""
         if self._narrow:
             self.filters = ByFilter(
                 self._queue,
@@ -117,7 +118,7 @@ class Choice:
         return offset
 
     def _report_window(self) -> None:
-        """Report that no consumer takes any of the messages in the window. Others may be behind them."""
+        """Report that no consumer accepts any message in the window. Messages behind the window may match."""
         now = self._broker.now()
         if self._group.next >= self._log.visible or now < self._quiet_until:
             return
@@ -131,7 +132,9 @@ class Choice:
         self._broker.emit("queue.filters_stuck", None, **fields)
 
     def skips(self, offset: int) -> bool:
-        """Settle `offset` and the offsets after it that are known to have no message. Return False if there is none."""
+        """Settle `offset` and the following offsets if they are known to have no message. Return False if `offset` has
+        one.
+        """
         end = self._log.gap_end(offset)
         if end == offset:
             return False

@@ -1,4 +1,4 @@
-"""Each client's consumers."""
+"""Manage each client's consumers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -13,15 +13,15 @@ from hookmq_queues.topics import PREFIX, queue_of
 
 
 class ClientConsumers:
-    """Keeps each group's consumers in step with the clients' subscriptions. `plugin` is the plugin's id: a client's
-    state stores the weights of its consumers under it.
+    """Keeps each group's consumers in step with the clients' subscriptions. `plugin` is the plugin id, under which a
+    client's state stores its consumers' weights.
     """
 
     def __init__(self, queues: Callable[[], Mapping[str, Queue]], plugin: str) -> None:
         self._queues = queues
         self._plugin = plugin
         self._dispatchers: dict[str, dict[tuple[str, str], Dispatcher]] = {}
-        """By client id, the dispatcher of each of its consumers."""
+        """For each client id, the dispatchers of its consumers."""
         self._changed: dict[str, None] = {}
         """The clients whose subscriptions have changed in this turn."""
 
@@ -70,7 +70,9 @@ class ClientConsumers:
         self._changed.clear()
 
     def _refresh_soon(self, client_id: str, broker: BrokerHandle) -> None:
-        """Call `refresh` in the next turn, once for all filters of a packet: it looks at all filters of the client."""
+        """Call `refresh` in the next turn, once for all filters of a packet, because it checks all of the client's
+        filters.
+        """
         if not self._changed:
             broker.runtime.call_soon(partial(self._refresh_changed, broker))
         self._changed[client_id] = None

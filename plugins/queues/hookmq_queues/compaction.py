@@ -1,4 +1,4 @@
-"""Compaction of a stream: only the latest message of each key is kept, and offsets do not change.
+"""Compact a stream: keep only the latest message of each key, without changing offsets.
 
 Closed segments are rewritten without the older messages, and replace the old files one by one. A crash leaves either
 the old or the new file. Memory is bounded: one pass handles up to `KEYS` keys.
@@ -63,8 +63,8 @@ class Compactor:
 
     def run(self, replace: Callable[[Segment, Path], bool]) -> int:
         """Compact the closed segments, and return how many messages were removed. `replace` moves the new file of a
-        segment into place. This call blocks; make it in a thread, one call at a time. Raises StoreError, OSError or
-        ValueError.
+        segment into place. This call blocks, so call it in a thread, and only once at a time. Raises StoreError,
+        OSError or ValueError.
         """
         removed = 0
         while True:
@@ -81,8 +81,9 @@ class Compactor:
             self.clean = upto
 
     def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:
-        """Return each key's latest offset from `clean` on, for as many keys as fit, and the offset after the last one
-        examined."""
+        """Return each key's latest offset from `clean` on, for as many keys as fit, and the offset after the last
+        message examined.
+        """
         newest: dict[bytes, int] = {}
         upto = self.clean
         for segment in closed:
@@ -103,8 +104,9 @@ class Compactor:
     def _rewrite(
         self, segment: Segment, newest: dict[bytes, int], replace: Callable[[Segment, Path], bool]
     ) -> int:
-        """Rewrite a segment without the messages that have a later one with the same key. Return how many were
-        removed."""
+        """Rewrite a segment without messages that have been superseded by a later one with the same key. Return how
+        many were removed.
+        """
         removed = 0
 
         def is_left(entry: Entry) -> bool:

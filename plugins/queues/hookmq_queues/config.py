@@ -229,7 +229,7 @@ class QueueConfig:
 
     @property
     def first_group(self) -> str:
-        """The group used by subscriptions that name none."""
+        """The group of subscriptions that do not name a group."""
         return next(iter(self.group_settings))
 
     def weight_of(self, client_id: str) -> int:

@@ -36,17 +36,17 @@ class Consumer:
     with_properties: bool
     weight: int = 1
     connection: object = field(default=None, repr=False, compare=False)
-    """Differs for each connection of the client."""
+    """Identifies the client's connection."""
     held: int = 0
     blocked: bool = False
     turn: float = 0.0
-    """Grows by 1 / `weight` with each message."""
+    """Increases by 1 / `weight` with each message."""
     served: int = 0
-    """Differs for each consumer."""
+    """Number of the last change of `turn`. It differs for each consumer."""
     most: int = 0
-    """How many messages it may hold: `prefetch`, or fewer while it could not take that many."""
+    """Maximum number of messages that it may hold: `prefetch`, or fewer while it cannot take that many."""
     freed: bool = False
-    """Whether it has fewer messages than its entry says."""
+    """Whether it holds fewer messages than its entry states."""
     entry: _Entry | None = field(default=None, repr=False)
     """Its entry in the heap; None while it cannot take a message."""
 
@@ -57,13 +57,13 @@ class Consumer:
 
 
 class _Line:
-    """The entries of the consumers with one filter: a heap."""
+    """A heap of entries: the consumers that have the same filter."""
 
     __slots__ = ("heap", "size")
 
     def __init__(self) -> None:
         self.heap: list[_Entry] = []
-        """An entry counts if its consumer refers to it. Others leave the heap later."""
+        """An entry is valid if its consumer refers to it. Other entries are removed later."""
         self.size = 0
         """The number of consumers."""
 
@@ -78,7 +78,7 @@ class _Line:
         return None
 
     def push(self, entry: _Entry, before: _Entry | None) -> None:
-        """Add an entry that replaces the entry `before` of its consumer."""
+        """Add an entry, in place of the consumer's earlier entry `before`."""
         heap = self.heap
         if heap and heap[0] is before:
             heapreplace(heap, entry)
@@ -92,12 +92,12 @@ class _Line:
 class Consumers:
     """The consumers of one group. Each holds at most `prefetch` messages.
 
-    Unless `mode` is ``shared``, only one consumer is `active`: the one that came first. The others wait.
+    Unless `mode` is ``shared``, only the consumer that was added first is `active`. The others wait.
     """
 
     def __init__(self, prefetch: int, mode: Mode = "shared") -> None:
         self.by_key: dict[tuple[str, str], Consumer] = {}
-        """In the order in which they came."""
+        """The consumers, in the order in which they were added."""
         self.mode: Final = mode
         self.active: Consumer | None = None
         """The only consumer that gets messages. Always None if `mode` is ``shared``."""
@@ -105,7 +105,7 @@ class Consumers:
         self._lines: dict[str, _Line] = {}
         """The consumers that can take a message, by their topic filter."""
         self._stuck: dict[tuple[str, str], Consumer] = {}
-        """Blocked consumers without a message, for which no event will come."""
+        """Blocked consumers without messages, which no event will unblock."""
         self._freed: list[Consumer] = []
         """Consumers whose entries are not up to date."""
         self._turn = 0.0
@@ -115,7 +115,7 @@ class Consumers:
         return len(self.by_key)
 
     def add(self, consumer: Consumer) -> None:
-        """Add a consumer. If it is already there, it keeps its messages."""
+        """Add a consumer. If it already exists, it keeps its messages."""
         known = self.by_key.get(consumer.key)
         if known is None:
             known = self.by_key[consumer.key] = consumer
@@ -135,7 +135,7 @@ class Consumers:
         self._offer(known)
 
     def set_prefetch(self, prefetch: int) -> None:
-        """Change the maximum number of messages of a consumer."""
+        """Change the maximum number of messages that each consumer may hold."""
         self._prefetch = prefetch
         for one in self.by_key.values():
             one.most = prefetch
@@ -185,7 +185,7 @@ class Consumers:
         return [name for name, line in self._lines.items() if line.first() is not None]
 
     def choose_if(self, takes: Callable[[str], bool]) -> Consumer | None:
-        """Return the consumer for the next message among those whose filter takes it, or None."""
+        """Return the consumer for the next message, among those whose filter `takes` accepts, or None."""
         found = (self._lines[name].first() for name in self.free_filters() if takes(name))
         best = min((one for one in found if one is not None), default=None)
         return None if best is None else best[3]
@@ -206,15 +206,16 @@ class Consumers:
         self.block(consumer)
 
     def freed(self, consumer: Consumer) -> None:
-        """Record that a consumer has one message fewer, and can take more. The next choice considers it."""
+        """Record that a consumer has one message fewer, so that it can take more. The next choice considers it."""
         consumer.held -= 1
         if not consumer.freed:
             consumer.freed = True
             self._freed.append(consumer)
 
     def received(self, consumer: Consumer) -> None:
-        """Record that a consumer can take more messages, because it has acknowledged one. The next choice considers
-        it."""
+        """Record that a consumer has acknowledged a message and can therefore take more. The next
+        choice considers it.
+        """
         if not consumer.freed:
             consumer.freed = True
             self._freed.append(consumer)
@@ -241,7 +242,7 @@ class Consumers:
         return bool(self._stuck)
 
     def unblock(self) -> None:
-        """Let blocked consumers that have no messages be chosen again."""
+        """Allow blocked consumers that have no messages to be chosen again."""
         for one in list(self._stuck.values()):
             self._unblock(one)
 

@@ -31,7 +31,7 @@ from hookmq_queues.redrive import REASONS, Redrive
 PAUSED: Final = "paused/"
 """Prefix of the keys that store a queue's paused groups. An empty name means the queue itself."""
 MAX_CONSUMERS: Final = 100
-"""How many of a group's consumers a status lists."""
+"""Maximum number of a group's consumers that a status lists."""
 
 
 class QueueControl:

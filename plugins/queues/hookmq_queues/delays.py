@@ -1,10 +1,10 @@
-"""Delayed messages: they wait in their own log, and move to their queue's log when they are due.
+"""Store delayed messages in a separate log, and move them to their queue's log when they are due.
 
-A message gets its offset in the queue only then. It therefore holds up no other message, and every group sees it in the
-same place. One commit contains the message in the queue, and its (due, offset) in the plugin's state. Messages move in
-the order of these pairs, so the last pair shows how far the queue has got.
+A message gets its offset in the queue only then. It therefore does not hold up other messages, and every group sees it
+at the same position. One commit contains both the message in the queue, and its (due, offset) in the plugin's state.
+Messages move in the order of these pairs, so the last stored pair shows which messages have moved.
 
-A delayed message takes about 150 bytes of memory, whatever its size.
+A delayed message takes about 150 bytes of memory, regardless of its size.
 """
 
 import struct
@@ -28,20 +28,20 @@ from hookmq_queues.topics import queue_of
 BATCH: Final = 256
 """Maximum number of one queue's messages that move in one turn."""
 LONGEST: Final = 3600.0
-"""Maximum seconds between comparisons of due times with the clock, which may have been changed."""
+"""Maximum seconds between checks of the due times, because the clock may be changed."""
 PAUSE: Final = 1.0
 """Seconds until a full queue or a failed read is retried."""
 _FOLDER: Final = "delayed"
 _KEY: Final = "delayed/"
 _STATE: Final = struct.Struct("<dQQ")
-"""Due and offset of the last message that moved; the first offset that may still exist."""
+"""The due time and offset of the last message that has moved, and the first offset that may still exist."""
 
 Place = tuple[float, int]
 """Due time in epoch seconds, and offset in the log of delayed messages."""
 
 
 class DelayLog(QueueLog):
-    """The delayed messages of all queues: a journal that only `Delays.add` appends to: no topic leads to it."""
+    """The delayed messages of all queues. This journal does not want any topic: only `Delays.add` appends to it."""
 
     def __init__(
         self, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -50,7 +50,7 @@ class DelayLog(QueueLog):
         super().__init__(config, path / f".{_FOLDER}", runtime, sync, plugin)
         self.name = f"{plugin}: delayed messages"
         self._moved: Counter[int] = Counter()
-        """How many messages of each segment have moved, by the segment's first offset."""
+        """Number of messages that have moved from each segment, by the segment's first offset."""
         self.owners: Callable[[], Iterable[Delays]] = tuple
         """Returns the delayed messages of all queues."""
         self._tidying = False
@@ -77,8 +77,8 @@ class DelayLog(QueueLog):
             self.settle(floor)
 
     def tidy(self) -> None:
-        """Append the first segment's messages again if this log is much larger than its messages. A message with a long
-        delay would otherwise keep all later ones on disk.
+        """Append the first segment's remaining messages again if most of this log is no longer needed. Otherwise, a
+        message with a long delay would keep all later messages on disk.
         """
         segments, owners = self.log.segments, list(self.owners())
         wanted = 2 * sum(one.bytes for one in owners) + 4 * self.log.segment_size
@@ -163,7 +163,7 @@ class Delays:
         self._target = target
         self._key = _KEY + config.name
         self._waiting: list[Place] = []
-        """A heap."""
+        """A heap of the messages that are waiting."""
         self._moving: list[Place] = []
         """Messages that are being read."""
         self._last: Place = (0.0, 0)
@@ -257,7 +257,7 @@ class Delays:
             self.wake()
 
     def _again(self, places: list[Place]) -> None:
-        """Retry moving these messages later."""
+        """Try again later to move these messages."""
         for one in places:
             heappush(self._waiting, one)
         if self._timer is None:
@@ -346,12 +346,14 @@ class Delays:
 
 
 def forget(log: DelayLog, queue: str, broker: BrokerHandle) -> None:
-    """Drop the messages of a queue that does not exist. They stay dropped if it is created again."""
+    """Drop the messages of a queue that does not exist. They do not come back if the queue is created again."""
     broker.state.put(_KEY + queue, _STATE.pack(0.0, 0, log.end))
 
 
 def restore(log: DelayLog, find: Callable[[str], Delays | None]) -> list[tuple[Message, int]]:
-    """Hand each message in the log to its queue's `Delays`. Return those whose queue is unknown. This call blocks."""
+    """Hand each message in the log to its queue's `Delays`. Return the messages whose queue is unknown. This call
+    blocks.
+    """
     lost: list[tuple[Message, int]] = []
     gone: list[int] = []
     at = log.earliest

@@ -21,16 +21,17 @@ from hookmq_queues.storage import MessageLog
 SLICE: Final = 256
 """Maximum number of messages that one group sends in one turn."""
 RETRY: Final = 0.1
-"""Seconds until retrying a consumer that had no room, although it has no message of this queue."""
+"""Seconds until a consumer is retried that had no room although it has no messages of this queue."""
 LONGEST: Final = 3600.0
-"""Maximum seconds between comparisons of due times with the clock, which may have been changed."""
+"""Maximum seconds between checks of the due times, because the clock may be changed."""
 CLAIM: Final = 1.0
 """Seconds for which an exclusive consumer's place is reserved while its client subscribes."""
 
 
 class Dispatcher:
-    """The consumers of one group, and what is sent to them. Unless it is `stored`, the state is lost with the
-    process."""
+    """Sends messages to the consumers of one group. Unless the group is `stored`, its state is lost when the process
+    ends.
+    """
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Dispatcher:
         self.holdings = Holdings(group, self.consumers)
         self.stalls = Stalls(config.name, name, broker)
         self.paused = False
-        """Whether nothing is sent. Call `schedule` when it becomes False."""
+        """Whether sending is paused. Call `schedule` after setting this to False."""
         self._explicit = self.settings.settle == "explicit"
         self._log = log
         self._broker = broker
@@ -124,7 +125,7 @@ class Dispatcher:
         self.schedule()
 
     def remove(self, key: tuple[str, str]) -> None:
-        """Remove a consumer. Its messages stay leased until its deliveries end, or until their deadline."""
+        """Remove a consumer. Its messages stay leased until their deliveries end or their deadlines pass."""
         active = self.consumers.active
         consumer = self.consumers.remove(key)
         if consumer is not None:
@@ -154,7 +155,7 @@ class Dispatcher:
         return True
 
     def takes_filter(self, topic_filter: str) -> bool:
-        """Return whether a consumer can have this filter. It cannot if there are too many others."""
+        """Return whether a consumer can have this filter. It cannot if the group already has too many filters."""
         return self._choice.takes_filter(topic_filter)
 
     def _report_active(self, before: Consumer | None) -> None:
@@ -169,7 +170,7 @@ class Dispatcher:
     # sending ---------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Send what can be sent, in the next turn."""
+        """Send as many messages as possible in the next turn."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._broker.runtime.call_soon(self._run)
@@ -203,14 +204,14 @@ class Dispatcher:
 
     @property
     def is_unwatched(self) -> bool:
-        """Whether it is unknown when the next message expires."""
+        """Whether the expiry of the next message is not known yet."""
         return self._watches and (
             self._choice.selection is not None
             or self.group.peek(self._log.visible) != self._head[0]
         )
 
     def _drop_expired(self, most: int) -> int:
-        """Drop up to `most` of the next messages if they have expired and no consumer takes them. Return how many were
+        """Drop up to `most` of the next messages that have expired and that no consumer takes. Return how many were
         dropped. Record when the next message expires.
         """
         if not self._watches:
@@ -244,7 +245,7 @@ class Dispatcher:
     # settlement ------------------------------------------------------------------------------------------------------
 
     def loaded(self, offsets: list[int]) -> dict[int, Message]:
-        """Return those of the messages that are in memory."""
+        """Return the messages that are in memory."""
         found = ((offset, self._log.get(offset)) for offset in offsets)
         return {offset: message for offset, message in found if message is not None}
 
@@ -257,7 +258,7 @@ class Dispatcher:
             raise SettlementError(ReasonCode.UNSPECIFIED_ERROR, str(error))
 
     def store(self) -> str:
-        """Store the state in this turn's commit. Return an error, or ''. After an error, it is stored later."""
+        """Store the state in this turn's commit. Return an error, or ''. After an error, the state is stored later."""
         self.schedule()
         return self.state.store()
 
@@ -306,8 +307,9 @@ class Dispatcher:
         return offset < self._log.visible
 
     def take(self, offset: int) -> None:
-        """Settle a message for which `can_take` is True, wherever it is in the queue. Call `state.committed` in the
-        same turn."""
+        """Settle a message for which `can_take` is True, regardless of its position in the queue. Call
+        `state.committed` in the same turn.
+        """
         self._log.hold()
         while self.group.next < offset:
             self.group.admit()

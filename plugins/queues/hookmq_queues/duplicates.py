@@ -1,14 +1,14 @@
-"""The messages that a queue has stored recently, by their `message-id`. Pure: no clock, no I/O."""
+"""Remember the `message-id`s of recently stored messages. This module uses no clock and no I/O."""
 
 from collections import deque
 
 
 class Duplicates:
-    """Remembers keys for `window` seconds, at most `limit` of them. Each takes about 300 bytes of memory."""
+    """Remembers up to `limit` keys for `window` seconds. Each key takes about 300 bytes of memory."""
 
     def __init__(self, window: float, limit: int) -> None:
         self.forgotten = 0
-        """How many keys were forgotten before `window` had passed, because there were more than `limit`."""
+        """Number of keys that were forgotten before `window` had passed, because there were more than `limit`."""
         self._window = window
         self._limit = limit
         self._known: set[str] = set()
@@ -24,7 +24,7 @@ class Duplicates:
         return key in self._known
 
     def add(self, key: str, time: float, offset: int) -> None:
-        """Remember a key that is new, and the offset of its message."""
+        """Remember a new key and the offset of its message."""
         if key in self._known:
             return
         self._known.add(key)

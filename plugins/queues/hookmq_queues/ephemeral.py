@@ -16,7 +16,7 @@ class MemoryLog(MessageLog):
 
     volatile = True
     _first = 0
-    """No message below this offset is left."""
+    """All messages below this offset are gone."""
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message, unless it is dropped. Consumers get it in the next turn, even if the commit fails."""
@@ -48,23 +48,23 @@ class MemoryLog(MessageLog):
 
     @property
     def earliest(self) -> int:
-        """The offset of the first message that is left."""
+        """The offset of the first remaining message."""
         self._first = self.gap_end(self._first)
         return self._first
 
     def gap_end(self, offset: int) -> int:
-        """Return the offset of the first message from `offset` on that is left."""
+        """Return the offset of the first remaining message from `offset` on."""
         cache, end = self._cache, self.end
         while offset < end and offset not in cache:
             offset += 1
         return offset
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return no messages, because none is on disk."""
+        """Return an empty list, because no messages are on disk."""
         return []
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
-        """Report that a message is missing, because none is on disk."""
+        """Report that a message is missing, because no messages are on disk."""
         done(f"the message {offset} is missing")
 
     def settle(self, floor: int) -> None:
@@ -84,13 +84,13 @@ class EphemeralQueue(Queue):
 
     def _make_log(self, path: Path, broker: BrokerHandle, sync: bool, plugin: str) -> MessageLog:
         self._expired: set[str] = set()
-        """The groups that get no messages."""
+        """The groups that have expired and get no messages."""
         self._timers: dict[str, Timer] = {}
         """The timers of the groups without consumers."""
         return MemoryLog(self.config, broker.runtime, plugin)
 
     def open(self, deliveries: DirectDeliveries) -> None:
-        """Create the groups. They have `expires_after` to get their first consumer."""
+        """Create the groups. Each must get its first consumer within `expires_after`."""
         super().open(deliveries)
         for name in self.dispatchers:
             self.consumers_changed(name)

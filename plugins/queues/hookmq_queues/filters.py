@@ -1,7 +1,8 @@
-"""Consumers that take only messages with certain topics: subscriptions such as ``$queue/jobs/resize/+``. Pure.
+"""Support consumers that accept only messages with certain topics, with subscriptions such as ``$queue/jobs/resize/+``.
 
-The strategy `ByFilter` keeps a line of waiting messages per filter. A message that no online consumer takes stays in
-the window of the selection, so later messages are delivered before it, until the window is full of such messages.
+The strategy `ByFilter` keeps a line of waiting messages for each filter. A message that no online consumer accepts
+stays in the selection's window, and later messages are delivered before it. Delivery stops when the window contains
+only such messages.
 """
 
 from collections.abc import Callable
@@ -20,12 +21,14 @@ MAX_FILTERS: Final = 64
 
 
 def is_narrow(topic_filter: str, queue: str) -> bool:
-    """Return whether a subscription to a queue takes only some of its messages."""
+    """Return whether a subscription to a queue accepts only some of its messages."""
     return topic_filter not in (PREFIX + queue, f"{PREFIX}{queue}/#")
 
 
 class _Line:
-    """The waiting messages that one filter matches: a heap. Entries of messages that no longer wait are removed later."""
+    """A heap of the waiting messages that one filter matches. Entries of messages that are no longer waiting are
+    removed later.
+    """
 
     def __init__(self, topic_filter: str, queue: str) -> None:
         narrow = is_narrow(topic_filter, queue)
@@ -36,10 +39,10 @@ class _Line:
 
 
 class ByFilter:
-    """Chooses the oldest message that a consumer with room takes.
+    """Chooses the oldest message that a consumer with room accepts.
 
     Two kinds of messages need no consumer and come first: those for which `is_dead` returns True, and expired ones.
-    `expires_at` returns when a message expires, or infinity; `time` returns the time.
+    `expires_at` returns when a message expires, or infinity. `time` returns the current time.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class ByFilter:
         self._lines: dict[str, _Line] = {}
         self._dead: list[int] = []
         self._expiries: dict[int, float] = {}
-        """When each message with an expiry expires."""
+        """The expiry time of each message that has one."""
         self._expiring: list[tuple[float, int]] = []
         """A heap of (expiry, offset) of the waiting messages. Entries of other messages are removed later."""
 

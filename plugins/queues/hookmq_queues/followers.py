@@ -1,6 +1,6 @@
-"""Report to other plugins what can be read of the streams: the service `hookmq_toolkit.queue_streams`.
+"""Report to other plugins which part of each stream they can read: the service `hookmq_toolkit.queue_streams`.
 
-A stream that nobody follows does nothing for this.
+Streams without followers have no additional cost.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ class Followers:
     def __init__(self, queues: Callable[[], Mapping[str, Queue]]) -> None:
         self._queues = queues
         self._followers: dict[str, list[Changed]] = {}
-        """By the name of the queue, which need not exist."""
+        """The followers by queue name. The queue does not have to exist."""
 
     def follow(self, name: str, changed: Changed) -> Callable[[], None]:
-        """Report what can be read of a stream, now and after each change."""
+        """Report which part of a stream can be read, now and after each change."""
         self._followers.setdefault(name, []).append(changed)
         found = self._queues().get(name)
         if found is not None:

@@ -1,4 +1,5 @@
-"""The state of one group of consumers of a queue: which message is where. Pure: no clock, no I/O, no messages.
+"""The state of one group of a queue's consumers: which messages are waiting, leased, deferred or settled. This module
+uses no clock and no I/O, and does not hold messages.
 
     not leased yet --lease--> leased --settle--> settled
         |    |                  |  ^
@@ -9,11 +10,10 @@
         +---------defer-------> deferred -------+
 
 A message is identified by its offset in the queue. `next` is the first offset that was never leased, admitted or
-deferred. All offsets below it are settled, except those in `unsettled`. The state is therefore as large as the number
-of unsettled messages, however many wait behind `next`.
+deferred. All offsets below it are settled, except those in `unsettled`. The size of the state therefore depends on the
+number of unsettled messages below `next`, not on the number of messages behind it.
 
-A new lease replaces none: an offset is leased to one consumer at a time. Messages that are ready come first, lowest
-offset first.
+An offset is leased to only one consumer at a time. Messages that are ready come first, lowest offset first.
 """
 
 import struct
@@ -29,7 +29,7 @@ _HEAD: Final = struct.Struct("<BQQ")
 _VERSION: Final = 2
 _MAX_COUNT: Final = (1 << 32) - 1
 MAX_DUE: Final = float(1 << 40)
-"""The latest due time, in seconds since the epoch."""
+"""The latest possible due time, in epoch seconds."""
 
 
 class Lease(NamedTuple):
@@ -43,16 +43,16 @@ class Lease(NamedTuple):
 class Group:
     """The state of a group; see the module docstring. `first` is the offset of the first message that it gets.
 
-    Deadlines of leases are times of any clock, in seconds. Due times are stored, so they are seconds since the epoch.
+    Deadlines of leases may use any clock, in seconds. Due times are stored, so they are in epoch seconds.
     """
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
         self.unsettled: dict[int, int] = {}
-        """How often each message below `next` was leased, in the order of the offsets."""
+        """For each unsettled message below `next`, how often it was leased. The order is that of the offsets."""
         self.leases: dict[int, Lease] = {}
         self.due: dict[int, int] = {}
-        """When each deferred message becomes ready, in milliseconds since the epoch."""
+        """When each deferred message becomes ready, in epoch milliseconds."""
         self._odd: set[int] = set()
         """The unsettled messages that were not leased exactly once."""
         self._unsure: set[int] = set()
@@ -79,7 +79,9 @@ class Group:
         return max(0, end - self.next) + len(self.unsettled)
 
     def attempts(self, offset: int) -> int:
-        """Return how often an unsettled message was certainly delivered. This counts against the delivery limit."""
+        """Return how often an unsettled message has definitely been delivered. This number counts against the delivery
+        limit.
+        """
         return self.unsettled.get(offset, 0) - (offset in self._unsure)
 
     def is_ready(self, offset: int) -> bool:
@@ -100,7 +102,7 @@ class Group:
     def take_ready(self) -> list[int]:
         """Return the offsets that have become ready since the last call, lowest first. `peek` no longer returns them.
 
-        Use this to choose in a different order from that of `peek`.
+        Use this to choose messages in a different order from `peek`.
         """
         if not self._ready:
             return []
@@ -230,7 +232,7 @@ class Group:
         return True
 
     def wake(self, time: float) -> int:
-        """Make the deferred messages ready whose due time has come. Return how many there were."""
+        """Make deferred messages ready if their due time has come. Return how many there were."""
         found = 0
         due = self.next_due
         while due is not None and due <= time:
@@ -291,7 +293,7 @@ class Group:
         return lost
 
     def skip(self, offset: int, end: int) -> None:
-        """Settle `offset`, which `peek` returned, because it has no message. Neither do the offsets up to `end`."""
+        """Settle `offset`, which `peek` returned, because the offsets from there to `end` have no messages."""
         if offset == self.next:
             self.next = end
         else:
@@ -339,11 +341,12 @@ class Group:
 
     @classmethod
     def decode(cls, data: bytes, earliest: int, end: int, time: float = MAX_DUE) -> "Group":
-        """Return the group that `encode` wrote, with nothing leased. The queue has the offsets from `earliest` to `end`.
+        """Return the group that `encode` wrote, without leases. The queue has the offsets from `earliest` to `end`.
 
         If `encode` reserved offsets, messages may have been delivered after it: those with a reserved offset, and those
         that were ready and never delivered. They count as delivered once, so that the next delivery is marked as a
-        redelivery. `attempts` does not count this delivery. `time` tells which deferred messages were not ready yet.
+        redelivery. `attempts` does not count this delivery. Deferred messages that are due after `time` were not ready
+        yet.
 
         Raises ValueError if the bytes are damaged.
         """

@@ -1,4 +1,4 @@
-"""One group's stored state, and how far its messages may be sent.
+"""Store one group's state, and limit how far ahead its messages may be sent.
 
 A message is sent only if its offset is below the stored `reserved`. After a crash, every message that may have been
 sent is therefore known, and is sent again with a delivery count above 1. The state is stored at most once per commit:
@@ -14,13 +14,13 @@ from hookmq_toolkit.threads import in_thread
 from hookmq_queues.group import Group
 
 RESERVE: Final = 1000
-"""How many messages may be sent before the state is stored again."""
+"""Maximum number of messages that may be sent before the state is stored again."""
 PAUSE: Final = 1.0
 """Seconds until a failed disk read or write is retried."""
 
 
 class GroupState:
-    """Stores a group's state. Unless it is `stored`, the state is lost with the process.
+    """Stores a group's state. Unless the group is `stored`, its state is lost when the process ends.
 
     `on_stored` is called when more messages may be sent.
     """
@@ -40,8 +40,8 @@ class GroupState:
         self.dirty = False
         """Whether the state has changed, so that `save` must be called in this turn."""
         self.opened = not stored
-        """Whether this process has stored the state. Until then, the stored state may say that nothing was sent since
-        the last shutdown, so messages that were never delivered must not be sent.
+        """Whether this process has stored the state. Until then, the stored state does not show that messages may have
+        been sent since the last shutdown. Messages that were never delivered must therefore not be sent yet.
         """
         self._queue = queue
         self._name = name
@@ -52,7 +52,7 @@ class GroupState:
         self._saving = False
         self._closed = False
         self._epoch = 0
-        """How often the group was moved. Offsets that were reserved before the last move do not count."""
+        """Number of times that the group was moved. Offsets that were reserved before the last move do not count."""
 
     def save(self) -> None:
         """Store the state. If an earlier call is not committed yet, store it after that commit."""
@@ -83,7 +83,7 @@ class GroupState:
         self._broker.runtime.spawn(stored, saved)
 
     def store(self) -> str:
-        """Store the state in this turn's commit. Return an error, or ''. After an error, it is stored later."""
+        """Store the state in this turn's commit. Return an error, or ''. After an error, the state is stored later."""
         if not self.stored:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""Groups that exist because a client used them, not because they are configured.
+"""Manage groups that a client's subscription created, not the configuration.
 
 Such a group exists as long as its stored state. It is deleted when it has had no consumer for `group_expiry`, because
 its messages would otherwise fill the queue. A restart starts this time over.
@@ -14,13 +14,13 @@ from hookmq_queues.dispatch import Dispatcher
 from hookmq_queues.group_state import state_key
 
 _CHECKS: Final = 10
-"""How often groups are checked for consumers within `group_expiry`."""
+"""Number of times within `group_expiry` that groups are checked for consumers."""
 
 
 class GroupUse:
     """One queue's groups that are not configured.
 
-    `make` adds a group to `dispatchers`, and `removed` is called after one was removed from them.
+    `make` adds a group to `dispatchers`, and `removed` is called after a group has been removed from them.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class GroupUse:
         self._unused.pop(name, None)
 
     def watch(self) -> None:
-        """Check from time to time for groups without consumers, if any group is not configured."""
+        """Regularly check for groups without consumers, while any group is not configured."""
         config = self._config()
         if self._timer is None and len(self._dispatchers) > len(config.group_settings):
             self._timer = self._broker.runtime.call_later(

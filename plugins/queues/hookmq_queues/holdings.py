@@ -1,4 +1,6 @@
-"""The messages that consumers of a group with explicit settlement have acknowledged by PUBACK but not settled yet."""
+"""Keep track of messages that a consumer has acknowledged with PUBACK but not yet settled, in a group with explicit
+settlement.
+"""
 
 from typing import Final
 
@@ -12,7 +14,7 @@ _Key = tuple[str, str]
 
 
 class Holdings:
-    """What the consumers of one group hold, and which of them may settle a message.
+    """The messages that each consumer of a group holds, and which consumer may settle a message.
 
     A message counts as held by its consumer from its delivery until both have happened: the delivery has ended, and the
     message was settled or taken away.
@@ -25,7 +27,7 @@ class Holdings:
         self._late: dict[int, str] = {}
         """The client that had a message until its lease expired."""
         self.reasons: dict[int, str] = {}
-        """The reason of the last nack of a message."""
+        """The reason given in the last nack of each message."""
 
     def keep(self, consumer: Consumer, offset: int) -> None:
         """Record that a consumer has acknowledged the delivery of a message that is leased to it."""
@@ -60,7 +62,7 @@ class Holdings:
         self.reasons.pop(offset, None)
 
     def prune(self) -> None:
-        """Take back the messages whose leases have ended without a call of `drop`."""
+        """Take back messages whose leases have ended without a call to `drop`."""
         leases, unsettled = self._group.leases, self._group.unsettled
         for key in list(self._held):
             for offset in self.held_by(key):
@@ -71,14 +73,14 @@ class Holdings:
                 del known[offset]
 
     def held_by(self, key: _Key) -> list[int]:
-        """Return the messages that a consumer has acknowledged but not settled."""
+        """Return the offsets of messages that a consumer has acknowledged but not settled."""
         return list(self._held.get(key, ()))
 
     def chosen(self, settlement: Settlement, client_id: str) -> list[int]:
         """Return the offsets that a client's settlement applies to, without duplicates.
 
-        The client must hold each offset that is named alone. A range means those that it holds; there must be at least
-        one. Raises SettlementError otherwise.
+        The client must hold each offset that is named individually. A range selects the offsets in it that the client
+        holds; there must be at least one. Raises SettlementError otherwise.
         """
         found: dict[int, None] = {}
         late = settlement.verb != "$nack"

@@ -1,5 +1,5 @@
-"""What happens to a message before its queue stores it: its properties are checked, duplicates are dropped, and delayed
-messages wait elsewhere until they are due.
+"""Handle a message before its queue stores it: check its properties, drop duplicates, and set delayed messages aside
+until they are due.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ Fate = Literal["stored", "duplicate", "delayed", "dropped_newest"]
 
 
 class Intake:
-    """One queue's intake. `plugin` is the plugin's id; its own messages are stored unchanged."""
+    """The intake of one queue. `plugin` is the plugin id. The plugin's own messages are stored unchanged."""
 
     def __init__(self, config: QueueConfig, plugin: str, time: Callable[[], float]) -> None:
         self.duplicates: Final = (
             Duplicates(config.dedupe_window, config.dedupe_ids) if config.dedupe_window else None
         )
         self.delays: Delays | None = None
-        """Where delayed messages wait. Set before the first message."""
+        """The store for delayed messages. It is set before the first message arrives."""
         self.is_releasing = False
         """Whether the next message was delayed and is due."""
         self._config = config
@@ -40,7 +40,7 @@ class Intake:
             self.delays.configure(config)
 
     def check(self, message: Message) -> Message | Deny:
-        """Return a message to ``$queue/NAME`` in the form to store, or why it is refused."""
+        """Return a message to ``$queue/NAME`` in the form to store, or a Deny with the reason."""
         found = checked(message, self._names, self._config, self._time())
         if isinstance(found, str):
             return Deny(ReasonCode.PAYLOAD_FORMAT_INVALID, found)

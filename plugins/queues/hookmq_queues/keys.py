@@ -1,4 +1,4 @@
-"""Message keys, by which a queue finds messages that belong together. Pure."""
+"""Compute message keys, which identify messages that belong together."""
 
 import re
 from hashlib import blake2b
@@ -21,7 +21,7 @@ def value_of(message: Message, name: str) -> str | None:
 
 
 def shortened(key: str) -> str:
-    """Return a key of bounded length. Different keys give different results."""
+    """Return a key of bounded length. Different keys have different results."""
     if len(key) <= _LONG:
         return key
     return "\0\0" + blake2b(key.encode(), digest_size=16).hexdigest()

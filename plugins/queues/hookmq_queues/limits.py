@@ -1,4 +1,4 @@
-"""When a group's messages expire, and when they have been delivered too often."""
+"""Decide when a group's messages expire, and when they have been delivered too often."""
 
 from math import inf
 

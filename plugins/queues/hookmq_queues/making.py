@@ -33,8 +33,8 @@ CHANGEABLE: Final = frozenset(
 class QueueMaker:
     """The queues by name, and how they are created, changed and deleted.
 
-    `make` returns a new queue, which is not a journal of the broker yet. `opened` opens it once it is one, and finds
-    its consumers; `deleted` forgets them.
+    `make` returns a new queue, which is not a journal of the broker yet. Once the queue is a journal, `opened` opens it
+    and finds its consumers. `deleted` forgets the consumers of a deleted queue.
     """
 
     def __init__(
@@ -53,9 +53,11 @@ class QueueMaker:
         self._deleted = deleted
         self._broker: BrokerHandle
         self._busy: dict[str, list[Promise]] = {}
-        """By name in lower case, the callers that wait until a queue is created, changed or deleted."""
+        """For each queue that is being created, changed or deleted, the callers that wait for this. The keys are names
+        in lower case.
+        """
         self._names: dict[str, str] = {}
-        """The names of these queues, by name in lower case."""
+        """The names of these queues in their original spelling, by name in lower case."""
         self._pending: dict[str, QueueConfig] = {}
         """The new settings of the queues that are being created or changed, by name."""
 

@@ -1,8 +1,7 @@
-"""Orders other than first in, first out: they choose a group's next message. Pure: no clock, no I/O.
+"""Choose a group's next message in an order other than first in, first out. This module uses no clock and no I/O.
 
-A `Selection` looks at the oldest waiting messages, at most `lookahead` of them: the window. It admits them to the group
-one after the other, and asks a strategy which of them is next. Without a selection, `Group.peek` chooses the oldest
-message.
+A `Selection` considers the window: the oldest waiting messages, at most `lookahead` of them. It admits them to the
+group one by one, and lets a strategy choose the next one. Without a selection, `Group.peek` chooses the oldest message.
 
 A strategy knows a message by its offset, from `add` to `gone`. In between, it is waiting from `ready` to `leased`.
 """
@@ -27,7 +26,7 @@ class Strategy(Protocol):
     """Chooses among waiting messages."""
 
     waiting: set[int]
-    """The offsets of the messages that no consumer has."""
+    """The offsets of the known messages that no consumer has."""
 
     def add(self, offset: int, message: Message) -> None:
         """Add a message. Messages are added in offset order."""
@@ -196,7 +195,7 @@ class Selection:
         return strategy.peek()
 
     def _learn(self) -> bool:
-        """Tell the strategy about all unknown messages, before it chooses. Return False if one is missing."""
+        """Pass all unknown messages to the strategy before it chooses. Return False if a message is not in memory."""
         unknown, unsettled = self._unknown, self._group.unsettled
         while unknown:
             offset = unknown[0]
@@ -218,7 +217,7 @@ class Selection:
         self._strategy.gone(offset)
 
     def oldest(self) -> int | None:
-        """Return the oldest admitted message that no consumer has. O(n) for n leased messages."""
+        """Return the oldest admitted message that no consumer has. Takes O(n) for n leased messages."""
         group = self._group
         return next((one for one in group.unsettled if one not in group.leases), None)
 

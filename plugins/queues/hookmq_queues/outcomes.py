@@ -1,4 +1,4 @@
-"""What becomes of a group's messages: they are settled, delivered again, or made dead letters."""
+"""Handle the outcomes of a group's messages: settle them, deliver them again, or make them dead letters."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -22,13 +22,13 @@ Token = tuple["Outcomes", Consumer, int, int]
 
 
 class Owner(Protocol):
-    """A group's queue."""
+    """The queue of a group, as its outcomes use it."""
 
     origin: str
     """The origin of the messages that the plugin adds itself."""
 
     def count(self, result: str, number: int = 1) -> None:
-        """Count messages by what happened to them."""
+        """Count messages with this result."""
 
     def bury(
         self,
@@ -78,7 +78,7 @@ class Outcomes:
     ) -> None:
         self.queue: Final = limits.config.name
         self.schedule: Final = schedule
-        """Sends what can be sent, in the next turn."""
+        """Sends as many messages as possible in the next turn."""
         self.has_buried = False
         """Whether a message became a dead letter in this turn, so that the state must be in its commit."""
         self._name = name
@@ -133,7 +133,7 @@ class Outcomes:
             self._owner.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
 
     def abandon(self, consumer: Consumer) -> None:
-        """Make the messages ready that a consumer has acknowledged but can no longer settle."""
+        """Make messages ready that the consumer has acknowledged but can no longer settle."""
         for offset in self._holdings.held_by(consumer.key):
             self._end_lease(offset, "lost")
 
@@ -232,7 +232,8 @@ class Outcomes:
     def reject(self, messages: dict[int, Message], description: str) -> bool:
         """Make messages dead letters, or drop them if there is no dead-letter queue. Call `store` in this turn.
 
-        Return False if that queue is full; nothing has changed then. It may exceed its limit by these messages.
+        Return False if that queue is full, in which case nothing changes. Otherwise, these messages may exceed its
+        limit.
         """
         if not self._limits.config.dead_letter:
             for offset in messages:

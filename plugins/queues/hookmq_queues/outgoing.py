@@ -1,4 +1,4 @@
-"""The messages that consumers get: those of the queue, with properties that only the broker may set."""
+"""Create the messages that consumers get from the queue's messages, with properties that only the broker may set."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ OFFSET: Final = "offset"
 DELIVERY_COUNT: Final = "delivery-count"
 SOURCE_TOPIC: Final = "source-topic"
 FOR_GROUP: Final = "redrive-group"
-"""The user property of a message that was one group's dead letter. The other groups do not get it again."""
+"""The user property that names the only group for a redriven dead letter. Other groups do not get the message again."""
 SETTLE: Final = "settle"
 RESERVED: Final = frozenset(
     {MESSAGE_ID, GROUP, OFFSET, DELIVERY_COUNT, SOURCE_TOPIC, FOR_GROUP, SETTLE}
@@ -29,14 +29,14 @@ _LONG: Final = 256
 
 
 class UserProperties:
-    """The user properties that the consumers of one group get, encoded. Only two of them differ for most messages."""
+    """Encodes the user properties that one group's consumers get. For most messages, only two of them differ."""
 
     def __init__(self, queue: str, group: str, explicit: bool) -> None:
         self._queue = queue
         self._group = group
         self._settle = _pair(SETTLE, b"explicit") if explicit else b""
         self._forms: dict[tuple[str, int, int], tuple[bytes, bytes, bytes]] = {}
-        """What surrounds the two offsets, by source topic, number of digits and delivery count."""
+        """The bytes around the two offsets, by source topic, number of digits and delivery count."""
 
     def encode(self, offset: int, count: int, source: str) -> bytes:
         """Return the properties for the `count`-th delivery of a message from the topic `source`."""
@@ -70,8 +70,8 @@ def _pair(name: str, value: bytes, more: int = 0) -> bytes:
 
 
 def outgoing(message: Message, queue: str, topic_filter: str, own: str) -> Message:
-    """Return a message as it goes to the subscription `topic_filter`, without the properties of `UserProperties`. `own`
-    is the origin of dead letters.
+    """Return a message in the form that is sent to the subscription `topic_filter`, without the properties of
+    `UserProperties`. `own` is the origin of dead letters.
     """
     topic = delivered_topic(topic_filter, queue, message.topic)
     properties = message.properties
@@ -143,7 +143,9 @@ def dead_letter(
 
 
 def revived(message: Message, topic: str, group: str, now: float, origin: str) -> Message:
-    """Return a dead letter as it was published to `topic`. It is for `group` only, unless that is empty."""
+    """Return a dead letter in the form in which it was published to `topic`. If `group` is not empty, the message is
+    only for that group.
+    """
     kept = tuple(
         one for one in message.user_property if not one[0].startswith(DEAD) and one[0] != FOR_GROUP
     )

@@ -1,10 +1,11 @@
-"""A group's stored form: its unsettled messages, in pages of 128 offsets.
+"""Encode a group's unsettled messages for storage, in pages of 128 offsets.
 
-A page contains the positions of the unsettled messages, as a bitmap or as a list, whichever is smaller. Only messages
-that differ from an ordinary one (delivered once, not deferred) take more room: their counts, due times, or a bit.
+A page contains the positions of the unsettled messages, as a bitmap or as a list, whichever is smaller. An ordinary
+message (delivered once, not deferred) needs nothing else. Other messages also need their count, their due time or a
+bit.
 
-A group's state is stored with each commit, even if it has many unsettled messages. Few pages change in between, so
-`Pages` keeps the bytes of the others.
+A group's state is stored with each commit, even if it has many unsettled messages. Only a few pages change between
+commits, so `Pages` keeps the encoded bytes of the others.
 """
 
 import struct
@@ -15,7 +16,7 @@ SHIFT: Final = 7
 """An offset is in the page `offset >> SHIFT`."""
 _SIZE: Final = 1 << SHIFT
 _HEAD: Final = struct.Struct("<QB")
-"""Page number, and which of the parts below follow the positions of the unsettled messages."""
+"""The page number, and flags for the parts that follow the positions of the unsettled messages."""
 _UNSURE: Final = 1
 _COUNTS: Final = 2
 _DUES: Final = 4
@@ -42,7 +43,7 @@ class Pages:
         self._forms: dict[int, bytes] = {}
         self._touched: set[int] = set()
         self.touch = self._touched.add
-        """Note that a message of the page with this number has changed."""
+        """Records that a message in the page with this number has changed."""
 
     def encode(
         self, counts: Mapping[int, int], odd: Set[int], unsure: Set[int], dues: Mapping[int, int]
@@ -111,7 +112,7 @@ def _positions_of(start: int, offsets: Iterable[int]) -> bytes:
 
 
 def _values(values: Sequence[int]) -> bytes:
-    """Return the numbers with the smallest width that holds each of them. The width comes first."""
+    """Encode the numbers with the smallest width that fits all of them. The width comes first."""
     most = max(values)
     kind, width = next(one for one in _WIDTHS if most < 1 << 8 * one[1])
     return struct.pack(f"<B{len(values)}{kind}", width, *values)
@@ -151,7 +152,7 @@ class _Reader:
 
 
 def decode(data: bytes) -> Iterator[Entry]:
-    """Yield the messages of `Pages.encode`, in offset order. Raises ValueError if the bytes are damaged."""
+    """Yield the messages that `Pages.encode` encoded, in offset order. Raises ValueError if the bytes are damaged."""
     pages: dict[int, list[Entry]] = {}
     reader = _Reader(data)
     while reader:

@@ -49,7 +49,7 @@ from hookmq_queues.topics import PREFIX, queue_of, rest_of
 
 T = TypeVar("T")
 Published = Message | Deny | Handled | None
-"""What `on_publish` decides."""
+"""The result of `on_publish`."""
 
 
 class QueuesPlugin(Plugin):
@@ -74,7 +74,7 @@ class QueuesPlugin(Plugin):
         self._subscriptions: SubscriptionCheck
         self._consumers = ClientConsumers(lambda: self.queues, self.id)
         self._quiet_until = -inf
-        """When the next failure to make a queue is logged."""
+        """The time from which failures to create a queue are logged again."""
         self._followers = Followers(lambda: self.queues)
         self._settler = Settler(lambda: self.queues, self._consumers.dispatchers_of)
 
@@ -297,7 +297,7 @@ class QueuesPlugin(Plugin):
     def on_subscribe(
         self, client: ClientInfo, subscription: Subscription
     ) -> Subscription | Deny | None | Awaitable[Subscription | Deny | None]:
-        """Check a subscription to a queue. Create the queue if the configuration says so."""
+        """Check a subscription to a queue. Create the queue if the configuration allows it."""
         filter = subscription.topic_filter
         if not (filter + "/").startswith(PREFIX):
             return None
@@ -365,13 +365,13 @@ class QueuesPlugin(Plugin):
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """Add the consumers of a client that returned."""
+        """Add the consumers of a client that has returned."""
         if event in (SessionEvent.RESUMED, SessionEvent.TAKEN_OVER):
             self._consumers.refresh(client.client_id, broker)
 
     @hookimpl
     async def on_disconnect(self, client: ClientInfo, broker: BrokerHandle) -> None:
-        """Remove the consumers of a client that left."""
+        """Remove the consumers of a client that has disconnected."""
         if client.client_id in self._consumers:
             self._consumers.refresh(client.client_id, broker)
 

@@ -1,4 +1,4 @@
-"""Positions in a stream, as users write them."""
+"""Parse positions in a stream, in the form in which users write them."""
 
 from datetime import datetime
 from math import isfinite
@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 FORMS: Final = (
     "first, last, next, an offset, a time such as 2030-01-31T12:00:00Z, or @ and epoch seconds"
 )
-"""What `parse_position` accepts, for error messages."""
+"""The forms that `parse_position` accepts, for error messages."""
 MAX_OFFSET: Final = (1 << 63) - 1
 
 

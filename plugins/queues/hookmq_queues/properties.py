@@ -1,4 +1,4 @@
-"""The user properties that tell a queue how to treat a message. Pure.
+"""Read the user properties that tell a queue how to treat a message.
 
 They affect only messages to ``$queue/NAME``. The queue ignores them on messages that it captures.
 """
@@ -35,10 +35,11 @@ def names_of(config: QueueConfig) -> frozenset[str]:
 def checked(
     message: Message, names: Collection[str], config: QueueConfig, now: float
 ) -> Message | str:
-    """Return a message as the queue stores it, or what is wrong with its properties. `now` is in epoch seconds.
+    """Return a message in the form that the queue stores, or a description of what is wrong with its properties. `now`
+    is in epoch seconds.
 
-    The result has `deliver-at` in place of `delay`, so that later readers agree on the time. It has neither if the
-    message should not be delayed.
+    The result has `deliver-at` in place of `delay`, so that later readers agree on the time. It has neither property if
+    the message should not be delayed.
     """
     found: dict[str, str] = {}
     for name, value in message.user_property:
@@ -87,7 +88,7 @@ def with_due(message: Message, due: float | None) -> Message:
 
 
 def due_of(message: Message) -> float | None:
-    """Return when a checked message is due, in epoch seconds; None if it should not be delayed."""
+    """Return when a checked message is due, in epoch seconds, or None if it should not be delayed."""
     text = value_of(message, DELIVER_AT)
     return float(text) if text is not None and _SECONDS.fullmatch(text) else None
 

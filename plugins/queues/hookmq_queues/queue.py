@@ -22,7 +22,7 @@ RESULTS = (
     "timed_out", "expired", "dead_lettered", "duplicate", "delayed", "missed", "compacted", "nacked", "discarded",
     "purged", "redriven", "dropped_unused",
 )  # fmt: skip
-"""What can happen to a message, as the metrics count it."""
+"""The results by which the metrics count messages."""
 
 
 class SeekError(Exception):
@@ -33,7 +33,7 @@ class Queue:
     """A queue of the type `classic`. The other types are subclasses; `hookmq_queues.queue_types.make_queue` chooses
     one.
 
-    Create it before the store is loaded, because its log is a journal, and `open` it afterwards.
+    Create the queue before the store is loaded, because its log is a journal. Call `open` after that.
     """
 
     stored = True
@@ -129,7 +129,9 @@ class Queue:
         return self.log.earliest
 
     def close(self) -> None:
-        """Start closing: store no more messages. The caller must still store the groups' states and close the log."""
+        """Begin to close the queue: store no more messages. The caller must still store the groups' states and close
+        the log.
+        """
         self.closed = True
         self.group_use.close()
         self.log.quiet()
@@ -166,7 +168,7 @@ class Queue:
         )
 
     def count(self, result: str, number: int = 1) -> None:
-        """Count messages by what happened to them."""
+        """Count messages with this result."""
         self.results[result] += number
 
     @property
@@ -230,7 +232,7 @@ class Queue:
                 one.schedule()
 
     def _enforce(self) -> None:
-        """Drop the oldest messages above the limits, if the configuration says so."""
+        """Drop the oldest messages above the limits, if `on_full` requires it."""
         if self.config.on_full != "drop_oldest":
             return
         config = self.config
@@ -248,7 +250,8 @@ class Queue:
     def _unsettled_bytes(self, dispatcher: Dispatcher) -> int:
         """Return the approximate size of the messages that a group has not settled.
 
-        `log.bytes` is larger if settled messages are behind an unsettled one, or if another group has settled less.
+        `log.bytes` is larger if there are settled messages behind an unsettled one, or if another group has settled
+        fewer messages.
         """
         log = self.log
         if log.bytes > self.config.max_bytes:
@@ -329,11 +332,11 @@ class Queue:
         return True
 
     def restored(self, message: Message) -> None:
-        """Take over a delayed message that an earlier process stored."""
+        """Register a delayed message that an earlier process stored."""
         self.intake.remember(message, self.log.end)
 
     def _remember(self) -> None:
-        """Read which messages an earlier process stored. This call blocks."""
+        """Read the messages that an earlier process stored, to recognize duplicates. This call blocks."""
         at = max(self.log.earliest, self.log.end - self.config.dedupe_ids)
         while page := self.log.read(at):
             for offset, message in page:

@@ -15,13 +15,13 @@ from hookmq_queues.outgoing import DEAD, revived
 from hookmq_queues.queue import Queue
 
 REASONS: Final = ("delivery-limit", "rejected", "expired")
-"""Why a message is a dead letter."""
+"""The reasons why a message can be a dead letter."""
 BATCH: Final = 64
 """Maximum number of messages moved in one turn, and therefore in one commit."""
 WAIT: Final = 0.5
 """Seconds until a full queue is retried."""
 SCAN: Final = 1000
-"""Messages to examine in one turn."""
+"""Maximum number of messages to examine in one turn."""
 
 
 class Redrive:
@@ -49,7 +49,7 @@ class Redrive:
         self._end = queue.log.visible
         """Messages that become dead letters later stay. Otherwise, a failing consumer could keep the redrive running."""
         self._ready_at = broker.now()
-        """When the rate allows the next message to be moved."""
+        """The time at which the rate allows the next message to be moved."""
 
     def start(self) -> None:
         """Start the redrive."""
@@ -111,7 +111,7 @@ class Redrive:
         return found[:SCAN]
 
     def _read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return messages from `offset` on. This runs in a thread."""
+        """Read messages from `offset` on. This runs in a thread."""
         try:
             return self._queue.log.read(offset)
         except LookupError:
@@ -170,7 +170,7 @@ class Redrive:
                 await self._sleep(WAIT if full else max(0.0, self._ready_at - self._broker.now()))
 
     def _move(self, offset: int, message: Message) -> str:
-        """Move one message in this turn, or skip it. Return the name of the queue if that is full."""
+        """Move one message in this turn, or skip it. If its queue is full, return that queue's name."""
         told = self._told(message)
         note = ""
         target = self._queues.get(told.get("queue", ""))

@@ -1,4 +1,4 @@
-"""The queues that are not in the configuration. Each has a file, so that its journal is known before the store is
+"""Store queues that are not in the configuration. Each has a file, so that its journal is known before the store is
 loaded.
 
 The file is written before the queue accepts its first message, and marked before the queue is deleted. After a crash,

@@ -1,4 +1,4 @@
-"""Which messages a stream keeps, and how to report messages that a group missed."""
+"""Decide which messages a stream keeps, and report messages that a group missed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -29,8 +29,9 @@ def first_to_keep(retention: RetentionConfig, log: StreamLog, aged: int, floor: 
 
 
 class MissedMessages:
-    """Counts the messages that one group missed, and calls `report` with their number: at once for the first one, then
-    at most once every `REPEAT` seconds."""
+    """Counts the messages that one group missed, and calls `report` with their number. It reports the first one at
+    once, and then at most once every `REPEAT` seconds.
+    """
 
     def __init__(self, runtime: Runtime, report: Callable[[int], None]) -> None:
         self._runtime = runtime

@@ -1,6 +1,6 @@
-"""The offset up to which a queue's segments may be deleted. Pure.
+"""Compute the offset up to which a queue's segments may be deleted.
 
-A message that moves to another log must not be deleted here before the commit that adds it there is stored.
+A message that moves to another log must remain here until the commit that adds it there is stored.
 """
 
 from collections import deque

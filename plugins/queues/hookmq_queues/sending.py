@@ -17,9 +17,9 @@ from hookmq_queues.storage import MessageLog
 from hookmq_queues.topics import PREFIX
 
 Run = list[tuple[Message, bytes, Token]]
-"""What to send to one consumer, with the encoded user properties."""
+"""The messages to send to one consumer, with their encoded user properties and tokens."""
 Runs = dict[tuple[str, str], tuple[Consumer, Run]]
-"""What to send in this turn, by the consumer's key."""
+"""The messages to send in this turn, by the consumer's key."""
 
 
 class Sender:
@@ -57,12 +57,12 @@ class Sender:
         self._schedule = schedule
         self._added = UserProperties(self._queue, name, explicit)
         self._again: set[int] = set()
-        """The offsets in the runs of this turn that were delivered before."""
+        """The offsets in this turn's runs whose messages were delivered before."""
 
     def send(self, now: float, time: float, most: int) -> int:
         """Send up to `most` of the next messages, with one call for each consumer. Return how many were examined.
 
-        `now` is the broker's monotonic time, `time` the clock's.
+        `now` is the broker's monotonic time, and `time` the epoch time.
         """
         runs: Runs = {}
         looked = 0
@@ -159,7 +159,7 @@ class Sender:
 
     def _lease_one(self, now: float, time: float, runs: Runs) -> bool:
         """Add the next message to a consumer's run, or drop an expired one. Return False if nothing more can be done
-        now. `time` is the clock's time.
+        now. `time` is the epoch time.
         """
         group, log = self._group, self._log
         offset = (

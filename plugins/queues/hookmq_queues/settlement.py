@@ -31,7 +31,7 @@ _SHOWN: Final = 64
 
 
 class SettlementError(Exception):
-    """The broker refuses a settlement. `code` and the text tell the client why."""
+    """The broker refuses a settlement. `code` and the text explain the reason to the client."""
 
     def __init__(self, code: ReasonCode, text: str) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class SettlementError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a consumer wants to happen to messages. `ranges` has the first and the last offset of each range.
+    """A consumer's decision about its messages. `ranges` contains the first and the last offset of each range.
 
     `delay` is in seconds. It is None if the client did not specify one.
     """
