@@ -57,7 +57,7 @@ def compile_modules() -> None:
 
 
 def train(archive: Path, folder: str) -> None:
-    """Run typical test code, and have Java write the archive when it exits."""
+    """Run typical test code, and make Java write the archive when it exits."""
     sys.path.append(str(Path(__file__).parent / "tests" / "support"))
     import sparks
     from pyspark.sql import functions as f

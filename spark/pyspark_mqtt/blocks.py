@@ -12,7 +12,7 @@ ENTRY = Struct("<HHIQQ")
 PACKED_ENTRY = Struct("<HHIQQII")
 MAGIC = b"HqAB"
 VERSION = 2
-"""The newest version of blocks that this reader knows. Buffers of version 2 may be compressed with Zstandard."""
+"""The newest block version that this reader supports. In version 2, buffers may be compressed with Zstandard."""
 ZSTD = 1
 SPARSE = 1
 LONGEST = 2**31 + 2**20
@@ -41,7 +41,7 @@ class Block:
 
 def split(fill: Callable[[memoryview], int]) -> Iterator[Block]:
     """Yield the blocks of a response as they arrive. ``fill(view)`` fills a view with the next bytes, and returns how
-    many there were. There are fewer than the view has room for only at the end.
+    many there were. It returns fewer bytes than the view can hold only at the end.
 
     Raises UnreachableError if the bytes end within a block or were damaged in transit. Raises MqttError if they are not
     blocks, or if their version is newer than this reader.

@@ -26,7 +26,7 @@ _BROKEN = (OSError, http.client.HTTPException)
 
 
 class Client:
-    """A client for one stream. It opens its only connection on demand, and does not pickle it."""
+    """A client for one stream. It opens its only connection on demand. The connection is not pickled."""
 
     def __init__(self, options: Options, wait: Callable[[float], None] = time.sleep) -> None:
         self.options = options
@@ -54,13 +54,17 @@ class Client:
         return log_now, {p: answer["partitions"][str(p)]["at"] for p in log_now.latest}
 
     def commit(self, consumer: str, offsets: Offsets) -> None:
-        """Report a consumer's progress. It is not retried, because it affects only the consumer's lag and retention."""
+        """Report a consumer's progress. The report is not retried, because it affects only the consumer's lag and
+        retention.
+        """
         body = {"log_id": offsets.log_id, "offsets": {str(p): o for p, o in offsets.next.items()}}
         with self._ask(f"consumers/{quote(consumer)}/commit", {}, json.dumps(body)) as response:
             response.read()
 
     def report(self, consumer: str, query: str, batch: int, dead_letters: int) -> None:
-        """Report the dead letters of a query's batch. The broker ignores a batch that it knows. It is not retried."""
+        """Report the dead letters of a query's batch. The broker ignores a batch that it already knows. The report is
+        not retried.
+        """
         body = {"query": query, "batch": batch, "dead_letters": dead_letters}
         with self._ask(f"consumers/{quote(consumer)}/report", {}, json.dumps(body)) as response:
             response.read()
@@ -169,7 +173,9 @@ class Client:
             raise UnreachableError(f"The connection broke: {_said(error)}.") from None
 
     def _fill(self, response: http.client.HTTPResponse, view: memoryview) -> int:
-        """Fill ``view`` with the next bytes of a response. Return how many there were; fewer only at its end."""
+        """Fill ``view`` with the next bytes of a response. Return how many there were, which is less than the size of
+        ``view`` only at the end.
+        """
         done = 0
         try:
             while done < len(view) and (count := response.readinto(view[done:])):

@@ -1,5 +1,5 @@
-"""Columns whose values are the same or consecutive in all rows of a block. Each is created once for a task, and then
-shared.
+"""Create columns whose values are the same or consecutive in all rows of a block. Each is created once per task, and
+then shared.
 
 pyarrow is imported when the first column is created, as in ``pyspark_mqtt.arrow``.
 """
@@ -46,7 +46,7 @@ class FixedColumns:
         return pc.add(self._steps.slice(0, count), first)
 
     def small(self, kind: pa.DataType, data: pa.Buffer, count: int) -> pa.Array:
-        """Return ``qos`` or ``retain`` from their bytes. Mostly, all rows have the same value."""
+        """Return ``qos`` or ``retain`` from their bytes. Usually, all rows have the same value."""
         import pyarrow as pa
 
         if not count or data.size != count:

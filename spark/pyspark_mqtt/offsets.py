@@ -1,4 +1,5 @@
-"""Offsets: where reading begins, where a batch ends, what each task reads, and whether the log is still the same.
+"""Compute offsets: where reading begins, where a batch ends, and what each task reads. Also check that the log is still
+the same.
 
 These are plain objects that need neither Spark nor a network. All decisions about reading each message once are made
 here.
@@ -91,7 +92,7 @@ def resolve(given: str | Mapping[str, int], log: Log, name: str) -> Offsets:
 
 
 def name_each(given: Mapping[int, int], log: Log, name: str, hint: str = "") -> None:
-    """Raise OptionError unless an option names each partition that is read, and no other."""
+    """Raise OptionError unless an option names exactly the partitions that are read."""
     if given.keys() != log.latest.keys():
         known = ", ".join(map(str, sorted(log.latest)))
         raise OptionError(
@@ -132,7 +133,7 @@ def at_time(found: Mapping[int, int | None], log: Log, name: str, strategy: str)
 
 
 def check(start: Offsets, log: Log, fail: bool, warn: "list[str]") -> Offsets:
-    """Return ``start`` if the log still has everything from there on.
+    """Return ``start`` if the log still has all records from there on.
 
     Otherwise, raise DataLossError. If ``fail`` is false, add a message to ``warn`` instead, and return the log's
     earliest offsets.
@@ -240,7 +241,8 @@ def split(whole: Sequence[Range], least: int | None, most_rows: int | None) -> l
 def combined(pieces: Sequence[Range], least: int | None, least_rows: int) -> list[list[Range]]:
     """Distribute consecutive pieces to tasks with at least ``least_rows`` rows each, but to at least ``least`` tasks.
 
-    There are fewer tasks than ``least`` only if there are fewer pieces. A task costs some 10 ms, whatever it reads.
+    There are fewer tasks than ``least`` only if there are fewer pieces. Each task costs about 10 ms, regardless of how
+    much it reads.
     """
     total = sum(one.rows for one in pieces)
     tasks = max(total // least_rows, least or 1)

@@ -7,7 +7,7 @@ Function = TypeVar("Function")
 
 
 def _by_value(function: Function) -> Function:
-    """Have Spark pickle the function itself instead of its name, because the function runs without this package."""
+    """Make Spark pickle the function itself instead of its name, because the function runs without this package."""
     function.__module__ = "__main__"
     return function
 

@@ -1,7 +1,8 @@
-"""What a query's progress says about its mqtt sources.
+"""Compute the progress of a query's mqtt sources.
 
-Spark has no place for the metrics or the name of a source in Python: ``sources[].metrics`` is empty, and
-``sources[].description`` is the name of a Java object. The offsets are there, and all of this is computed from them.
+Spark cannot show the metrics or the name of a Python source: ``sources[].metrics`` is empty, and
+``sources[].description`` is the name of a Java object. All values here are computed from the offsets, which Spark does
+report.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ DESCRIPTION = "PythonMicroBatchStream"
 class SourceProgress:
     """The progress of one source after a batch.
 
-    The names of the three lags are those of Kafka's source. ``batch_ms`` is how long the batch took, from planning to
-    the commit: a message that arrives waits for at most two of them.
+    The three lags have the same names as in Kafka's source. ``batch_ms`` is the duration of the batch, from planning to
+    the commit. A message that arrives waits for at most two batches.
     """
 
     description: str
     log_id: str
     offsets: Mapping[int, int]
     lag: Mapping[int, int]
-    """Messages of each partition that were in the log, but not in this batch or an earlier one."""
+    """For each partition, the number of messages that were in the log, but not in this batch or an earlier one."""
     rows: int
     rows_per_second: float
     batch_ms: int

@@ -130,7 +130,8 @@ class Source:
 
 
 class MqttBatchReader(Portable, DataSourceReader):
-    """The reader of ``spark.read.format("mqtt")``: reads from startingOffsets (earliest) to endingOffsets (latest).
+    """The reader of ``spark.read.format("mqtt")``: it reads from startingOffsets (default: earliest) to endingOffsets
+    (default: latest).
 
     ``latest`` is the end of the log when Spark plans the query.
     """

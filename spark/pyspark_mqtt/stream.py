@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def _in_one_line(method: Callable[P, T]) -> Callable[P, T]:
-    """Have Spark report a MqttError without a traceback, by setting an environment variable in this reader's own
+    """Make Spark report a MqttError without a traceback, by setting an environment variable in this reader's own
     process.
 
     A MqttError ends the query and the process. Other exceptions keep their traceback.
@@ -144,7 +144,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         return self.source.rows(partition)
 
     def commit(self, end: Mapping[str, str | int]) -> None:
-        """Report that everything before ``end`` was processed, if the consumer has a name."""
+        """Report that all messages before ``end`` were processed, if the consumer has a name."""
         self._report(Offsets.of(end))
 
     def stop(self) -> None:
@@ -155,8 +155,8 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         """Report the progress of ``consumerGroup`` to the broker. Failures are harmless: only the checkpoint decides
         where reading continues.
 
-        Spark calls ``commit`` only when it plans another batch, and so never for the last batch of AvailableNow.
-        Everything before the ``start`` given to latestOffset has been processed, too.
+        Spark calls ``commit`` only when it plans another batch, and so never for the last batch of AvailableNow. All
+        messages before the ``start`` passed to latestOffset have been processed as well.
         """
         consumer = self.source.options.text("consumerGroup")
         if not consumer or done == self._reported:

@@ -1,5 +1,5 @@
 """Test the data source with a real broker. Acknowledged messages are read once and in order, even if processes are
-killed meanwhile.
+killed in the meantime.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Test that the reader decodes compressed blocks, as the broker writes them, into the rows of the plain blocks, and
-that it refuses hostile sizes before it decompresses anything.
+"""Test that the reader decodes compressed blocks from the broker into the rows of the plain blocks. It must refuse
+hostile sizes before it decompresses anything.
 """
 
 from zlib import crc32

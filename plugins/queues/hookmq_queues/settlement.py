@@ -64,7 +64,7 @@ def malformed(text: str) -> SettlementError:
 
 
 def impossible(text: str) -> SettlementError:
-    """Return the error for a settlement that the message's or group's state does not allow."""
+    """Return the error for a settlement that the state of the message or group does not allow."""
     return SettlementError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 

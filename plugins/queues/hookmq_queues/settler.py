@@ -1,7 +1,7 @@
 """Carry out the settlements of consumers.
 
-The plugin answers `Handled`, so the broker acknowledges a settlement once the turn's commit contains it. A settlement
-never reaches subscribers or a queue.
+The plugin returns `Handled`, so the broker acknowledges a settlement after the turn's commit, which contains it. A
+settlement never reaches subscribers or a queue.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from hookmq_queues.settlement import Settlement, SettlementError, impossible, ma
 
 _DONE = Handled()
 _READS = 100
-"""How often to read messages from the disk for one settlement before refusing it."""
+"""Maximum number of disk reads for one settlement. After that, the settlement is refused."""
 
 
 class Settler:
@@ -94,8 +94,9 @@ class Settler:
     async def _reject_later(
         self, client: ClientInfo, settlement: Settlement, broker: BrokerHandle
     ) -> Deny | Handled:
-        """Read the messages from the disk first. In the meantime, they may be settled or delivered to another
-        consumer."""
+        """Read the messages from the disk, then reject them. In the meantime, they may be settled or delivered to
+        another consumer.
+        """
         try:
             messages: dict[int, Message] = {}
             for _ in range(_READS):

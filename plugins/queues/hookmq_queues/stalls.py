@@ -1,4 +1,4 @@
-"""Consumers that repeatedly hold messages past the visibility timeout."""
+"""Detect consumers that repeatedly hold messages past the visibility timeout."""
 
 from collections.abc import Hashable, Iterable
 from typing import Final
@@ -9,7 +9,7 @@ from hookmq_queues.consumers import Consumers
 from hookmq_queues.group import Lease
 
 STALLED: Final = 3
-"""A consumer is stalled when this many of its messages have timed out since it last settled one."""
+"""Number of messages that must time out, since the consumer last settled one, for it to count as stalled."""
 
 
 class Stalls:
@@ -17,7 +17,7 @@ class Stalls:
 
     def __init__(self, queue: str, group: str, broker: BrokerHandle) -> None:
         self.counts: dict[Hashable, int] = {}
-        """How many messages of each consumer have timed out since it last settled one."""
+        """For each consumer, the number of messages that have timed out since it last settled one."""
         self.stalled: set[Hashable] = set()
         self._queue = queue
         self._group = group

@@ -4,7 +4,8 @@ The broker appends each message that the queue wants to the turn's batch. The pu
 the store have committed that batch. Messages get their offsets in this order, and consumers see them only after the
 commit.
 
-Waiting messages are kept in memory up to `QueueConfig.memory`. The others are read from the disk when their turn comes.
+Waiting messages are kept in memory up to `QueueConfig.memory`. The others are read from the disk when they are next in
+line.
 """
 
 from bisect import bisect_right, insort
@@ -36,11 +37,11 @@ _NEAR: Final = 256
 _STEP: Final = 256
 """Maximum number of messages whose sizes are kept as one sum."""
 _GAPS: Final = 4096
-"""Number of ranges without messages after which all ranges are forgotten."""
+"""Maximum number of ranges without messages. Beyond that, all ranges are forgotten."""
 
 
 class Page(NamedTuple):
-    """What a read from the disk returned: messages with their offsets, and ranges of offsets without a message."""
+    """The result of a disk read: messages with their offsets, and ranges of offsets without messages."""
 
     messages: list[tuple[int, Message]]
     gaps: list[tuple[int, int]]
@@ -50,9 +51,9 @@ class MessageLog:
     """A queue's messages in memory; implements `Journal`, `Bounded`, `Readable` and `Diverting` of
     `hookmq.storage_api`. Each type of queue has a subclass, which decides where messages are kept.
 
-    `on_appended` is called for each message that was stored, `on_committed` when messages become visible. `is_full`
-    returns whether a message must be refused, and `is_dropped` whether it is not stored. `kept_from` returns the first
-    offset to keep on disk, although all groups may have settled it.
+    `on_appended` is called for each stored message, and `on_committed` when messages become visible. `is_full` returns
+    whether a message must be refused, and `is_dropped` whether it is not stored. `kept_from` returns the first offset
+    to keep on disk, even if all groups have settled it.
     """
 
     def __init__(self, config: QueueConfig, runtime: Runtime, plugin: str = "queues") -> None:
@@ -66,7 +67,7 @@ class MessageLog:
         self.end = 0
         """The offset of the next message."""
         self.visible = 0
-        """The end of the messages that are committed."""
+        """The offset after the last committed message."""
         self.sure_until = 0
         self.sure_bytes = 0
         """While `end` and `bytes` are below these limits, the queue is certainly not full."""
@@ -75,13 +76,13 @@ class MessageLog:
         self._runtime = runtime
         self._filters = [compile_filter(one) for one in config.bindings]
         self.limit = config.retention.bytes if config.type == "stream" else config.max_bytes
-        """The size that the configuration allows."""
+        """The maximum size that the configuration allows."""
         self._own = PREFIX + config.name
         self._cache: dict[int, tuple[Message, int]] = {}
         """The messages in memory by offset, with their sizes."""
         self._cached = 0
         self._sizes: deque[tuple[int, int]] = deque()
-        """(end, bytes): the sizes of consecutive messages, each up to the offset `end`."""
+        """(end, bytes): total sizes of consecutive messages. Each covers the messages up to the offset `end`."""
         self._sized_from = 0
         """The offset at which the first of these sums begins."""
         self._step = 0
@@ -111,7 +112,7 @@ class MessageLog:
         return not self._closed and self.is_full()
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to `commit`'s batch, unless it is dropped."""
+        """Add a message to the batch of `commit`, unless the message is dropped."""
         raise NotImplementedError
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
@@ -150,7 +151,7 @@ class MessageLog:
         return None if found is None else found[0]
 
     def gap_end(self, offset: int) -> int:
-        """Return the next offset that may have a message: `offset`, unless it is known that there is none."""
+        """Return the next offset that may have a message. This is `offset`, unless it is known to have none."""
         return offset
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
@@ -162,8 +163,8 @@ class MessageLog:
         return list(self._cache)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return messages with their offsets from `offset` on, as many as one read returns. This does not change what
-        is in memory. Call this in a thread if the messages are on disk. Raises StoreError, ValueError or LookupError.
+        """Return messages with their offsets, from `offset` on, as many as one read returns. The messages in memory do
+        not change. Call this in a thread if the messages are on disk. Raises StoreError, ValueError or LookupError.
         """
         return [(at, one[0]) for at, one in self._cache.items() if at >= offset]
 
@@ -174,7 +175,7 @@ class MessageLog:
             self._cached -= found[1]
 
     def forget_all(self, offsets: list[int]) -> None:
-        """Do what `forget` does for many messages."""
+        """Remove many messages from memory; see `forget`."""
         pop = self._cache.pop
         freed = 0
         for offset in offsets:
@@ -199,10 +200,10 @@ class MessageLog:
             self._sized_from = floor
 
     def hold(self) -> None:
-        """Until this turn's commit is stored, keep the messages settled in it, because they move to another log."""
+        """Keep messages that are settled in this turn until its commit is stored, because they move to another log."""
 
     def quiet(self, closed: bool = True) -> None:
-        """Start closing: store no more messages. With False, store them again."""
+        """Stop storing messages, because the queue is closing. With False, resume storing them."""
         self._closed = closed
 
     def configure(self, config: QueueConfig) -> None:
@@ -235,19 +236,19 @@ class QueueLog(MessageLog):
         """Ranges of offsets without a message that were found by reading, in order."""
         self._waiting: list[Callable[[str], None]] = []
         self._leaving: Iterator[int] = iter(())
-        """The messages in memory that leave it next."""
+        """The offsets of the messages that leave memory next."""
         self._reading = False
         self._is_behind = False
         """Whether messages that are only on disk may wait before the next new one."""
         self._trimming = False
         self._safe = SafeFloor()
         self.on_trimmed: Callable[[], None] | None = None
-        """Called when files were deleted, if it is not None."""
+        """If not None, called after files were deleted."""
 
     # Journal ---------------------------------------------------------------------------------------------------------
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to `commit`'s batch, unless it is dropped."""
+        """Add a message to the batch of `commit`, unless the message is dropped."""
         if (
             self.end >= self.sure_until
             or self.bytes >= self.sure_bytes
@@ -266,8 +267,9 @@ class QueueLog(MessageLog):
         self.on_appended()
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
-        """Keep a new message in memory if there is room, and if no earlier message waits on the disk only. Otherwise it
-        would have to leave before its turn comes."""
+        """Keep a new message in memory if there is room, unless earlier messages are only on disk. In that case, it would
+        leave memory before it is next in line.
+        """
         if not self._is_behind and self._cached < self.config.memory:
             self._cache[offset] = (message, size)
             self._cached += size
@@ -341,7 +343,7 @@ class QueueLog(MessageLog):
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
         """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a
-        time. For another call in the meantime, `done` is called with '' once that read has ended, whatever it found.
+        time. If this is called during a read, `done` is called with '' when that read ends, regardless of its result.
         """
         if self._closed:
             done(CLOSED)
@@ -381,8 +383,9 @@ class QueueLog(MessageLog):
         self._runtime.run_blocking(partial(self._read, offset), loaded)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return some committed messages from `offset` on, with their offsets. This call blocks; make it in any
-        thread."""
+        """Return some committed messages from `offset` on, with their offsets. This call blocks, and may run in any
+        thread.
+        """
         while True:
             page = self._read(offset)
             if page.messages or not page.gaps:
@@ -405,7 +408,7 @@ class QueueLog(MessageLog):
         return self.log.read(offset, size)
 
     def gap_end(self, offset: int) -> int:
-        """Return the next offset that may have a message, as far as reads have shown."""
+        """Return the next offset that may have a message, based on the reads so far."""
         at = bisect_right(self._gaps, offset, key=lambda one: one[0]) - 1
         return max(offset, self._gaps[at][1]) if at >= 0 else offset
 
@@ -424,7 +427,7 @@ class QueueLog(MessageLog):
     def _forget_first(self, wanted: int = -1) -> None:
         """Forget the message that has been in memory for longest, except the one at `wanted`. There must be one.
 
-        A dict takes longer to find its first key with each key removed before it, so `_leaving` remembers the keys.
+        Finding the first key of a dict takes longer with each key removed before it, so `_leaving` remembers the keys.
         """
         cache = self._cache
         while True:
@@ -435,13 +438,13 @@ class QueueLog(MessageLog):
             self._leaving = iter(list(cache))
 
     def settle(self, floor: int) -> None:
-        """Record that all messages below `floor` are settled. Delete the segments that have no other messages."""
+        """Record that all messages below `floor` are settled. Delete segments that contain only such messages."""
         super().settle(floor)
         self._safe.rise(floor)
         self._trim()
 
     def hold(self) -> None:
-        """Until this turn's commit is stored, keep the messages settled in it, because they move to another log."""
+        """Keep messages that are settled in this turn until its commit is stored, because they move to another log."""
         self._safe.hold()
 
     def _trim(self) -> None:

@@ -17,13 +17,15 @@ from hookmq_queues.storage import MessageLog
 from hookmq_queues.stream_log import StreamLog
 
 CHECK: Final = 60.0
-"""Longest time between two checks for messages that are too old, in seconds."""
+"""Maximum seconds between two checks for messages that are too old."""
 PARTS: Final = 8
-"""If there is an age limit, a segment covers at most this part of it, and is checked that often."""
+"""The age limit is divided by this number. The result is the time that a segment covers at most, and the time between
+two checks.
+"""
 
 
 class StreamQueue(Queue):
-    """A stream. Only `RetentionConfig` deletes its messages, whether groups have settled them or not."""
+    """A stream. Its messages are deleted only by retention, regardless of whether groups have settled them."""
 
     log: StreamLog
 
@@ -35,10 +37,10 @@ class StreamQueue(Queue):
         """The offsets at which groups start while they are being created."""
         self._compacting = False
         self._looked = -1
-        """The beginning of the last segment when `_compact` was called last."""
+        """The first offset of the last segment at the latest call of `_compact`."""
         self._behind = Fill(self._report_behind)
         self._changed: Callable[[], None] | None = None
-        """Called when other messages can be read: see `follow`."""
+        """Called when different messages can be read; see `follow`."""
         log = StreamLog(self.config, path, broker.runtime, sync, plugin)
         keys = {"none": None, "key": key_property, "topic": topic_key}[self.config.compact]
         self._compactor = None if keys is None else Compactor(log.log, keys)
@@ -106,8 +108,8 @@ class StreamQueue(Queue):
         self._compact()
 
     def follow(self, changed: Callable[[], None] | None) -> None:
-        """Call `changed` when other messages can be read: after each commit, and after messages or files were deleted or
-        replaced. None ends this. A stream without a follower does nothing for it.
+        """Call `changed` when different messages can be read: after each commit, and after messages or files were
+        deleted or replaced. None ends this. Without a follower, it costs nothing.
         """
         self._changed = changed
         log = self.log
@@ -267,7 +269,9 @@ class StreamQueue(Queue):
         return offset
 
     def _resolve(self, position: Position, now: float) -> int:
-        """Return the offset of a position. This call may block; make it in any thread. Raises SeekError, StoreError."""
+        """Return the offset of a position. This call may block, and may run in any thread. Raises SeekError,
+        StoreError.
+        """
         log = self.log
         first, end = log.earliest, log.visible
         if position.kind == "first":

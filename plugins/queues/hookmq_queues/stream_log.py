@@ -14,7 +14,7 @@ from hookmq_queues.config import QueueConfig
 from hookmq_queues.storage import PAGE, QueueLog
 
 _ATTEMPTS: Final = 8
-"""How often a search starts over because the segment that it was reading was deleted."""
+"""Maximum number of attempts for a search, if the segment that it reads is deleted."""
 
 
 class StreamLog(QueueLog):
@@ -39,7 +39,9 @@ class StreamLog(QueueLog):
         return max(self.first, self.log.earliest)
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
-        """Keep a new message in memory. Most groups read the newest messages, so the oldest one leaves."""
+        """Keep a new message in memory. Since most groups read the newest messages, the oldest
+        message leaves memory.
+        """
         self._cache[offset] = (message, size)
         self._cached += size
         while self._cached > self.config.memory and self._cache:
@@ -52,9 +54,10 @@ class StreamLog(QueueLog):
     # retention -------------------------------------------------------------------------------------------------------
 
     def offset_within(self, limit: int, end: int) -> int:
-        """Return the first offset from which the messages have at most `limit` bytes. Stop looking at `end`.
+        """Return the first offset from which the messages have at most `limit` bytes in total. Search no further than
+        `end`.
 
-        Sizes are known only for a few messages together, so the result may be higher by that many.
+        Sizes are known only for small runs of messages, so the result may be too high by the length of such a run.
         """
         left, first = self.bytes, self.first
         for after, size in self._sizes:
@@ -65,7 +68,7 @@ class StreamLog(QueueLog):
         return first
 
     def keep_from(self, first: int) -> None:
-        """Drop the messages before `first`. Delete the segments that have no others."""
+        """Drop the messages before `first`. Delete segments that contain only such messages."""
         self.first = max(self.first, first)
         self.settle(self.first)
 
@@ -82,8 +85,8 @@ class StreamLog(QueueLog):
         """Return the offset of the first message received at or after `wanted`, in epoch seconds. Return the offset of
         the next message if there is none.
 
-        This call reads a few blocks of the log, found by bisection, and blocks. Make it in any thread. Raises
-        StoreError. If the broker's clock was set back, messages from that time may be missed.
+        This call blocks, and may run in any thread. It finds the message by bisection, and reads only a few blocks of
+        the log. Raises StoreError. If the broker's clock was set back, messages from that time may be missed.
         """
         for _ in range(_ATTEMPTS):
             try:

@@ -19,7 +19,9 @@ class SubscriptionCheck:
     def check(
         self, client: ClientInfo, subscription: Subscription, queue: Queue
     ) -> Subscription | Deny | Awaitable[Subscription | Deny]:
-        """Return the subscription as the session keeps it, or why it is refused. This may create the group."""
+        """Return the subscription in the form that the session stores, or a Deny with the reason. This may create the
+        group.
+        """
         filter = subscription.topic_filter
         name = queue.config.name
         if is_narrow(filter, name):
@@ -50,8 +52,8 @@ class SubscriptionCheck:
     async def _permitted(
         self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str
     ) -> Subscription | Deny:
-        """Join the group that a user property names, if the client may. The broker checks too, but only after a group
-        was created or a place claimed.
+        """Join the group that a user property names, if the client has permission. The broker checks this too, but only
+        after the group was created or a place was claimed.
         """
         filter = f"$share/{share}/{subscription.topic_filter}"
         verdict = await self._broker.authorize(client, Action.SUBSCRIBE, filter)

@@ -1,4 +1,4 @@
-"""The topics and filters of queues: ``$queue/NAME`` and what follows."""
+"""Parse and build the topics and filters of queues: ``$queue/NAME`` and the levels below it."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ def queue_of(topic: str) -> str:
 
 
 def rest_of(topic: str) -> str:
-    """Return what follows the name of the queue, without its slash."""
+    """Return the levels after the queue's name, without the leading slash."""
     return topic[len(PREFIX) :].partition("/")[2]
 
 
@@ -23,7 +23,7 @@ _MAX_BYTES: Final = 65_535
 
 
 def below(queue: str, topic: str) -> str:
-    """Return the topic of a queue that ends with `topic`, or the queue's own topic if that is too long."""
+    """Return a queue's topic followed by `topic`, or only the queue's topic if the result would be too long."""
     made = f"{PREFIX}{queue}/{topic}"
     if 4 * len(made) > _MAX_BYTES and len(made.encode()) > _MAX_BYTES:
         return PREFIX + queue
@@ -31,11 +31,11 @@ def below(queue: str, topic: str) -> str:
 
 
 def delivered_topic(filter: str, queue: str, source: str) -> str:
-    """Return the topic with which a message goes to the subscription `filter`, which the topic must match.
+    """Return the topic with which a message is delivered to the subscription `filter`. The topic must match the filter.
 
     For ``$queue/NAME``, every message has that topic. For filters below it, a message published to the queue has its
-    own topic, and a captured one has its own topic after the queue's name. If that is too long, the message has the
-    queue's topic.
+    own topic, and a captured one has its own topic after the queue's name. If the result is too long, the message has
+    the queue's topic.
     """
     if filter == PREFIX + queue:
         return PREFIX + queue

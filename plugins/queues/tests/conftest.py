@@ -14,7 +14,9 @@ Make = Callable[..., Harness]
 
 
 class Brokers:
-    """Brokers with one queue, `jobs`, or with the given ones. They share a folder and a store, one after the other."""
+    """Starts brokers with the queue `jobs`, or with the given queues. One after the other, they use the same folder and
+    store.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +35,7 @@ class Brokers:
         return harness
 
     def crash(self, harness: Harness) -> None:
-        """End a broker as SIGKILL does: everything uncommitted is lost."""
+        """End a broker as SIGKILL does: all uncommitted changes are lost."""
         for log in plugin_of(harness).journals:
             log.close()
         self.made.remove(harness)

@@ -1,4 +1,4 @@
-"""Test how long a message waits before it is delivered again."""
+"""Test the delays of messages that are delivered again."""
 
 import pytest
 from hookmq.plugin import ConfigError

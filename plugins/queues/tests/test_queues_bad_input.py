@@ -1,5 +1,6 @@
-"""Test mistakes of clients and operators: each gets a reason code and a text, nothing is lost, and other queues are
-untouched."""
+"""Test mistakes by clients and operators. Each is answered with a reason code and a text, nothing is lost, and other
+queues are not affected.
+"""
 
 import errno
 from collections.abc import Callable
@@ -27,7 +28,7 @@ BIG = 60_000
 
 
 class Wrong(NamedTuple):
-    """A client's mistake: what it publishes (or subscribes to, without properties), the code and the text."""
+    """A client's mistake: the PUBLISH (or SUBSCRIBE, if there are no properties), and the expected code and text."""
 
     topic: str
     code: int
@@ -194,7 +195,7 @@ def everything(harness: Harness, queue: str = "jobs") -> list[bytes]:
 
 
 def test_a_full_disk_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker stops. Everything it acknowledged is still there afterwards."""
+    """The broker stops. After a restart, it still has all acknowledged messages."""
     harness, publisher = start(make, 2)
     publisher.publish("$queue/other", b"o", 1, expect=0)
 
@@ -218,7 +219,9 @@ def test_a_full_disk_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def refuses_to_start(make: Any, text: str) -> None:
-    """Check that a broker refuses to start, and why. Then release its folders, as the end of its process would."""
+    """Check that a broker refuses to start, and the reason. Then release its folders, as the end of
+    its process would.
+    """
     config = {"path": str(make.path), "queues": [{"name": "jobs"}, {"name": "other"}]}
     harness = Harness([make_plugin(QueuesPlugin, config, "queues")], store=make.store, start=False)
     with pytest.raises((StoreError, PluginError), match=text):

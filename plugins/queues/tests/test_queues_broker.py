@@ -243,7 +243,7 @@ def test_prefetch_and_receive_maximum(make: Make, receive_maximum: Any, prefetch
 
 
 def test_a_window_that_other_messages_use(make: Make) -> None:
-    """A consumer without room for its first message gets it when there is room again."""
+    """A consumer that had no room for its first message gets the message once it has room again."""
     harness = make()
     consumer = harness.connect("c", auto_ack=False, receive_maximum=1)
     subscribe(consumer)

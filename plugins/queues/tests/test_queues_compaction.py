@@ -91,7 +91,7 @@ class Stream:
 
 
 def expected(end: int, newest: int) -> list[int]:
-    """Return what compaction keeps of `end` messages: the latest of each key, and all in the newest segment."""
+    """Return which of `end` messages compaction keeps: the latest of each key, and all in the newest segment."""
     return [one for one in range(end) if one >= newest - KEYS]
 
 
@@ -172,7 +172,9 @@ def test_a_segment_that_retention_deletes_meanwhile(stream: Stream) -> None:
 
 
 class Snapshots:
-    """Copies of a folder before and after each call that changes files: what a kill at that moment would leave."""
+    """Copies a folder before and after each call that changes files. Each copy is what a kill at that moment would
+    leave behind.
+    """
 
     def __init__(self, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

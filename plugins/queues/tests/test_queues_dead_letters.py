@@ -1,4 +1,4 @@
-"""Test dead letters: after how many deliveries, with which properties, in one commit, and into a full queue."""
+"""Test dead letters: the number of deliveries, their properties, the single commit, and a full dead-letter queue."""
 
 from collections.abc import Callable
 from typing import Any
@@ -85,7 +85,7 @@ def test_a_client_cannot_forge_dead_letters(make: Make) -> None:
 
 
 def test_it_is_neither_lost_nor_doubled_by_a_crash(make: Any) -> None:
-    """Crash while the commit that moves the messages is not stored, and after it is."""
+    """Crash before and after the commit that moves the messages is stored."""
     harness = make(queues=QUEUES)
     publisher = harness.connect("p")
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Test `on_full: drop_oldest`: a queue drops no more than its limits ask for, and frees the space on disk."""
+"""Test `on_full: drop_oldest`: a queue drops no more messages than its limits require, and frees the space on disk."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Test ephemeral queues: what PUBACK waits for, what is on disk, limits, and the end of groups without consumers."""
+"""Test ephemeral queues: when PUBACK is sent, that nothing is on disk, limits, and groups that lose their consumers."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Test messages that expire: dropped or dead letters, with and without consumers, in one commit and in bounded steps."""
+"""Test messages that expire. They are dropped or become dead letters, with and without consumers, in one commit and in
+bounded steps.
+"""
 
 from collections.abc import Callable
 from typing import Any

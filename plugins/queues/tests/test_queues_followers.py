@@ -1,4 +1,4 @@
-"""Test the service that reports to other plugins what can be read of a stream."""
+"""Test the service that reports to other plugins which part of a stream they can read."""
 
 from collections.abc import Awaitable
 from typing import Any

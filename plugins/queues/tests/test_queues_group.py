@@ -1,4 +1,4 @@
-"""Test a group's state against a model that is too simple to be wrong: one state per message."""
+"""Compare a group's state with a very simple model, which stores one state per message."""
 
 from collections.abc import Hashable, Iterator
 
@@ -248,7 +248,7 @@ def test_the_heaps_do_not_grow() -> None:
 
 
 class Searches(dict[int, int]):
-    """Counts how often the first key is searched for, which takes longer with each key removed before it."""
+    """Counts searches for the first key, each of which takes longer with each key removed before it."""
 
     number = 0
 

@@ -339,7 +339,9 @@ def test_a_purge_while_delayed_messages_are_read_loses_no_later_one(
 def test_many_filters_in_a_packet_are_looked_at_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look takes time for each of the client's subscriptions, so a client could otherwise stall the broker."""
+    """Each check takes time for every subscription of the client. Without this bound, a client
+    could stall the broker.
+    """
     harness = make()
     plugin = plugin_of(harness)
     consumers = plugin._consumers

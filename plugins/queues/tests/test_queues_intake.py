@@ -1,4 +1,4 @@
-"""Test what publishers ask of a queue: idempotent publishing, delays, and the refusal of bad properties."""
+"""Test the publisher's options: idempotent publishing, delays, and the refusal of bad properties."""
 
 import shutil
 from collections.abc import Callable
@@ -155,7 +155,7 @@ def test_a_duplicate_is_acknowledged_and_not_stored(make: Make) -> None:
 
 @pytest.mark.parametrize(("scope", "stored"), [("client", [b"p", b"q"]), ("queue", [b"p"])])
 def test_whose_duplicates_count(make: Make, scope: str, stored: list[bytes]) -> None:
-    """Otherwise, a client that guesses the ids of another one could suppress its messages."""
+    """Otherwise, a client that guesses another client's ids could suppress that client's messages."""
     harness = make(queues=[{**DEDUPE, "dedupe_scope": scope}])
     for name in ("p", "q"):
         publish(harness.connect(name), name.encode(), ("message-id", "1"))
@@ -406,7 +406,9 @@ def test_a_delayed_message_waits_for_room(make: Make) -> None:
 
 
 def test_the_times_of_a_delayed_message(make: Make) -> None:
-    """`message_ttl` counts from when it is due, its publisher's expiry from when it was published."""
+    """`message_ttl` counts from the time when the message is due. The publisher's expiry counts from the time when it
+    was published.
+    """
     harness = make(queues=[{"name": "jobs", "message_ttl": "5s"}])
     publisher = harness.connect("p")
     publish(publisher, b"own", ("delay", "10"), message_expiry_interval=8)

@@ -119,7 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
     # what happened ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Tell the model what clients have received since the last call."""
+        """Pass the messages that clients have received since the last call to the model."""
         self.harness.settle()
         for member in self.members:
             for message in self.taken(member.client):
@@ -286,7 +286,7 @@ class QueueMachine(RuleBasedStateMachine):
     def crash_without_a_commit(
         self, count: int, acknowledge: bool, torn: bool, data: st.DataObject
     ) -> None:
-        """End the process before a commit is stored: publishes and acknowledgements since the last one are lost."""
+        """End the process before a commit is stored. Publishes and acknowledgements since the last commit are lost."""
         self.look()
         now, commit, log = self.now, self.store.commit, self.plugin.queues["jobs"].log
         before = {one: one.stat().st_size for one in (self.folder / "jobs").glob("*.segment")}
@@ -316,7 +316,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def crash_after_a_commit(self, count: int) -> None:
-        """End the process when a commit is stored but nobody knows it yet: the messages are there."""
+        """End the process after a commit is stored but before anyone is notified. The messages must exist."""
         self.look()
         if self.model.depth + count > self.limits.max_messages:
             return
@@ -340,7 +340,7 @@ class QueueMachine(RuleBasedStateMachine):
     # the end ---------------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Let consumers take everything. Check that each message is settled and does not come again."""
+        """Let consumers take all messages. Check that each message is settled and is not delivered again."""
         if not hasattr(self, "harness"):
             return
         try:

@@ -1,4 +1,4 @@
-"""Test what operators do with queues (look, peek, pause, purge and redrive), and stalled consumers."""
+"""Test the operations on queues (list, peek, pause, purge and redrive), and stalled consumers."""
 
 import json
 from typing import Any
@@ -281,7 +281,7 @@ def test_dead_letters_return_to_their_group_only(make: Any) -> None:
 
 
 def test_a_redrive_is_neither_lost_nor_doubled_by_a_crash(make: Any) -> None:
-    """Crash before the commit of the moves is stored: the messages are still dead letters, once."""
+    """Crash before the commit of the moves is stored. Each message is still a dead letter, exactly once."""
     harness = make(queues=[WORK, DEAD])
     kill(harness, 3)
     store = make.store
@@ -334,7 +334,7 @@ def test_filters_of_a_redrive(make: Any, request_: Any, moved: int) -> None:
 
 @pytest.mark.parametrize("order", ["fifo", "priority", "by_key"])
 def test_what_a_redrive_leaves_is_still_delivered(make: Any, order: str) -> None:
-    """The moved messages are behind others that stay, whatever the queue's order."""
+    """The moved messages are behind others that stay, in any order of the queue."""
     harness = make(queues=[WORK, {**DEAD, "order": order}])
     for topic in ("keep", "move", "keep", "move"):
         kill(harness, 1, f"$queue/work/{topic}")

@@ -1,4 +1,6 @@
-"""Test a stranger who floods queues: the broker keeps a bounded amount for it, and still serves others."""
+"""Test a hostile client that floods queues. The broker keeps a bounded amount of data for it, and
+still serves others.
+"""
 
 from typing import Any
 
@@ -30,7 +32,7 @@ def plugin_of(harness: Harness) -> QueuesPlugin:
 
 
 def codes(client: MemoryClient) -> set[int]:
-    """Take the codes of all answers to PUBLISH."""
+    """Take the reason codes of all responses to PUBLISH."""
     client.harness.settle()
     found = {one.code for one in client.unread if isinstance(one, Puback)}
     client.unread.clear()

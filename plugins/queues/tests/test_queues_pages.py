@@ -1,4 +1,4 @@
-"""Test the stored form of unsettled messages: it returns what was written, it is small, and damage is found."""
+"""Test the stored form of unsettled messages. It decodes to what was encoded, is small, and reveals damage."""
 
 import pytest
 from hookmq_queues.group import Group

@@ -1,4 +1,4 @@
-"""Test how positions in a stream are read."""
+"""Test how positions in a stream are parsed."""
 
 import pytest
 from hookmq_queues.positions import Position, parse_position

@@ -1,4 +1,4 @@
-"""Test how far segments may be deleted while messages move to another log."""
+"""Test up to which offset segments may be deleted while messages move to another log."""
 
 from hookmq_queues.safe_floor import SafeFloor
 from hypothesis import given

@@ -385,7 +385,7 @@ def test_the_messages_of_a_connection_that_was_taken_over(make: Make) -> None:
 
 
 def test_no_consumer_keeps_a_place_after_its_messages_left(make: Make) -> None:
-    """The consumers' counters return to 0, whatever ends a lease."""
+    """The consumers' counters return to 0, regardless of what ends a lease."""
     harness = make(queues=[{**queue(), "visibility_timeout": 5}])
     publish(harness, *"abcde")
     client = consumer(harness)

@@ -25,7 +25,7 @@ QUEUES = [
 
 
 class SettlementMachine(RuleBasedStateMachine):
-    """Two consumers that settle, return and reject what they hold, and leave and come back."""
+    """Two consumers that settle, return and reject the messages that they hold, disconnect and reconnect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,9 @@ class SettlementMachine(RuleBasedStateMachine):
         self.harness: Harness = self.brokers(queues=QUEUES)
         self.clients: dict[str, MemoryClient] = {}
         self.held: dict[str, set[int]] = {}
-        """What each consumer has got on its connection and not settled. The broker may have taken some of it away."""
+        """The messages that each consumer got on its current connection and has not settled. The broker may have taken
+        some of them away.
+        """
         self.published = 0
         self.connections = 0
         self.settled: set[int] = set()

@@ -198,7 +198,7 @@ def test_a_position_is_stored_before_seek_returns(make: Any) -> None:
 
 
 def test_deliveries_after_a_seek_are_known_after_a_crash(make: Any) -> None:
-    """A message that may have been sent is sent again with a count above 1, wherever the group was."""
+    """A message that may have been sent is sent again with a count above 1, regardless of the group's position."""
     harness = make(queues=stream())
     publish(harness, *numbers(0, 10))
     fast = consumer(harness)
@@ -427,7 +427,7 @@ def fill_by_key(harness: Harness, rounds: int) -> None:
 
 
 def received(client: MemoryClient) -> list[tuple[int, str, int]]:
-    """Take what a client has received: offset, key and round."""
+    """Take the offset, key and round of each message that a client has received."""
     client.harness.settle()
     found = []
     for one in client.unread:

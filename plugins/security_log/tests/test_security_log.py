@@ -40,7 +40,7 @@ class TestContract(PluginContract):
 
 
 class Guard(Plugin):
-    """A plugin that accepts the password `right` and allows nothing but the topic `open`."""
+    """A plugin that accepts the password `right` and allows only the topic `open`."""
 
     @hookimpl
     def on_connect(self, connect: Any) -> Deny | None:

@@ -6,18 +6,18 @@ from typing import Final
 _GAP: Final = 1_000_000
 """Microseconds between two samples."""
 _MOST: Final = 2048
-"""Samples of a partition. If there are more, every second one of the older half is dropped."""
+"""Maximum number of samples per partition. Beyond that, every second one of the older half is dropped."""
 
 
 class Ages:
-    """The times at which each partition's blocks ended. Times are in microseconds since the epoch."""
+    """Samples of the time at which each partition reached an offset. Times are in microseconds since the epoch."""
 
     def __init__(self, partitions: int) -> None:
         self._ends: list[list[int]] = [[] for _ in range(partitions)]
         self._times: list[list[int]] = [[] for _ in range(partitions)]
 
     def note(self, partition: int, end: int, time: int) -> None:
-        """Note the newest time of the messages before offset `end`. Offsets increase."""
+        """Record the newest time of the messages before the offset `end`. Call this with increasing offsets."""
         ends, times = self._ends[partition], self._times[partition]
         if len(times) > 1 and time - times[-2] < _GAP:
             ends[-1], times[-1] = end, time

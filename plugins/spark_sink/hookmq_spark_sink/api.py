@@ -30,7 +30,7 @@ from hookmq_spark_sink.reading import (
 
 BLOCKS: Final = "application/vnd.hookmq.blocks"
 NEWEST: Final = "HookMQ-Block-Version"
-"""The request header with the newest version of blocks that a client reads."""
+"""The request header that names the newest block version that a client supports."""
 MAX_BODY: Final = 65536
 _CHUNK: Final = 1 << 20
 _LONG: Final = 2.0
@@ -174,7 +174,7 @@ class Api:
             return await self._view(stream)
 
     async def _view(self, stream: Served) -> View:
-        """Return what can be read of a stream. Hold its lock."""
+        """Return the readable part of a stream. The caller must hold the stream's lock."""
         try:
             view: View = await self._run(stream.reader.refresh)
         except NotServed as error:
@@ -187,7 +187,9 @@ class Api:
             return view, await self._run(stream.reader.consumers)
 
     async def let_go(self) -> None:
-        """Close deleted files of all streams. Call it every now and then: without requests, they would stay open."""
+        """Close the deleted files of all streams. Call this regularly, because without requests
+        they would stay open.
+        """
         for stream in self._streams.values():
             with suppress(
                 StoreError, OSError, Unavailable, NotServed
@@ -398,7 +400,7 @@ class Api:
         )
 
     async def _has_room(self, stream: Served, name: str) -> None:
-        """Raise Refusal if there are too many consumers for another one."""
+        """Raise Refusal if the stream already has the maximum number of consumers."""
         known = await self._run(stream.reader.consumers)
         if name not in known and len(known) >= _MAX_CONSUMERS:
             raise Refusal(400, "bad_request", f"there are already {len(known)} consumers")
@@ -464,7 +466,7 @@ def _columns(given: list[str] | None) -> frozenset[int] | None:
 
 
 def _newest(request: web.Request) -> int:
-    """Return the newest version of blocks that the client reads. A client that does not say so reads version 1."""
+    """Return the newest block version that the client supports. Without the header, this is version 1."""
     given = request.headers.get(NEWEST, "1")
     if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) >= 1):
         message = f"{NEWEST}: {given[:40]!r} is not the version of a block"
@@ -485,7 +487,7 @@ def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
 
 def _chunk(blocks: Iterator[bytes]) -> bytes:
     """Return about a megabyte of blocks, or b'' at the end. This call blocks. It returns earlier after `_LONG` seconds,
-    so that the client gets something while the server searches for the few records that pass a filter."""
+    so that the client gets some data while the server searches for the few records that pass a filter."""
     parts: list[bytes] = []
     size = 0
     until = monotonic() + _LONG

@@ -23,7 +23,7 @@ HEADER: Final = struct.Struct("<4sIQHHIQQIIqq")
 _ENTRY: Final = struct.Struct("<HHIQQ")
 """The fields column, role, nulls, position, length."""
 CHECKED: Final = 8
-"""Position from which a block's CRC is computed."""
+"""Position at which the checksummed part of a block begins."""
 VERSION: Final = 1
 NEWEST: Final = 2
 """The newest version of a block (`hookmq_spark_sink.packed`)."""
@@ -44,7 +44,7 @@ _TEXT: Final = frozenset({TOPIC, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC})
 
 _LONG: Final = 1 << 10
 _REMEMBERED: Final = 1 << 16
-"""Limits of the texts whose encoding is remembered: characters of each, and number."""
+"""Limits on the texts whose encoding is remembered: the length of each in characters, and their number."""
 MAX_ROWS: Final = 1 << 16
 MAX_BYTES: Final = 4 << 20
 """Size in bytes at which a new block begins. A single record may be larger."""
@@ -126,7 +126,7 @@ def assemble(block: Block) -> bytes:
 
 
 def sealed(head: tuple[int, ...], parts: Sequence[Data]) -> bytes:
-    """Return a block of a header's fields, from `length` on, and of what follows the header."""
+    """Return a block made of the header's fields, from `length` on, and the parts that follow the header."""
     body = b"".join(parts)
     start = HEADER.pack(MAGIC, 0, *head)
     check = crc32(body, crc32(start[CHECKED:]))
@@ -179,7 +179,7 @@ def parse(data: Data, verify: bool = True) -> Block:
 
 
 def utf8(text: str) -> bytes:
-    """Encode text as valid UTF-8. Half a surrogate pair, which a plugin's text may contain, is replaced."""
+    """Encode text as valid UTF-8. Unpaired surrogates, which a plugin's text may contain, are replaced."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -187,8 +187,9 @@ def utf8(text: str) -> bytes:
 
 
 def weight(message: Message) -> int:
-    """Return the approximate size of a message in a block, in bytes. The result is never less than the variable fields
-    need."""
+    """Return the approximate size of a message in a block, in bytes. The result is never less than the size of the
+    variable fields.
+    """
     size = 32 + len(message.payload) + 4 * len(message.topic) + 4 * len(message.sender or "")
     properties = message.properties
     if properties is not EMPTY:
@@ -214,7 +215,7 @@ def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Seque
 
 
 class _Encoded(dict[str | None, bytes | None]):
-    """Text as UTF-8. The topics and client ids of a stream repeat, so most of them are encoded already."""
+    """Caches text encoded as UTF-8. A stream's topics and client ids repeat, so most of them are found here."""
 
     def __missing__(self, text: str | None) -> bytes | None:
         if text is None or len(text) > _LONG:
@@ -236,8 +237,7 @@ def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
 def build(partition: int, base: int, messages: Sequence[Message]) -> Block:
     """Return messages as a block. The first message has the offset `base`. There must be at least one message.
 
-    It works on columns without a call of Python code for each message, which would cost more
-    than all the rest.
+    It works on whole columns. Calling Python code for each message would cost more than all the rest.
     """
     count = len(messages)
     times = [int(m.received_at * 1e6) for m in messages]
@@ -327,7 +327,7 @@ def column(block: Block, wanted: int) -> list[bytes | None]:
 
 
 def slices(offsets: Data, data: Data) -> list[bytes]:
-    """Return the values of a column, given its positions and its data."""
+    """Return the values of a column, given its `offsets` and `data` buffers."""
     places = numbers("i", offsets)
     whole = bytes(data)
     return [whole[a:b] for a, b in pairwise(places)]
@@ -397,8 +397,9 @@ def take(block: Block, rows: Sequence[int], base: int, end: int) -> Block:
 
 
 def thinned(block: Block, places: Sequence[int], end: int) -> Block:
-    """Return a block as a sparse one that covers the offsets from its `base` to `end`, and whose rows have the offsets
-    `places`."""
+    """Return a sparse form of a block that covers the offsets from its `base` to `end`. Its rows have the offsets
+    `places`.
+    """
     buffers = block.buffers | {(OFFSET, VALUES): little(array("q", places))}
     return replace(block, end=end, sparse=True, buffers=buffers)
 

@@ -28,7 +28,7 @@ ANY: Final = "*"
 
 @dataclass(frozen=True)
 class TierConfig:
-    """Where old messages go before retention removes them: Parquet files, by day."""
+    """The Parquet files, by day, to which messages are written before retention removes them."""
 
     target: str = field(
         metadata={"help": "a folder, or a URL of an object store: s3://, gs://, abfs://"}
@@ -155,7 +155,7 @@ class StreamConfig:
             object.__setattr__(self, "consumers", (*self.consumers, TIER))
 
     def _check_queue(self) -> None:
-        """Check that only settings are given which a stream of a queue has."""
+        """Check that a stream of a queue has only the settings that apply to it."""
         if not NAME.fullmatch(self.queue):
             raise ConfigError(
                 f"queue: {self.queue!r} is not the name of a queue; use letters, digits, _ . -"

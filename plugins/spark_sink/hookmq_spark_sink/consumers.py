@@ -9,7 +9,7 @@ from hookmq.plugin import StoreError
 from hookmq_spark_sink import files
 
 SILENT_AFTER: Final = 600.0
-"""Seconds for which a stream may have messages before a declared consumer that never committed is reported."""
+"""Seconds that a stream with messages must be open before a declared consumer that has never committed is reported."""
 
 
 class ConsumerState(NamedTuple):
@@ -27,7 +27,7 @@ class ConsumerState(NamedTuple):
     """Approximate time of the oldest message that it has not committed, in epoch seconds. None if there is none, or if
     it is unknown."""
     dead_letters: int | None = None
-    """The dead letters that it has reported; None if it has reported none and no table of them."""
+    """The number of dead letters that it has reported. None if it has not made any report."""
 
     @property
     def silent(self) -> bool:
@@ -70,8 +70,8 @@ def states(
 
 
 def notes(stream: str, folder: Path, declared: tuple[str, ...]) -> list[str]:
-    """Return what an operator should know about the consumers of a stream, before the broker starts. Reads two small
-    files. The result is empty if the stream does not exist yet or cannot be read, which its start reports.
+    """Return warnings about a stream's consumers, for checks before the broker starts. Reads two small files. The
+    result is empty if the stream does not exist yet or cannot be read; the broker reports the latter when it starts.
     """
     try:
         described = files.read_description(folder)
@@ -104,8 +104,8 @@ class ConsumerWatch:
     def look(self, committed: Iterable[str], messages: bool, seconds: float) -> None:
         """Compare the declared consumers with those that have `committed`.
 
-        `messages` tells whether the stream has any, and `seconds` how long it has been open. Without declared
-        consumers, nothing is logged, because then no reader expects that messages are kept for it.
+        `messages` is True if the stream has messages, and `seconds` is how long it has been open. Without declared
+        consumers, nothing is logged, because no reader then expects messages to be kept for it.
         """
         if not self._declared:
             return

@@ -140,8 +140,9 @@ class StateFile:
         )
 
     def write(self, generation: int, readable: int, earliest: list[int], latest: list[int]) -> None:
-        """Publish how far readers may read. Writes to the page cache and never syncs. Raises OSError if that
-        fails."""
+        """Publish the position up to which readers may read. Writes to the page cache and never syncs. Raises OSError
+        if that fails.
+        """
         count = len(earliest)
         rest = struct.pack(
             f"<16sQQI4x{2 * count}Q", self._boot, generation, readable, count, *earliest, *latest
@@ -156,7 +157,9 @@ class StateFile:
 
 
 def read_state(folder: Path) -> State | None:
-    """Return how far readers may read, or None if that is unknown. Retries while a write is in progress."""
+    """Return the position up to which readers may read, or None if it is unknown. Retries while a
+    write is in progress.
+    """
     path = folder / STATE
     for _ in range(_TRIES):
         try:
@@ -177,8 +180,9 @@ def read_state(folder: Path) -> State | None:
 
 
 class Reported(NamedTuple):
-    """What a consumer has reported about its tables: the dead letters so far, and the last batch of the query that
-    counted them."""
+    """A consumer's report about its tables: the number of dead letters so far, and the last batch of the query that
+    counted them.
+    """
 
     dead_letters: int
     query: str
@@ -186,8 +190,9 @@ class Reported(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """A consumer's offsets by partition, and the time of their last update (epoch seconds); 0 if it has not committed
-    any. `reported` is None if it has reported nothing."""
+    """A consumer's offsets by partition, and the time of their last update in epoch seconds, or 0 if it has not
+    committed any. `reported` is None if it has not made any report.
+    """
 
     offsets: dict[int, int]
     updated: float
@@ -272,10 +277,10 @@ def write_declared(folder: Path, names: tuple[str, ...]) -> None:
 
 
 class Operation(NamedTuple):
-    """What the broker reports about a stream for commands. The counters begin at the broker's start.
+    """The broker's report about a stream, which commands read. The counters start when the broker starts.
 
     `refused` counts messages refused because the stream was full, and `dropped` those removed before a consumer had
-    committed them. `full` tells whether messages are refused, and `held` whether retention waits for a consumer.
+    committed them. `full` is True if messages are refused, and `held` if retention waits for a consumer.
     """
 
     refused: int = 0

@@ -1,5 +1,5 @@
-"""Find a stream's blocks by reading the headers in its segments, but not the payloads. The broker uses it at start,
-and all readers of the stream's folder use it.
+"""Find a stream's blocks by reading the headers in its segments, but not the payloads. The broker uses this module when
+it starts, and so does every reader of the stream's folder.
 """
 
 import json
@@ -84,7 +84,7 @@ class SegmentIndex:
             self.parts: dict[int, Part] = {}
             self.blocks = 0
             self.packed = 0
-            """How many of the blocks are compressed."""
+            """Number of compressed blocks."""
             self._read_head()
         except BaseException:
             self.close()
@@ -269,8 +269,9 @@ class StreamIndex:
 
 
 def closed_indexes(folder: Path) -> list[SegmentIndex]:
-    """Return an index for each segment that is no longer written to, with its file closed. Raises StoreError or
-    OSError if a segment cannot be read."""
+    """Return an index of each segment that is no longer written to. The segments' files are closed. Raises StoreError
+    or OSError if a segment cannot be read.
+    """
     found: list[SegmentIndex] = []
     for path in sorted((folder / LOG).glob(f"*{SUFFIX}")):
         one = SegmentIndex(path)

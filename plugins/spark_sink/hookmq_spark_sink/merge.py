@@ -75,8 +75,9 @@ def groups(blocks: list[block.Block]) -> Iterator[list[block.Block]]:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the broker dies. Otherwise it could write to a folder that the next broker
-    uses."""
+    """Make the kernel kill this process when the broker dies. Otherwise, it could write to a folder that the next
+    broker uses.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
 """Encode and decode blocks of version 2, whose buffers may be compressed. PROTOCOL.md describes each byte.
 
 A block of version 2 has the rows of a block of version 1. Each buffer is stored as it is or as a Zstandard frame, and
-`topic` and `client_id` may be stored as a dictionary. Sealed segments contain such blocks. A reader that knows them
-gets the requested columns as they are on disk; for others, the server decodes them.
+`topic` and `client_id` may be stored as a dictionary. Sealed segments contain such blocks. A reader that supports them
+gets the requested columns as they are on disk. For other readers, the server decodes them.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Choose the partition of a message.
 
-A log keeps the placement that it was created with; its description names it. PROTOCOL.md specifies each placement. They
-must never change, because a topic's messages would then be in two partitions.
+A log keeps the placement with which it was created; the log's description names it. PROTOCOL.md specifies each
+placement. A placement must never change, because a topic's messages would then be in two partitions.
 """
 
 import re
@@ -14,14 +14,14 @@ from zlib import crc32
 from hookmq_spark_sink import block
 
 PartitionBy = Literal["topic", "round_robin"]
-"""The placements that a configuration may name."""
+"""The values of the setting `partition_by`."""
 CRC32: Final = "crc32"
 NAMES: Final = "names"
 ROUND_ROBIN: Final = "round_robin"
 KNOWN: Final = frozenset({CRC32, NAMES, ROUND_ROBIN})
 """The placements that a stream's description may name."""
 BATCH: Final = 1000
-"""Messages of one commit that `RoundRobin` puts into a partition before it goes on to the next."""
+"""Number of messages of one commit that `RoundRobin` puts into a partition before it continues with the next."""
 _REMEMBERED: Final = 1 << 16
 """Number of topics whose partition is cached."""
 _LAST_DIGIT: Final = re.compile(".*[0-9]", re.DOTALL)
@@ -39,9 +39,10 @@ def by_crc32(topic: str, partitions: int) -> int:
 def by_name(topic: str, partitions: int) -> int:
     """Return a topic's partition: a hash of the name, plus its last number.
 
-    Topics whose names differ only in a number that counts up therefore take turns. A hash alone would leave partitions
-    empty if there are few topics. Only the last two digits are added, and the hash contains all other characters. A tens
-    digit adds 11, so that numbers in steps of two, five or ten take turns, too, unless `partitions` is a multiple of 11.
+    Topics with consecutive numbers are therefore in consecutive partitions. With a hash alone, a few topics would leave
+    partitions empty. Only the last two digits are added, and the hash covers all other characters. The tens digit
+    counts as 11, so that numbers in steps of two, five or ten also use all partitions, unless `partitions` is a
+    multiple of 11.
     """
     found = _LAST_DIGIT.match(topic)
     added = 0
@@ -58,7 +59,7 @@ def by_name(topic: str, partitions: int) -> int:
 
 
 class Placement(Protocol):
-    """Chooses partitions. `places` contains the partitions of topics that do not need a call."""
+    """Chooses partitions. `places` caches the partitions of topics for which `place` need not be called."""
 
     places: dict[str, int]
 
@@ -66,7 +67,7 @@ class Placement(Protocol):
         """Return the partition of a message."""
 
     def flushed(self) -> None:
-        """Note the end of a commit."""
+        """Record the end of a commit."""
 
 
 class ByTopic:
@@ -91,8 +92,8 @@ class ByTopic:
 class RoundRobin:
     """Fills one partition after the other, each with up to `BATCH` messages of one commit, so that blocks are large.
 
-    The messages of a topic are in several partitions, and therefore in no order. The partition with the fewest messages
-    comes first; `ends` contains the offset after the last message of each.
+    The messages of a topic are in several partitions, and therefore not in order. The partition with the fewest
+    messages comes first; `ends` contains the offset after the last message of each.
     """
 
     def __init__(self, partitions: int, ends: Sequence[int]) -> None:
@@ -113,7 +114,7 @@ class RoundRobin:
         self._left = BATCH
 
     def flushed(self) -> None:
-        """Go on to the next partition."""
+        """Continue with the next partition."""
         self._next()
 
 
@@ -135,7 +136,7 @@ def setting(name: str) -> PartitionBy:
 
 
 def notes(stream: str, name: str, partitions: int, topics: Sequence[str]) -> list[str]:
-    """Return what an operator should know about the partitions of a stream with this placement and topic filters."""
+    """Return warnings for operators about the partitions of a stream with this placement and these topic filters."""
     if partitions == 1:
         return []
     if name == ROUND_ROBIN:

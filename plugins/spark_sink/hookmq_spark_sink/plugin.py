@@ -55,8 +55,9 @@ class SparkSinkPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The address for readers, the effect of partitions, and consumers whose names do not match. Reads two small
-        files for each stream."""
+        """Notes about the address for readers, partitions, and consumers whose names do not match. Reads two
+        small files per stream.
+        """
         found = []
         if (api := self.config.api) is not None:
             found.append(f"readers connect to {'https' if api.tls else 'http'}://{api.bind}")
@@ -79,7 +80,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
-        """Return a journal for each stream with messages of its own. Raises StoreError if a folder contains a stream that
+        """Return a journal for each stream that stores messages. Raises StoreError if a folder contains a stream that
         is not configured.
         """
         self._strange()
@@ -150,7 +151,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """End the reader process and close the streams. Everything has been committed by then."""
+        """End the reader process and close the streams. All messages have been committed by then."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -129,7 +129,7 @@ class ReaderProcess:
                 break
 
     async def stop(self, deadline: float) -> None:
-        """End the process. It has `deadline` seconds to complete its responses."""
+        """End the process. The process has `deadline` seconds to complete its responses."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

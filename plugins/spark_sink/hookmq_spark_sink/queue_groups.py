@@ -1,7 +1,7 @@
 """Move groups of a queue to the offsets that consumers of the read API have committed.
 
-A group that is behind keeps messages in the queue, as `wait_for_groups` of its `retention` says. So does a consumer that
-has the name of a group.
+A group that is behind keeps messages in the queue, within the limit `wait_for_groups` of the queue's `retention`. A
+consumer with the name of a group therefore does the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from hookmq_spark_sink.files import Consumer
 
 
 class QueueGroups:
-    """The groups of one queue with the names of the consumers `names`."""
+    """The groups of one queue that have the same names as the consumers in `names`."""
 
     def __init__(self, queue: str, names: Iterable[str], log: Callable[..., None]) -> None:
         self._queue = queue
@@ -23,7 +23,7 @@ class QueueGroups:
         self._problems: dict[str, str] = {}
 
     def renew(self) -> None:
-        """Note that the queue has another log: all offsets begin anew."""
+        """Record that the queue has a new log, in which offsets start again."""
         self._moved.clear()
 
     async def move(

@@ -1,7 +1,7 @@
-"""Read the messages of a queue for clients, from the files that the plugin of the queue writes.
+"""Read a queue's messages for clients, from the files that the queue's plugin writes.
 
-The offsets are those of the queue, and its only partition is 0. Messages become blocks when they are read. Blocks are
-sparse if messages are missing, because of compaction or a filter. Every function here may block on the disk.
+Offsets are the queue's offsets, and the only partition is 0. Messages are encoded as blocks when they are read. Blocks
+are sparse if messages are missing, because of compaction or a filter. Every function here may block on the disk.
 """
 
 from bisect import bisect_left
@@ -20,14 +20,14 @@ from hookmq_spark_sink.reading import ConsumerOffsets, NotServed, Removed, Unava
 
 _ROWS: Final = 1 << 14
 _BYTES: Final = 1 << 20
-"""Rows and bytes after which a block ends."""
+"""Maximum numbers of rows and bytes in a block."""
 _SILENCE: Final = 16 << 20
-"""Bytes to read before a block ends, even if few messages match a filter."""
+"""Number of bytes read after which a block ends, even if few messages match a filter."""
 _TRIES: Final = 5
 
 
 class QueueView:
-    """What can be read of a queue at one moment. `earliest` and `latest` are by partition."""
+    """The readable part of a queue at one moment. `earliest` and `latest` are by partition."""
 
     def __init__(self, found: StreamFiles, segments: Sequence[SegmentReader]) -> None:
         self.log_id = found.log_id
@@ -39,8 +39,8 @@ class QueueView:
         self._segments = segments
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None. Found by bisection, as the
-        queue does for its consumers: if the broker's clock was set back, the result may be a later offset. Raises
+        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None. The search uses
+        bisection, like the queue's own. If the broker's clock was set back, the result may be a later offset. Raises
         StoreError for a damaged message.
         """
         first, end = self.earliest[0], self.latest[0]
@@ -110,8 +110,8 @@ class QueueView:
 
 
 class QueueReader(ConsumerOffsets):
-    """Reads the queue of the stream in `folder`, while the broker's run `boot` lasts. Make one call at a time, except
-    for those of a view, which may run in parallel.
+    """Reads the queue of the stream in `folder`, during the broker's run `boot`. Make one call at a time. Only calls of
+    a view may run in parallel.
     """
 
     def __init__(self, folder: Path, boot: bytes) -> None:
@@ -121,8 +121,9 @@ class QueueReader(ConsumerOffsets):
         self._found: StreamFiles | None = None
 
     def refresh(self) -> QueueView:
-        """Return what can be read now. Raises Unavailable if that is unknown, NotServed if the queue cannot be read, and
-        StoreError or OSError if its files cannot be read."""
+        """Return the part that can be read now. Raises Unavailable if that is unknown, NotServed if the queue cannot be
+        read, and StoreError or OSError if its files cannot be read.
+        """
         for left in reversed(range(_TRIES)):
             state = self._state()
             found = state.found

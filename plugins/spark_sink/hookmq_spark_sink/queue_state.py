@@ -28,8 +28,9 @@ _TRIES: Final = 100
 
 
 class QueueState(NamedTuple):
-    """What can be read of a queue. `boot` identifies one run of the broker. `found` is None if the broker does not know
-    the queue yet, and a text if nothing can be read."""
+    """The readable part of a queue. `boot` identifies one run of the broker. `found` is None if the broker does not
+    know the queue yet, and a text if nothing can be read.
+    """
 
     boot: bytes
     found: StreamFiles | str | None
@@ -45,7 +46,7 @@ class QueueStateFile:
         )
 
     def write(self, found: StreamFiles | str | None) -> None:
-        """Publish what can be read. Writes to the page cache and never syncs. Raises OSError if that fails."""
+        """Publish the readable part. Writes to the page cache and never syncs. Raises OSError if that fails."""
         given: object = found
         if isinstance(found, StreamFiles):
             place = str(found.folder.absolute())
@@ -63,7 +64,7 @@ class QueueStateFile:
 
 
 def read_queue_state(folder: Path) -> QueueState | None:
-    """Return what can be read, or None if that is unknown. Retries while a write is in progress."""
+    """Return the published state, or None if it is unknown. Retries while a write is in progress."""
     path = folder / STATE
     for _ in range(_TRIES):
         try:
@@ -94,7 +95,7 @@ def read_queue_state(folder: Path) -> QueueState | None:
 
 
 def describe_queue(folder: Path, queue: str) -> None:
-    """Write which queue the stream serves, if this has changed. Raises OSError if that fails."""
+    """Write the name of the queue that the stream serves, if it has changed. Raises OSError if that fails."""
     text = json.dumps({"format": files.FORMAT, "queue": queue}).encode()
     path = folder / QUEUE
     if not path.exists() or path.read_bytes() != text:
@@ -102,7 +103,7 @@ def describe_queue(folder: Path, queue: str) -> None:
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Raise StoreError if the folder contains a stream with messages of its own."""
+    """Raise StoreError if the folder contains a stream that stores messages."""
     if (folder / files.STREAM).exists():
         raise StoreError(
             f"{folder} contains messages of topics, but the stream {name} serves a queue: move the folder away, or use "

@@ -49,8 +49,8 @@ async def listen(
 ) -> None:
     """Listen on `host` and `port`. Raises OSError if that fails.
 
-    The reader of a killed broker may hold the address for a moment. If the address is in use, try `TRIES` times, with
-    `AGAIN` seconds in between.
+    The reader of a broker that was killed may hold the address for a moment. If the address is in use, try `TRIES`
+    times, with `AGAIN` seconds in between.
     """
     for left in reversed(range(TRIES)):
         try:

@@ -1,5 +1,5 @@
-"""Read a stream for clients: the end of its readable part, and the blocks of a range without data that was not
-requested.
+"""Read a stream for clients: find the end of its readable part, and return the blocks of a range with only the
+requested data.
 
 Every function here may block on the disk.
 """
@@ -18,19 +18,19 @@ from hookmq_spark_sink.index import StreamIndex
 
 _REMEMBERED: Final = 1 << 16
 _SILENCE: Final = 16 << 20
-"""Bytes to search without a matching record before an empty block reports the progress."""
+"""Number of bytes to search without a matching record before an empty block reports progress."""
 _SMALL: Final = 16 << 10
-"""Size in bytes below which blocks are merged. Each commit of the broker writes a block, often of a few rows."""
+"""Size in bytes below which blocks are merged. Each commit of the broker writes a block, often with only a few rows."""
 _TOGETHER: Final = 256
 """Maximum number of blocks that are merged into one."""
 
 
 class Unavailable(Exception):
-    """The broker has not yet reported how far readers may read."""
+    """The broker has not yet reported the position up to which readers may read."""
 
 
 class NotServed(Exception):
-    """The stream serves a queue that cannot be read. The text tells why."""
+    """The stream serves a queue that cannot be read. The text gives the reason."""
 
 
 class Removed(Exception):
@@ -42,8 +42,8 @@ class Removed(Exception):
 
 
 class Wanted(NamedTuple):
-    """A request for a range of a partition. If `columns` or `match` is None, that member leaves nothing out. `newest` is
-    the newest version of blocks that the client reads.
+    """A request for a range of a partition. If `columns` is None, all columns are wanted, and if `match` is None, all
+    rows. `newest` is the newest block version that the client supports.
     """
 
     partition: int
@@ -74,7 +74,7 @@ class Matcher:
 
 
 class View(Protocol):
-    """What can be read of a stream at one moment. `earliest` and `latest` are by partition.
+    """The readable part of a stream at one moment. `earliest` and `latest` are by partition.
 
     The methods block, and may be called in parallel. They raise StoreError for a damaged block.
     """
@@ -85,30 +85,32 @@ class View(Protocol):
 
     @property
     def filters(self) -> Sequence[str]:
-        """Filters of the topics that the messages can have."""
+        """Filters that match the topics of all messages in the stream."""
 
     @property
     def earliest(self) -> Sequence[int]:
-        """The first offsets that are left."""
+        """The first remaining offset of each partition."""
 
     @property
     def latest(self) -> Sequence[int]:
-        """The offsets of the next messages."""
+        """The offset of each partition's next message."""
 
     def at(self, timestamp: int) -> list[int | None]:
         """Return each partition's smallest offset that is not before `timestamp` (µs), or None."""
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
-        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Raises Removed if retention
-        has deleted records meanwhile."""
+        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Raises Removed if
+        retention has deleted records in the meantime.
+        """
 
 
 class Reader(Protocol):
     """Reads one stream. Make one call at a time."""
 
     def refresh(self) -> View:
-        """Return what can be read now. Raises Unavailable if that is unknown, NotServed if nothing can be read, and
-        StoreError or OSError if the files cannot be read."""
+        """Return the part that can be read now. Raises Unavailable if that is unknown, NotServed if nothing can be
+        read, and StoreError or OSError if the files cannot be read.
+        """
 
     def let_go(self) -> None:
         """Close files that were deleted or replaced since the last `refresh`. Raises what `refresh` raises."""
@@ -152,8 +154,9 @@ class ConsumerOffsets:
         return known[name]
 
     def report(self, name: str, query: str, batch: int, dead_letters: int) -> Consumer:
-        """Add the dead letters of a batch to those of a consumer, durably. A batch that the query has reported already
-        changes nothing. Raises StoreError or OSError if that fails."""
+        """Add the dead letters of a batch to those of a consumer, durably. A batch that the query has already reported
+        has no effect. Raises StoreError or OSError if that fails.
+        """
         with files.consumers_locked(self._locked):
             known = self.consumers()
             before = known.get(name, Consumer({}, 0.0))
@@ -176,7 +179,7 @@ class ConsumerOffsets:
 
 
 class StreamView:
-    """Implements `View` for a stream with messages of its own, which has the same filters and log while it is open."""
+    """Implements `View` for a stream that stores messages. Its filters and log do not change while it is open."""
 
     def __init__(self, reader: "StreamReader", state: State) -> None:
         self.log_id = reader.log_id
@@ -209,8 +212,9 @@ class StreamReader(ConsumerOffsets):
         self._boot = boot
 
     def refresh(self) -> StreamView:
-        """Return how far readers may read now. Raises Unavailable if that is unknown, and StoreError or OSError if
-        the files cannot be read."""
+        """Return the part that can be read now. Raises Unavailable if that is unknown, and StoreError or OSError if the
+        files cannot be read.
+        """
         state = files.read_state(self.folder)
         if state is None or (self._boot is not None and state.boot != self._boot):
             raise Unavailable
@@ -295,8 +299,9 @@ class StreamReader(ConsumerOffsets):
 
 
 def _small(data: bytes, wanted: Wanted) -> block.Block | None:
-    """Decode a block that is merged with its neighbours. Return None for other blocks. Raises Damaged if it is
-    invalid."""
+    """Decode a block if it is so small that it is merged with its neighbors. Return None for other blocks. Raises
+    Damaged if it is invalid.
+    """
     if len(data) >= _SMALL:
         return None
     head = block.read_head(data)
@@ -307,15 +312,17 @@ def _small(data: bytes, wanted: Wanted) -> block.Block | None:
 
 
 def _merged(small: list[block.Block]) -> Iterator[bytes]:
-    """Yield the blocks as one, if there are any, and empty the list."""
+    """Yield the blocks merged into one, if there are any, and empty the list."""
     if small:
         yield block.assemble(block.merge(small) if small[1:] else small[0])
         small.clear()
 
 
 def _encoded(data: bytes, wanted: Wanted, reached: int) -> Iterator[tuple[bytes, int]]:
-    """Yield a stored block as the client wants it, with the offset after it, or nothing if no row passes the filter.
-    With a filter, what is yielded also covers the offsets from `reached`. Raises Damaged if the block is invalid."""
+    """Yield a stored block in the form that the client requested, with the offset after it. Yield nothing if no row
+    passes the filter. With a filter, the block also covers the offsets from `reached`. Raises Damaged if the block is
+    invalid.
+    """
     head = block.read_head(data)
     if wanted.match is None:
         yield _unfiltered(data, head, wanted), head.end
@@ -339,7 +346,7 @@ def _encoded(data: bytes, wanted: Wanted, reached: int) -> Iterator[tuple[bytes,
 
 
 def _unfiltered(data: bytes, head: block.Head, wanted: Wanted) -> bytes:
-    """Return a block with the wanted columns, in a version that the client reads."""
+    """Return a block with the wanted columns, in a version that the client supports."""
     if head.version > wanted.newest:
         return block.assemble(packed.parse(data, wanted.columns))
     if wanted.columns is None:

@@ -1,4 +1,4 @@
-"""Check what a stream's folder contains before it is used."""
+"""Check the contents of a stream's folder before it is used."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,7 +58,7 @@ def check_log(folder: Path, log: SegmentLog, described: files.Description | None
 def edges(
     folder: Path, partitions: int, segments: Sequence[SegmentIndex], trimmed: Mapping[int, int]
 ) -> tuple[list[int], list[int]]:
-    """Return the first offset of each partition, and the next one. Raises StoreError if offsets are missing."""
+    """Return the first and the next offset of each partition. Raises StoreError if offsets are missing."""
     first = segments[0].base if segments else 0
     if first and not trimmed:
         raise StoreError(f"{folder / files.TRIMMED} is missing: records were deleted before")

@@ -18,11 +18,11 @@ from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import SegmentIndex
 
 _LONGEST: Final = 600.0
-"""Seconds after which merging a segment has failed."""
+"""Seconds after which merging a segment counts as failed."""
 
 
 class Stopped(Exception):
-    """The stream closes, so the segment stays as it is."""
+    """The stream is closing, so the segment is not changed."""
 
 
 class Sealed(Protocol):
@@ -38,7 +38,7 @@ class Sealed(Protocol):
 
 
 class Plan(NamedTuple):
-    """The input of `keep_up`. Everything except the log is a copy."""
+    """The input of `keep_up`. All members except the log are copies."""
 
     config: StreamConfig
     folder: Path
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     time: float
     min_free: int
     needed: int = 0
-    """Bytes that are written next, in addition to the log."""
+    """Number of bytes that will be written next, in addition to the log."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Upkeep:
     held: bool = False
     """Whether segments are due that some declared consumer has not committed."""
     holders: frozenset[str] = frozenset()
-    """These consumers."""
+    """The consumers that have not committed them."""
 
 
 class Merged(NamedTuple):
@@ -166,7 +166,7 @@ def keep_up(plan: Plan) -> Upkeep:
 
 
 class MergeProcess:
-    """Runs `merge.merge` in a separate process. `stop` ends it, from any thread and for ever."""
+    """Runs `merge.merge` in a separate process. `stop` permanently ends it, and may be called from any thread."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -200,7 +200,7 @@ class MergeProcess:
             raise StoreError(f"merging {source}: {last[0]}")
 
     def stop(self) -> None:
-        """Kill the process, and start no other."""
+        """Kill the process, and do not start another."""
         with self._lock:
             self.stopped = True
             if self._process is not None and self._process.poll() is None:
@@ -220,7 +220,8 @@ def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
 def merge_one(
     log: SegmentLog, merge: Callable[[Path, Path, str], None], compression: str, one: Sealed
 ) -> Merged | None:
-    """Merge and compress a segment's blocks, unless that makes it larger. Return None if retention deletes it meanwhile.
+    """Merge and compress a segment's blocks, unless that makes it larger. Return None if retention deletes it in the
+    meantime.
 
     This call blocks. Raises OSError, StoreError or subprocess.SubprocessError if it fails.
     """

@@ -1,4 +1,4 @@
-"""A stream that serves a queue: it stores no messages, and reports to the reader process what can be read."""
+"""Streams that serve a queue. They do not store messages, but tell the reader process what it can read."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,14 +26,15 @@ NO_PLUGIN: Final = "no plugin has queues: add the plugin queues to the configura
 
 
 class ServedQueue:
-    """A stream that serves a queue of another plugin. Call `open`, then `follow`, and `look` from time to time, on
-    the event loop. Call `close` at the end."""
+    """A stream that serves a queue of another plugin. Call `open`, then `follow`, and then `look` regularly, all on the
+    event loop. Call `close` at the end.
+    """
 
     def __init__(self, config: StreamConfig, path: Path, boot: bytes, plugin: str) -> None:
         self.config = config
         self.folder = path / config.name
         self.found: StreamFiles | str | None = None
-        """What can be read, or why nothing can be read. None before `follow`."""
+        """The readable part, or the reason why nothing can be read. None before `follow`."""
         self._boot = boot
         self._plugin = plugin
         self._broker: BrokerHandle | None = None
@@ -43,7 +44,9 @@ class ServedQueue:
         self._groups = QueueGroups(config.queue, config.consumers, self._tell)
         self._looking = False
         self._ages = Ages(1)
-        """When messages were committed. Those that are older than the broker's start have the time of the start."""
+        """The times at which messages were committed. Messages committed before the broker started
+        have its start time.
+        """
 
     @property
     def missing(self) -> str:
@@ -52,7 +55,7 @@ class ServedQueue:
 
     @property
     def files(self) -> StreamFiles | None:
-        """What can be read, or None."""
+        """The readable part, or None."""
         return self.found if isinstance(self.found, StreamFiles) else None
 
     @property
@@ -75,7 +78,7 @@ class ServedQueue:
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error
 
     def follow(self, broker: BrokerHandle) -> None:
-        """Find the queue, and follow it from now on. Call this when all plugins are started."""
+        """Find the queue, and follow it from now on. Call this after all plugins have started."""
         self._broker = broker
         if self._end is not None or self._state is None:
             return
@@ -87,7 +90,7 @@ class ServedQueue:
             self._end = owner.follow(self.config.queue, self._changed)
 
     def _changed(self, found: StreamFiles | str) -> None:
-        """Report to readers what can be read now."""
+        """Report the readable part to readers."""
         before, self.found = self.found, found
         if isinstance(found, StreamFiles):
             if isinstance(before, str):
@@ -163,7 +166,7 @@ class ServedQueue:
             self._broker.runtime.log(level, event, plugin=self._plugin, **fields)
 
     def close(self) -> None:
-        """Report nothing more."""
+        """Stop reporting."""
         if self._end is not None:
             self._end()
             self._end = None

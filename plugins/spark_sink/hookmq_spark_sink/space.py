@@ -11,8 +11,9 @@ from hookmq.plugin import Message
 from hookmq_spark_sink.config import StreamConfig
 
 PER_RECORD: Final = 64
-"""Bytes of a record without the fields that `append` and `properties_size` count: its numbers and its places in the
-columns."""
+"""Bytes of a record in addition to the fields that `append` and `properties_size` count: its numbers and its positions
+in the columns.
+"""
 PER_BLOCK: Final = 1024
 """Bytes of a block and its frame without any record, including the padding."""
 _FILE: Final = 512
@@ -40,7 +41,7 @@ class Space:
     - `room`: the bytes of buffered messages at which messages are refused.
 
     With `on_full: drop_oldest`, files are deleted before a commit is written (`lacking`), so only buffered messages
-    count. Two commits and one file fit into `max_bytes`: nothing but the newest file must stay.
+    count. Two commits and one file fit into `max_bytes`, because only the newest file must be kept.
     """
 
     __slots__ = ("_drop", "_max", "copying", "floor", "limit", "room", "stored", "writing")
@@ -72,6 +73,7 @@ class Space:
         return self._drop and self.used + _FILE > self._max
 
     def fits(self, copy: int) -> bool:
-        """Return whether there is room for a copy of this size. With `on_full: reject`, as much stays free again, so
-        that the copy does not cause refusals."""
+        """Return whether there is room for a copy of this size. With `on_full: reject`, the same amount must remain
+        free in addition, so that the copy does not cause refusals.
+        """
         return self.used + copy * (1 if self._drop else 2) <= self._max

@@ -1,4 +1,4 @@
-"""The state of a stream, read from its folder. It does not matter whether a broker runs."""
+"""Read the state of a stream from its folder, whether or not a broker is running."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

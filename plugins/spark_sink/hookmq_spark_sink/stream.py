@@ -31,10 +31,11 @@ TAIL_BYTES: Final = 8 << 20
 """Numbers of blocks and bytes after which the newest segment may be sealed before it is full, so that its blocks are
 merged and compressed soon."""
 TAIL: Final = 16
-"""A segment that is sealed before it is full has at least this part of the stream's size. Otherwise a large stream would
-have too many files."""
+"""A segment that is sealed before it is full has at least the stream's size divided by this number. Otherwise, a large
+stream would have too many files.
+"""
 REFUSING: Final = 60.0
-"""Seconds after a refusal for which the stream counts as full."""
+"""Seconds for which the stream counts as full after a refusal."""
 Rows = dict[int, list[Message]]
 
 
@@ -167,7 +168,7 @@ class Stream:
             self._pending += properties_size(message)
 
     def _begin_commit(self, commit: CommitId) -> None:
-        """Have `append` collect the messages of `commit` in `_rows`."""
+        """Make `append` collect the messages of `commit` in `_rows`."""
         if self._commit != commit:
             self._rows = {}
             self._groups.append((commit, self._rows))
@@ -263,7 +264,9 @@ class Stream:
         return True
 
     def committed(self, commit: CommitId) -> None:
-        """Make the messages of `commit` visible to readers. The publishers of these messages are acknowledged next."""
+        """Make the messages of `commit` visible to readers. After this, the publishers of these messages are
+        acknowledged.
+        """
         self.log.committed(commit)
         moved = False
         while self._unread and self._unread[0][0] <= commit.number:
@@ -279,7 +282,7 @@ class Stream:
         return self._state is not None
 
     def write_state(self) -> None:
-        """Write how far readers may read."""
+        """Write the position up to which readers may read."""
         if self._state is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What the broker keeps in memory about a stream: summaries of its segments, and counters."""
+"""The data about a stream that the broker keeps in memory: summaries of its segments, and counters."""
 
 from dataclasses import dataclass, field
 

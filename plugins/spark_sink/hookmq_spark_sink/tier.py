@@ -1,7 +1,8 @@
-"""Run the processes that write old messages to Parquet: start them, restart them, and log what they say.
+"""Run the processes that write old messages to Parquet: start them, restart them, and log their output.
 
-There is a process for each target, because only one may write to a target. Retention waits for the consumer `TIER`, whose
-offsets the process records after its files are complete. So no message is deleted before it is in a file.
+There is one process per target, because only one process may write to a target. Retention waits for the consumer
+`TIER`, whose offsets the process records after its files are complete. No message is therefore deleted before it is in
+a file.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Final
 from hookmq_spark_sink.config import StreamConfig, TierConfig
 
 LONGEST: Final = 60.0
-"""Longest wait in seconds before a process is started again."""
+"""Maximum seconds to wait before a process is restarted."""
 _SAYS: Final = "hookmq spark export: "
 
 

@@ -1,6 +1,6 @@
 """Maintain a stream's files: apply retention, merge small blocks, and seal idle segments.
 
-All of it runs in threads, and each kind makes one call at a time.
+All of this runs in threads, with at most one call of each kind at a time.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ IDLE_BYTES: Final = 1 << 20
 
 
 class KeptStream(Protocol):
-    """What the upkeep needs of a stream."""
+    """The part of a stream that the upkeep uses."""
 
     config: StreamConfig
     folder: Path
@@ -51,7 +51,7 @@ class KeptStream(Protocol):
         """Log when the stream is nearly full, full, or has room again."""
 
     def write_state(self) -> None:
-        """Write how far readers may read."""
+        """Write the position up to which readers may read."""
 
     def write_operation(self) -> None:
         """Write the counters for commands, if they have changed."""
@@ -72,7 +72,7 @@ class StreamUpkeep:
         self.merge: Callable[[Path, Path, str], None] = self._merger
         """Merges and compresses a segment's blocks."""
         self.began = 0.0
-        """When the newest segment was begun."""
+        """The time at which the newest segment was begun."""
         self._stream = stream
         self._runtime = runtime
         self._opened = 0.0
@@ -87,12 +87,13 @@ class StreamUpkeep:
         self._watch = ConsumerWatch(stream.config.consumers, stream.tell)
 
     def open(self) -> None:
-        """Note that the stream is open."""
+        """Record that the stream is open."""
         self.began = self._opened = self._runtime.now()
 
     def look(self) -> bool:
-        """Run retention, then merge the small blocks of sealed segments. Both run in threads, each one call at a time.
-        Return whether retention was started."""
+        """Run retention, then merge the small blocks of sealed segments. Both run in threads, with at most one call of
+        each at a time. Return whether retention was started.
+        """
         stream = self._stream
         if self._keeping:
             self._again = True
@@ -233,8 +234,9 @@ class StreamUpkeep:
         stream.look_at_fill()
 
     def quiet(self, done: Callable[[], None]) -> None:
-        """Begin to close: store no more messages, and stop retention and merging. Call `done` after the last thread has
-        finished."""
+        """Prepare to close the stream: store no more messages, and stop retention and merging. Call `done` after the
+        last thread has finished.
+        """
         stream = self._stream
         stream.closed = True
         self._merger.stop()
@@ -261,8 +263,9 @@ class StreamUpkeep:
         log.flush(sealed)
 
     def make_room(self, then: Callable[[], None]) -> None:
-        """Delete the oldest segments, then call `then`. All but the newest can be deleted: the store has committed them,
-        since it finishes each commit before the next is written."""
+        """Delete the oldest segments, then call `then`. All segments but the newest can be deleted, because the store
+        has committed them: it finishes each commit before the next one is written.
+        """
         if self._keeping:
             self._after.append(partial(self.make_room, then))
         elif self.look():

@@ -1,5 +1,4 @@
-"""Test landing mode. Files are complete or absent, and no row is missing or duplicated, whichever
-process dies.
+"""Test landing mode. Files are complete or absent, and no row is missing or duplicated, no matter which process dies.
 
 The rows here are lines of JSON. The Spark tests check that Parquet contains the same.
 """
@@ -742,9 +741,7 @@ def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
 
 
 class Killer:
-    """Kills this process at call number `last` among those that change files. An interrupted write
-    is half done.
-    """
+    """Kills this process at call number `last` among those that change files. An interrupted write is half complete."""
 
     CALLS = ("open", "write", "fsync", "replace", "unlink", "mkdir")
 
@@ -812,7 +809,7 @@ BY_DAY = Rules(tail=True, once=True, by_day=True)
 
 
 class Days(Exports):
-    """Exports by day, and the names of the folders of days with the payloads of their files."""
+    """Exports by day, and reads the folders of the days with the payloads of their files."""
 
     today = 0
 

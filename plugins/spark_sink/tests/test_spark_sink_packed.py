@@ -1,5 +1,5 @@
-"""Test compressed blocks: they have the rows of the blocks they were made from, and damaged or hostile ones are
-refused before anything large is decompressed.
+"""Test compressed blocks. They have the same rows as the original blocks, and damaged or hostile ones are refused
+before anything large is decompressed.
 """
 
 import random

@@ -1,4 +1,6 @@
-"""Test the choice of a partition: fixed for ever, even for a few similar topics, and in turn for `round_robin`."""
+"""Test the choice of partitions. It never changes, spreads even a few similar topics evenly, and takes turns with
+`round_robin`.
+"""
 
 import json
 from collections import Counter
@@ -75,8 +77,9 @@ def test_numbers_of_one_decade_take_turns(
 def test_few_topics_fill_most_partitions(
     pattern: str, hundreds: int, first: int, count: int, step: int, partitions: int
 ) -> None:
-    """Numbers of the same hundred, in steps, are spread almost evenly. At most, a partition has 2.5 topics too many: even
-    numbers of one decade are in the same one of two partitions."""
+    """Numbers within the same hundred, in steps, are spread almost evenly. A partition has at most 2.5 topics too many,
+    because the even numbers of one decade are in the same one of two partitions.
+    """
     numbers = range(first, min(100, first + count * step), step)
     topics = [pattern.format(hundreds * 100 + number) for number in numbers]
     found = spread(topics, partitions)

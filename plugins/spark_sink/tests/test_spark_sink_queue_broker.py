@@ -1,6 +1,6 @@
 """Test streams that serve a queue in broker processes: readers see the messages and offsets that MQTT consumers see.
 
-The plugin `queues` is configured by name, as users do.
+The plugin `queues` is configured by name, as a user would do it.
 """
 
 import asyncio
@@ -172,7 +172,7 @@ async def consumed(served: Served, group: str, last: int) -> dict[int, bytes]:
 
 
 async def test_compaction_retention_restarts_and_kills(tmp_path: Path) -> None:
-    """After each round, readers get what an MQTT consumer gets from the same offset on."""
+    """After each round, readers get the same messages as an MQTT consumer that starts at the same offset."""
     config = write(tmp_path, [COMPACTED])
     log_ids, before, number = set(), (0, 0), 0
     for round_ in range(3):

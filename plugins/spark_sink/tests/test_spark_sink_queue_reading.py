@@ -1,4 +1,6 @@
-"""Test reading a queue's log: the offsets of the queue, gaps, filters, times, and a log that changes meanwhile."""
+"""Test reading a queue's log: the offsets of the queue, gaps, filters, times, and a log that
+changes in the meantime.
+"""
 
 import os
 import shutil
@@ -60,7 +62,7 @@ class Queue:
         self.tell()
 
     def tell(self, found: StreamFiles | str | None = None) -> None:
-        """Report to the reader what can be read."""
+        """Report the readable part to the reader."""
         log = self.log
         files = (log.segments[-1].base, log.changes)
         now = StreamFiles(
@@ -120,7 +122,7 @@ def rows(view: QueueView, start: int, end: int, **wanted: Any) -> list[dict[str,
 
 
 def numbers(found: list[dict[str, Any]]) -> list[int]:
-    """Return the offsets of rows. The payload of each must be that of its offset."""
+    """Return the offsets of rows. Each payload must match its offset."""
     assert all(row["payload"].startswith(b"%d " % row["offset"]) for row in found)
     return [row["offset"] for row in found]
 

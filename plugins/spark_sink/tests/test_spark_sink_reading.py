@@ -1,4 +1,4 @@
-"""Test what a reader gets of the blocks in a stream's files."""
+"""Test which blocks a reader gets from a stream's files."""
 
 from collections.abc import Callable
 from typing import Any

@@ -25,7 +25,7 @@ GROUPS = {**LOG, "groups": ["etl"], "retention": {"messages": 10, "wait_for_grou
 
 
 class Pair:
-    """Brokers with both plugins, which share their folders and a store, one after the other."""
+    """Starts brokers with both plugins. One after the other, they use the same folders and store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

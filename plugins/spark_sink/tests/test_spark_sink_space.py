@@ -35,7 +35,7 @@ def on_disk(folder: Path) -> int:
 
 
 def messages(kind: str) -> Callable[[int], Message]:
-    """Return a function that makes messages whose estimate is easily too low."""
+    """Return a function that creates messages whose size is easily underestimated."""
     made: dict[str, Callable[[int], Message]] = {
         "small": lambda n: Message(f"t/{n}", b"", 1),
         "topics": lambda n: Message(f"{n}" + "тема/" * 40, b"x", 1, sender="клиент" * 20),
@@ -73,7 +73,7 @@ def test_reject_exceeds_the_limit_by_one_message_at_most(
 
 
 class Slow:
-    """Delays merging. The copy of a file is on disk meanwhile."""
+    """Delays merging, while the copy of a file is on disk."""
 
     def __init__(self, runtime: Any) -> None:
         self.held: list[tuple[Any, Any]] = []

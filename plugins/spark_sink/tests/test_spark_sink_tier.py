@@ -50,7 +50,7 @@ class Log:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that makes a program which ignores its arguments, and returns its path."""
+    """Return a function that creates a program and returns its path. The program ignores its arguments."""
 
     def make(text: str) -> str:
         path = tmp_path / "python"

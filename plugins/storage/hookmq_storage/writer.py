@@ -98,7 +98,7 @@ class Checkpoints:
         threading.Thread(target=self._run, daemon=True).start()
 
     def check(self) -> None:
-        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is fatal in whichever thread it happens.
+        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is fatal, no matter in which thread it happens.
 
         Also call this before reporting a commit. Linux reports a write error once to every open file descriptor
         (fsync(2)). Other systems report it only to the first caller of fsync. There, the checkpoint thread may already

@@ -1,9 +1,10 @@
-"""Kill ``hookmq storage`` at each of its disk operations in turn, and print what a store then finds as lines of JSON.
+"""Kill ``hookmq storage`` at each of its disk operations in turn. Print what a store finds after each kill, as lines of
+JSON.
 
     python killing_commands.py TEMPLATE WORK data storage repair @/data
 
-test_killed_commands runs this program. An `@` in the arguments is replaced by a copy of the folder TEMPLATE, a new one
-for each operation. ``data`` is the store in it to check.
+test_killed_commands runs this program. An `@` in the arguments is replaced by a copy of the folder TEMPLATE, with a new
+copy for each operation. ``data`` is the store to check in that folder.
 """
 
 import json

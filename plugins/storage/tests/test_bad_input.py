@@ -142,8 +142,8 @@ def test_it_is_refused_and_left_as_it_was(
 
 
 def test_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only database is refused. File permissions do not stop root, which tests in containers
-    are, so the database is opened read-only.
+    """A read-only database is refused. File permissions do not stop root, and tests in containers run as root, so the
+    database is opened read-only.
     """
     closed(tmp_path / "data")
     before = contents(tmp_path / "data")
@@ -175,8 +175,8 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """If the clock jumps back, no data is lost. Deadlines are absolute times, so they come correspondingly later, and
-    commit numbers continue.
+    """If the clock jumps back, no data is lost. Deadlines are absolute times, so they are reached later by the size of
+    the jump. Commit numbers continue.
     """
     with Harness(start=False) as harness:
         harness.restart(store=SQLiteStore(tmp_path / "data", harness.clock))

@@ -228,9 +228,7 @@ def test_backup_of_a_store_in_use(
 
 
 def test_a_copy_is_of_one_moment(tmp_path: Path, folder: Path) -> None:
-    """A copy shows the store at one moment, however much is committed in the meantime. It must not restart with each
-    commit.
-    """
+    """A copy shows the store at one moment, regardless of later commits. Copying must not restart with each commit."""
     store = SQLiteStore(folder, VirtualRuntime())
     list(store.load())
     commits: list[Any] = []

@@ -101,8 +101,8 @@ def test_it_came_and_went_before_the_other_entry(store: SQLiteStore) -> None:
 
 
 def test_another_queue_in_a_later_batch(store: SQLiteStore) -> None:
-    """A message that gets another queue in a later batch has its own row from then on, whichever
-    queue came first.
+    """A message that gets another queue in a later batch has its own row from then on, regardless of which queue came
+    first.
     """
     entry = queued(filter="a/#", packet_id=5)
     commit(store, PutMessage(1, ONE), entry, PutMessage(2, ONE), queued(seq=2, id=2))

@@ -13,7 +13,9 @@ from hookmq_testing import Harness, MemoryClient
 
 PAGE = 64
 LEAST_PAGE = 65536
-"""Bytes that the broker may read at once from a client's queue, whatever is already in memory."""
+"""Number of bytes that the broker may always read at once from a client's queue, regardless of how much is already in
+memory.
+"""
 MEMORY = 100_000
 
 

@@ -1,4 +1,4 @@
-"""Spark on one host and the broker on another, in network namespaces: `make spark-hosts`.
+"""Test Spark on one host and the broker on another, in network namespaces: `make spark-hosts`.
 
 They use TLS with client certificates, and the link between them fails for a while.
 """

@@ -1,4 +1,6 @@
-"""Versions of Spark that cannot read the log read its landed files: `make spark-versions` installs and runs them."""
+"""Test that versions of Spark that cannot read the log can read its landed files. `make spark-versions` installs and
+runs them.
+"""
 
 import json
 import os

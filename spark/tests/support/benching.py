@@ -92,7 +92,7 @@ def source(spark: SparkSession, name: str, given: dict[str, Any]) -> DataFrame:
 
 
 def ticks(pid: int) -> tuple[int, int, int]:
-    """Return a process's CPU time, that of its children that ended, and its parent."""
+    """Return a process's CPU time, the CPU time of its children that have ended, and its parent's id."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]), int(fields[1])
 
@@ -100,7 +100,7 @@ def ticks(pid: int) -> tuple[int, int, int]:
 def cpu(reader: int) -> dict[tuple[str, int], float]:
     """Return the CPU seconds of Java, Spark's Python processes and the log's reader process, by kind and process.
 
-    The time of processes that have ended belongs to Python: Java waits only for these.
+    The time of ended processes counts as Python's, because Java waits only for its Python processes.
     """
     known: dict[int, tuple[int, int, int]] = {}
     for one in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""Run an executor in its own process without pyspark_mqtt, then follow the advice in the error message.
+"""Run an executor in a separate process without pyspark_mqtt, then follow the advice in the error message.
 
 python cluster.py OPTIONS-AS-JSON ARCHIVE PATH-OF-EXECUTORS
 """

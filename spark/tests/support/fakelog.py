@@ -127,7 +127,7 @@ class FakeLog:
     asked: list[str] = field(default_factory=list)
     commits: list[dict[str, Any]] = field(default_factory=list)
     reports: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """The names of consumers with what they reported."""
+    """The names of consumers, with their reports."""
     url: str = ""
 
     @property

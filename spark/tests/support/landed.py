@@ -2,7 +2,7 @@
 
 python landed.py FILES SCRATCH
 
-It prints one line of JSON. It needs nothing but pyspark, of version 3.5 or newer.
+It prints one line of JSON. It needs only pyspark 3.5 or newer.
 """
 
 import json
@@ -23,7 +23,7 @@ SHOWN = (
 
 
 def rows(frame: DataFrame) -> list[dict[str, object]]:
-    """Return the rows in order, with text in the place of bytes."""
+    """Return the rows in order, with bytes converted to text."""
     found = frame.selectExpr(*SHOWN).orderBy("partition", "offset").collect()
     return [row.asDict() for row in found]
 

@@ -3,7 +3,7 @@
 A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. With `by_day`, the files of a day are in a
 folder of their own, such as STREAM/LOG_ID/date=2026-11-20. Files appear complete or not at all.
 The manifest is written after the files, and the consumer's offsets after the manifest. If the process ends in between,
-the next start finds files that continue the manifest, and adds them to it.
+the next run finds files that continue the manifest, and adds them to it.
 """
 
 import hashlib
@@ -112,7 +112,7 @@ class Exporter:
         """Pieces that could not be written. The target may have stored them anyway, so the same file is written
         again."""
         self._unsure = True
-        """Whether the target must be examined first."""
+        """Whether the target's contents are unknown and must be examined first."""
 
     def round(self, now: float, stop: Callable[[], bool] = bool) -> int:
         """Export some of the files that are due. Return the number of files.
@@ -205,8 +205,9 @@ class Exporter:
         return manifest
 
     def _names(self, at: str) -> Iterator[str]:
-        """Yield the names of the files, with the folders of days. Raises StoreError if the export so far had the other
-        value of `by_day`: Spark could not read files in both places."""
+        """Yield the names of the files, with the folders of days. Raises StoreError if earlier files were exported with
+        the other value of `by_day`, because Spark could not read files in both places.
+        """
         days = self._rules.by_day
         for name in self._place.names(at):
             if _DAY.fullmatch(name):
@@ -302,7 +303,7 @@ class Exporter:
     def _days(self, place: int, first: int, end: int) -> Iterator[tuple[int, int, int | None]]:
         """Yield the ranges of offsets that belong to one day, with the day.
 
-        A range begins a new day at the first message of that day. If the broker's clock is set back over midnight, the
+        A range begins a new day at the first message of that day. If the broker's clock is set back past midnight, the
         messages after that stay in the range.
         """
         if not self._rules.by_day:

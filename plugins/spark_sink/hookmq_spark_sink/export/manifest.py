@@ -1,4 +1,4 @@
-"""Record what has been exported from a log, in STREAM/LOG_ID/_manifest/000001.json and so on.
+"""Record which messages have been exported from a log, in STREAM/LOG_ID/_manifest/000001.json and so on.
 
 A manifest is written after its files and lists them. The last manifest contains the position at which to continue.
 Spark ignores names that begin with _.

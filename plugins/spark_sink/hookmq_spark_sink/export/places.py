@@ -237,8 +237,9 @@ class Remote:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the target; see `Place`. The lock is a local file: only this machine has the log, so no other one
-        exports it."""
+        """Lock the target; see `Place`. The lock is a local file, because only this machine has the log and can export
+        it.
+        """
         key = hashlib.sha256(self.url.rstrip("/").encode()).hexdigest()[:32]
         name = f"hookmq-export-{os.getuid()}-{key}.lock"
         with _held(Path(tempfile.gettempdir(), name), self.url):

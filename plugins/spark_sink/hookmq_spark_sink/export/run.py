@@ -90,8 +90,9 @@ class Job:
         return sum(one.gaps for one in self.exporters.values())
 
     def round(self, stop: Callable[[], bool]) -> int:
-        """Export one round of all streams. Return the number of files. Raises StoreError or PlaceError if that
-        fails."""
+        """Export the files of all streams that are due. Return the number of files. Raises StoreError or PlaceError if
+        that fails.
+        """
         done = 0
         self.find()
         for name, one in self.exporters.items():

@@ -1,8 +1,8 @@
 """The process that writes old messages to Parquet: ``python -P -m hookmq_spark_sink.export.tier``, started by
 `hookmq_spark_sink.tier`.
 
-It is `hookmq spark export --follow --by-day --consumer tier` with its settings as one line of JSON on standard input. It
-ends when its standard input closes, which happens when the broker ends.
+It works like `hookmq spark export --follow --by-day --consumer tier`, but reads its settings as one line of JSON from
+standard input. It ends when its standard input closes, which happens when the broker ends.
 """
 
 import json
