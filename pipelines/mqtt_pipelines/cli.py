@@ -54,11 +54,11 @@ CURES: Final = {
     "CONCURRENT_STREAM_LOG_UPDATE": "Another process runs this query with the same checkpoint: let one of them run. "
     "Nothing was written twice.",
     "No space left on device": "No space is left on a disk that tables or checkpoints are on: make room and start it "
-    "again. Nothing is lost, the query goes on with the same batch.",
+    "again. Nothing is lost; the query continues with the same batch.",
     "Read-only file system": "Tables or checkpoints are on a file system that is read-only: mount it for writing and "
-    "start it again. Nothing is lost, the query goes on with the same batch.",
+    "start it again. Nothing is lost; the query continues with the same batch.",
     "Permission denied": "Tables or checkpoints are in a folder that this user must not write to: give it the rights and "
-    "start it again. Nothing is lost, the query goes on with the same batch.",
+    "start it again. Nothing is lost; the query continues with the same batch.",
     "does not exist in the JVM": JAVA_ENDED,
     "Answer from Java side is empty": JAVA_ENDED,
     "Error while sending or receiving": JAVA_ENDED,

@@ -117,7 +117,7 @@ def _table(conf: Conf, name: str) -> Table:
     if found is None:
         known = [one for one in conf.tables.__slots__ if getattr(conf.tables, one) is not None]
         raise UsageError(
-            f"{name} is no table of the configuration, which has {', '.join(known) or 'none'}"
+            f"{name} is not a table of the configuration, which has {', '.join(known) or 'none'}"
         )
     return found
 
@@ -237,7 +237,7 @@ def backfill(arguments: argparse.Namespace) -> int:
         spark.stop()
     print(f"added: {done.added}\npresent: {done.present}")
     if ahead:
-        _say(f"{ahead} offsets are left to the query {name}, which has not come to them")
+        _say(f"{ahead} offsets are left to the query {name}, which has not reached them")
     return 0
 
 

@@ -112,7 +112,7 @@ def test_scores_without_spark() -> None:
 
 @pytest.mark.parametrize(
     ("metrics", "message"),
-    [(("nope",), "'nope', which is no column of silver"), (("device",), "must be a number")],
+    [(("nope",), "'nope', which is not a column of silver"), (("device",), "must be a number")],
 )
 def test_metrics_that_are_none(spark: SparkSession, metrics: tuple[str, ...], message: str) -> None:
     with pytest.raises(PipelineError, match=message):

@@ -75,7 +75,7 @@ def test_a_file_for_each_job(job: str) -> None:
         ("checkpoints: c", "checkpoints: ''", "checkpoints: expected a folder or URL, found nothing"),
         ("path: s, ", "path: '', ", "path: expected a folder, a URL or a name, found nothing"),
         ("path: d}", "path: ./s/}", "tables.dead_letter.path: is that of tables.silver, too"),
-        ("a int", "a dubble", "silver.schema: 'dubble' in 'a dubble' is no type of Spark; did you mean 'double'?"),
+        ("a int", "a dubble", "silver.schema: 'dubble' in 'a dubble' is not a Spark type; did you mean 'double'?"),
         ("a int", "a int,", "silver.schema: field 2 is empty"),
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ def test_what_is_right(schema: str) -> None:
         ("a int,, b int", "field 2 is empty"),
         ("int", "expected a name and a type"),
         ("a-b int", "expected a name and a type"),
-        ("a int, celsius doble", "'doble' in 'celsius doble' is no type of Spark; did you mean 'double'?"),
+        ("a int, celsius doble", "'doble' in 'celsius doble' is not a Spark type; did you mean 'double'?"),
     ],
 )  # fmt: skip
 def test_what_is_wrong(schema: str, said: str) -> None:

@@ -293,7 +293,7 @@ def test_what_cannot_be_done(command: Command) -> None:
     assert "never under its readers: --into FOLDER" in command("compact", "bronze", *files, code=2)
     assert "--into is for format files" in command("compact", "bronze", "--into", "x", code=2)
     assert (
-        "gold is no table of the configuration, which has bronze, silver, dead_letter"
+        "gold is not a table of the configuration, which has bronze, silver, dead_letter"
         in command("compact", "gold", code=2)
     )
     assert "delta" in command("compact", "bronze", code=1)

@@ -328,7 +328,7 @@ def test_files_that_executors_cannot_write(spark: SparkSession, tmp_path: Path) 
         sink.write(other, 1, "p.rows.a")
     said = cause(raised.value)
     assert said.startswith(f"Files cannot be written to {tmp_path}/delta (")
-    assert said.endswith("Nothing is lost; started again, the query goes on with this batch.")
+    assert said.endswith("Nothing is lost; after a restart, the query continues with this batch.")
     assert list(faults(held(sink), keys([0]))) == []
 
 

@@ -160,7 +160,7 @@ def _faults(start: Offsets, log: Log) -> list[str]:
     name = f"Stream {log.stream}"
     if start.log_id != log.log_id:
         return [
-            f"{name} is not the log that the checkpoint was made of (log_id {start.log_id} then, "
+            f"{name} is not the log that the checkpoint belongs to (log_id {start.log_id} then, "
             f"{log.log_id} now): it was deleted and created anew, or `url` or `stream` lead to another one."
         ]
     if start.next.keys() != log.latest.keys():

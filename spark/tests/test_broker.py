@@ -173,7 +173,7 @@ def test_a_log_that_was_deleted(spark: SparkSession, broker: Broker, tmp_path: P
     broker.publish(numbered(50, 10))
     with pytest.raises(PySparkException) as raised:
         available_now(stream(spark, broker), tmp_path)
-    assert "is not the log that the checkpoint was made of" in last_line(raised.value)
+    assert "is not the log that the checkpoint belongs to" in last_line(raised.value)
     available_now(stream(spark, broker, failOnDataLoss="false"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(int(row.payload) for row in rows) == list(range(60))

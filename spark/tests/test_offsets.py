@@ -88,7 +88,7 @@ def test_a_log_that_has_all_is_read_on(start: Offsets) -> None:
     [
         (at(9, 5), "lost offsets 9 to 9 of partition 0", at(10, 5)),
         (at(60, 41), "ends at offset 40 of partition 1, but 41 was read", at(60, 0)),
-        (at(60, 5, log_id="b"), "is not the log that the checkpoint was made of", at(10, 0)),
+        (at(60, 5, log_id="b"), "is not the log that the checkpoint belongs to", at(10, 0)),
         (at(60), "had 1 partitions in the checkpoint and has 2", at(60, 0)),
         (at(60, 5, 5), "had 3 partitions in the checkpoint and has 2", at(60, 5)),
     ],

@@ -50,7 +50,7 @@ def lives(log: FakeLog) -> list[bytes]:
 
 
 def test_another_log_is_noticed(log: FakeLog) -> None:
-    with pytest.raises(DataLossError, match="is not the log that the checkpoint was made of"):
+    with pytest.raises(DataLossError, match="is not the log that the checkpoint belongs to"):
         lives(log)
 
 

@@ -293,7 +293,7 @@ def test_a_log_that_was_made_anew(spark: SparkSession, log: FakeLog, tmp_path: P
     log.partitions = dict.fromkeys(log.partitions, log.partitions[0][:10])
     with pytest.raises(PySparkException) as raised:
         available_now(stream(spark, log), tmp_path)
-    assert "is not the log that the checkpoint was made of" in last_line(raised.value)
+    assert "is not the log that the checkpoint belongs to" in last_line(raised.value)
     assert "new checkpointLocation" in last_line(raised.value)
     assert "Traceback (most recent" not in str(raised.value)
     available_now(stream(spark, log, failOnDataLoss="false"), tmp_path)

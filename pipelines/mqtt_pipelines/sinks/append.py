@@ -158,7 +158,7 @@ def _append(
             parts.remove(target, made)
             raise MqttError(
                 f"{store.name}: other writers came first {TRIES} times in a row, so the batch was not added. Let fewer "
-                "write to it at once; started again, the query goes on with this batch."
+                "write to it at once; after a restart, the query continues with this batch."
             )
         wait(min(MOST, WAIT * 2**failures))
         with told(store):
@@ -167,7 +167,7 @@ def _append(
 
 @contextlib.contextmanager
 def told(
-    store: Store, cure: str = "started again, the query goes on with this batch"
+    store: Store, cure: str = "after a restart, the query continues with this batch"
 ) -> Iterator[None]:
     """Convert errors of a format's library to a one-line MqttError with the table's name."""
     try:

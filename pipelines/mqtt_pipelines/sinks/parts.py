@@ -93,7 +93,7 @@ def write(batch: DataFrame, target: Target) -> list[Part]:
         except OSError as error:
             raise MqttError(
                 f"Files cannot be written to {target.root} ({error}): a full disk, or rights that are missing on a node? "
-                "Nothing is lost; started again, the query goes on with this batch."
+                "Nothing is lost; after a restart, the query continues with this batch."
             ) from None
         rows = [
             {

@@ -94,7 +94,7 @@ class Anomaly:
 
     def __post_init__(self) -> None:
         if not self.metrics:
-            raise ValueError("metrics: expected one column of silver at least")
+            raise ValueError("metrics: expected at least one column of silver")
 
 
 def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
@@ -109,7 +109,7 @@ def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
         if name not in silver.columns:
             known = ", ".join(silver.columns)
             raise PipelineError(
-                f"anomaly.metrics names {name!r}, which is no column of silver: {known}."
+                f"anomaly.metrics names {name!r}, which is not a column of silver: {known}."
             )
         kind = silver.schema[name].dataType
         if not isinstance(kind, NumericType | BooleanType):

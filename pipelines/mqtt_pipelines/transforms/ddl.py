@@ -28,7 +28,7 @@ def mistake(schema: str) -> str | None:
         if (word := found[1].lower()) not in TYPES:
             near = get_close_matches(word, TYPES, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            return f"{found[1]!r} in {one.strip()!r} is no type of Spark{hint}"
+            return f"{found[1]!r} in {one.strip()!r} is not a Spark type{hint}"
     return None
 
 

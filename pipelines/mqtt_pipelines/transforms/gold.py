@@ -19,7 +19,7 @@ class Gold:
 
     def __post_init__(self) -> None:
         if not self.metrics:
-            raise ValueError("metrics: expected one column of silver at least")
+            raise ValueError("metrics: expected at least one column of silver")
 
 
 def gold(silver: DataFrame, by: Gold) -> DataFrame:
@@ -35,7 +35,7 @@ def gold(silver: DataFrame, by: Gold) -> DataFrame:
         if name not in silver.columns:
             known = ", ".join(silver.columns)
             raise PipelineError(
-                f"gold.metrics names {name!r}, which is no column of silver: {known}."
+                f"gold.metrics names {name!r}, which is not a column of silver: {known}."
             )
         kind = silver.schema[name].dataType
         if not isinstance(kind, NumericType | BooleanType):

@@ -102,7 +102,7 @@ def _keys(by: Silver) -> list[str]:
     keys = list(dict.fromkeys(by.deduplicate))
     if unknown := [key for key in keys if key not in columns]:
         raise PipelineError(
-            f"silver.deduplicate names {unknown[0]!r}, which is no column of silver: {', '.join(columns)}."
+            f"silver.deduplicate names {unknown[0]!r}, which is not a column of silver: {', '.join(columns)}."
         )
     if "message_id" in keys and "device" not in keys:
         keys.append("device")  # Ids are unique per device.

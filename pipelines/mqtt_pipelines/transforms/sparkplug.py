@@ -26,7 +26,7 @@ from mqtt_pipelines.transforms.stateful import Fold, Output, Value, fold, in_ord
 
 REASONS: Final = {
     "bad_topic": "it is under the namespace, but no topic of Sparkplug",
-    "bad_payload": "it is no payload of Sparkplug B; `detail` says why",
+    "bad_payload": "it is not a Sparkplug B payload; `detail` gives the reason",
     "unknown_metric": "a metric has no name, and no birth said what its alias is; `detail` has the alias",
     "bad_value": "a metric's value is not of its data type; `detail` has its name",
 }

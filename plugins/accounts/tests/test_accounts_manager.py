@@ -159,7 +159,7 @@ def test_a_rule_keeps_its_id(site: AccountSite) -> None:
 
 
 def test_two_requests_for_the_same_name(site: AccountSite) -> None:
-    """The second one fails after its password has been hashed."""
+    """The second request fails after its password has been hashed."""
     work = [site.manager.create("user", {"name": "x"}, SECRET) for _ in range(2)]
 
     async def both() -> list[object]:

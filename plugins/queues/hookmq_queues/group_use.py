@@ -1,7 +1,7 @@
 """Manage groups that a client's subscription created, not the configuration.
 
 Such a group exists as long as its stored state. It is deleted when it has had no consumer for `group_expiry`, because
-its messages would otherwise fill the queue. A restart starts this time over.
+its messages would otherwise fill the queue. A restart of the broker resets this time.
 """
 
 from collections.abc import Callable

@@ -261,7 +261,7 @@ def test_a_second_consumer_of_an_exclusive_group_is_refused(make: Make, version:
 
 
 def test_two_subscribers_at_the_same_time(make: Make) -> None:
-    """The second one is refused, although the first is not a consumer yet."""
+    """The second subscriber is refused, although the first is not a consumer yet."""
     harness = make(queues=[{"name": "jobs", "consumers": "exclusive"}])
     dispatcher = harness.hooks.instance("queues").plugin.queues["jobs"].dispatchers["default"]  # type: ignore[union-attr]
     assert dispatcher.claim(("a", JOBS))

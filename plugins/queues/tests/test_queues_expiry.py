@@ -168,7 +168,7 @@ def test_a_crash_neither_loses_nor_doubles_an_expired_message(make: Any) -> None
 
 
 def test_an_expired_message_waits_for_room_in_the_queue_for_dead_letters(make: Make) -> None:
-    """Meanwhile, it is not delivered, and does not hold up the others."""
+    """While an expired message waits for room, it is not delivered and does not hold up other messages."""
     harness = make(queues=[{**QUEUES[0], "message_ttl": 0}, {"name": "dead", "max_messages": 1}])
     publisher = harness.connect("p")
     for number in range(3):

@@ -234,7 +234,7 @@ def test_a_message_that_a_full_queue_drops_may_come_again(make: Make) -> None:
 
 
 def test_a_dead_letter_is_no_duplicate(make: Make) -> None:
-    """It keeps its publisher's properties, which the dead-letter queue ignores."""
+    """A dead letter keeps its publisher's properties, which the dead-letter queue ignores."""
     queues = [
         {**DEDUPE, "delivery_limit": 1, "dead_letter": "dead"},
         {"name": "dead", "dedupe_window": "60s"},
@@ -363,7 +363,7 @@ def test_new_delayed_messages_survive_after_their_log_was_lost(make: Any) -> Non
 
 
 def test_a_crash_neither_loses_nor_doubles_a_message_that_is_due(make: Any) -> None:
-    """Crash before and after the commit that moves it."""
+    """The broker crashes before or after the commit that moves the message."""
     harness = make()
     publish(harness.connect("p"), b"1", ("delay", "10"))
     commit = make.store.commit
@@ -465,7 +465,9 @@ def test_empty_segments_of_delayed_messages_are_deleted(make: Any) -> None:
 def test_a_message_with_a_long_delay_does_not_keep_the_others_on_disk(
     make: Any, crash: str
 ) -> None:
-    """It is added again at the end of the log. Crash before that commit, after it, and after the segment is deleted."""
+    """The message with the long delay is added again at the end of the log. The broker crashes before that commit,
+    after it, or after the segment is deleted.
+    """
     queues = [{"name": "jobs"}, {"name": "other"}]
     harness = make(queues=queues)
     log = plugin_of(harness)._delayed

@@ -481,7 +481,9 @@ def test_metrics_of_operation(make: Any) -> None:
 
 
 def test_a_trace_shows_the_way_of_a_message_through_a_queue(make: Any) -> None:
-    """The publish, the queue that stores it, its delivery and its acknowledgement are in the trace of two clients."""
+    """The traces of two clients show the PUBLISH, the queue that stores the message, its delivery and its
+    acknowledgement.
+    """
     harness = make()
     publisher, consumer = harness.connect("p"), harness.connect("c")
     consumer.subscribe("$queue/jobs/#", 1)

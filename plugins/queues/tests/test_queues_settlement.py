@@ -404,7 +404,7 @@ def test_no_consumer_keeps_a_place_after_its_messages_left(make: Make) -> None:
 
 
 def test_a_stream_takes_messages_from_their_consumer(make: Make) -> None:
-    """This happens when the stream deletes them and when the group is moved."""
+    """A consumer loses a message when the stream deletes the message, and when the group is moved."""
     retention = {"retention": {"messages": 2}}
     harness = make(queues=[{**queue(), "type": "stream", **retention, "prefetch": 2}])
     publish(harness, "a", "b")
