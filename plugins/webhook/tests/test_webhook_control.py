@@ -158,7 +158,7 @@ def test_gone_disables_and_the_event_waits(tmp_path: Path) -> None:
 
 def test_a_long_failure_disables_also_across_a_restart(tmp_path: Path) -> None:
     store = DurableStore()
-    config = {"disable": DisableConfig(after=2 * DAY)}
+    config: dict[str, Any] = {"disable": DisableConfig(after=2 * DAY)}
     with World(tmp_path, store, **config) as world:
         world.service.answer = DOWN
         world.publish(b"0", wait=1.5 * DAY)
@@ -262,7 +262,7 @@ def test_a_damaged_state_is_an_error(tmp_path: Path) -> None:
 
 
 def test_failed_events_are_released_when_the_service_is_back(tmp_path: Path) -> None:
-    config = {
+    config: dict[str, Any] = {
         "retry": RetryConfig(first_delay=100.0, longest_delay=1000.0),
         "concurrency": 8,
         "key": "none",
