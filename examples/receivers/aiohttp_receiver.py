@@ -7,7 +7,7 @@ import os
 import sqlite3
 
 from aiohttp import web
-from hookmq_webhook import Received, VerificationError, read, verify
+from hookmq_webhook_receiver import Received, VerificationError, read, verify
 
 SECRETS = web.AppKey("SECRETS", list[str])
 DATABASE = web.AppKey("DATABASE", sqlite3.Connection)

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 
 from fastapi import FastAPI, HTTPException, Request
-from hookmq_webhook import Ledger, Received, VerificationError, inflate, read, verify
+from hookmq_webhook_receiver import Ledger, Received, VerificationError, inflate, read, verify
 
 
 def make(secrets: list[str]) -> FastAPI:

@@ -30,5 +30,5 @@ def test_folders_named_by_commands_exist() -> None:
         *ROOT.glob("*/README.md"),
     ]:
         for command in re.findall(r"uv pip install (.*)", path.read_text("utf-8")):
-            for folder in re.findall(r"\./([\w/]+)", command.partition("#")[0]):
+            for folder in re.findall(r"\./([\w/-]+)", command.partition("#")[0]):
                 assert (ROOT / folder / "pyproject.toml").is_file(), f"{path}: {command}"

@@ -16,8 +16,8 @@ from release import PUBLISHED as RELEASED
 from workspace import ROOT, Member, members
 
 ALL = [pytest.param(member, id=member.name) for member in members()]
-CLIENTS = {"hookmq-queues-client"}
-"""Distributions that run in users' own programs. They need no broker."""
+CLIENTS = {"hookmq-queues-client", "hookmq-webhook-receiver"}
+"""Distributions that run in users' own programs. They need no broker. A plugin may share code with its clients."""
 LIBRARIES = {"hookmq", "hookmq-toolkit", "hookmq-testing", *CLIENTS}
 """The core, the plugins' shared library, the testing kit and the clients. They are not plugins."""
 PLUGINS = [
@@ -81,12 +81,13 @@ def test_a_plugin_depends_on_no_other_plugin(member: Member) -> None:
     others = [
         r
         for r in member.project["dependencies"]
-        if r.startswith("hookmq-") and not r.startswith("hookmq-toolkit")
+        if r.startswith("hookmq-") and re.split(r"[\[>]", r)[0] not in LIBRARIES
     ]
     assert not others
     sources = "\n".join(path.read_text() for path in (member.folder / member.package).rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:from|import) (hookmq_\w+)", sources, re.MULTILINE))
-    assert imported <= {member.package, "hookmq_toolkit"}
+    shared = {name.replace("-", "_") for name in CLIENTS}
+    assert imported <= {member.package, "hookmq_toolkit", *shared}
 
 
 def test_a_client_needs_no_broker() -> None:

@@ -15,6 +15,7 @@ def test_every_distribution_that_is_published_has_one_version() -> None:
         "hookmq",
         "hookmq-storage",
         "hookmq-queues-client",
+        "hookmq-webhook-receiver",
         "pyspark-mqtt",
         "hookmq-pipelines",
     } <= found.keys()

@@ -200,6 +200,16 @@ def test_the_client_of_queues_is_installed_without_the_broker(dist: Path, tmp_pa
     run(programs / "python", "-W", "error", "-c", "import hookmq_queues_client", cwd=tmp_path)
 
 
+def test_the_receiver_of_webhooks_is_installed_alone(dist: Path, tmp_path: Path) -> None:
+    [wheel] = dist.glob("hookmq_webhook_receiver-*.whl")
+    programs = environment(tmp_path / "venv", [wheel])
+    pip(programs, "check")
+    listed = {line.split()[0] for line in pip(programs, "list").splitlines()[2:]}
+    assert listed == {"hookmq-webhook-receiver"}
+    use = "from hookmq_webhook_receiver import Receiver, new_secret; Receiver(new_secret())"
+    run(programs / "python", "-W", "error", "-c", use, cwd=tmp_path)
+
+
 CONFIG = """\
 version: 1
 listeners: [{name: tcp, bind: "127.0.0.1:0"}]

@@ -18,11 +18,12 @@ import aiomqtt
 import httpx
 import pytest
 from aiohttp import ClientSession, web
-from hookmq_webhook import new_secret
 from hookmq_webhook.envelope import Envelope, encode, request_id
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.samples import sample
-from hookmq_webhook.signature import key_of, sign
+from hookmq_webhook_receiver import new_secret
+from hookmq_webhook_receiver.keys import key_of
+from hookmq_webhook_receiver.signature import sign
 from serving import serving
 
 FOLDER = Path(__file__).parents[1]

@@ -30,10 +30,20 @@ examples:
   hookmq webhook listen --port 8080
   hookmq webhook listen --secret-file hook.secret
 
-A secret is whsec_ and base64, as printed by `hookmq webhook secret`. The file may contain several, one on each line.
+A secret is whsec_ and base64, as printed by `hookmq webhook secret`. The file may contain several, one on each line,
+and public keys (whpk_) as printed by `hookmq webhook key`.
 Requests with an invalid signature are answered with 401 and not printed. Without secrets, all requests are printed.
 
 exit codes: 0 stopped, 2 wrong usage or no secrets, 4 cannot listen on the address"""
+
+KEY: Final = """\
+examples:
+  hookmq webhook key -o hook.key > hook.pub
+  hookmq webhook key --public hook.key
+
+Without options, the command prints the private key and then the public key.
+
+exit codes: 0 done, 2 wrong usage, or a file that cannot be used"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +127,28 @@ def _add_tools(commands: Any) -> None:
         "-o", "--output", type=Path, metavar="FILE", help="write it to a new file with mode 0600"
     )
     one.set_defaults(run=_secret)
+    one = commands.add_parser(
+        "key",
+        help="make a private key and its public key",
+        description="Make an ed25519 private key (whsk_) for the broker, and print its public key (whpk_) for receivers.",
+        formatter_class=raw,
+        epilog=KEY,
+    )
+    group = one.add_mutually_exclusive_group()
+    group.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the private key to a new file with mode 0600",
+    )
+    group.add_argument(
+        "--public",
+        type=Path,
+        metavar="FILE",
+        help="print the public key of the private key in FILE",
+    )
+    one.set_defaults(run=_key)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -147,6 +179,12 @@ def _schema(arguments: argparse.Namespace) -> int:
     from hookmq_webhook.kit import run_schema
 
     return run_schema(arguments)
+
+
+def _key(arguments: argparse.Namespace) -> int:
+    from hookmq_webhook.kit import run_key
+
+    return run_key(arguments)
 
 
 def _secret(arguments: argparse.Namespace) -> int:

@@ -191,12 +191,24 @@ class AuthConfig:
 
 @dataclass(frozen=True)
 class SignConfig:
-    """Standard Webhooks signatures: HMAC-SHA256 of the id, timestamp and body."""
+    """Standard Webhooks signatures of the id, timestamp and body: HMAC-SHA256 (v1) with a shared secret, ed25519 (v1a)
+    with a private key, or both."""
 
-    secret: str = field(repr=False, metadata={"help": "whsec_ and base64"})
+    secret: str | None = hidden("whsec_ and base64")
     previous_secret: str | None = hidden(
         "previous secret, which also signs until all receivers know the new one"
     )
+    private_key: str | None = hidden("whsk_ and base64; receivers need only its public key")
+    previous_private_key: str | None = hidden(
+        "previous private key, which also signs until all receivers know the new public key"
+    )
+
+    def __post_init__(self) -> None:
+        if self.secret is None and self.private_key is None:
+            raise ConfigError("sign: expected secret, private_key, or both")
+        for name in ("secret", "private_key"):
+            if getattr(self, name) is None and getattr(self, f"previous_{name}") is not None:
+                raise ConfigError(f"sign.previous_{name}: requires {name}")
 
 
 @dataclass(frozen=True)

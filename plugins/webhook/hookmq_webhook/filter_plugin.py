@@ -6,7 +6,6 @@ from typing import Final
 from hookmq.plugin import (
     BrokerHandle,
     ClientInfo,
-    ConfigError,
     Context,
     Deny,
     Drop,
@@ -18,14 +17,14 @@ from hookmq.plugin import (
 from hookmq_toolkit.http_client import HttpRequest, Unavailable, register_service_metrics
 from hookmq_toolkit.service_url import clear_text_host
 from hookmq_toolkit.tls_client import check_tls
+from hookmq_webhook_receiver.signature import sign
 
 from hookmq_webhook import catalog
-from hookmq_webhook.config import SignConfig
 from hookmq_webhook.envelope import Envelope, data_of
 from hookmq_webhook.filter_answers import Unusable, Verdict, read_answer
 from hookmq_webhook.filter_config import FilterPluginConfig
 from hookmq_webhook.filter_service import FilterService
-from hookmq_webhook.signature import key_of, sign
+from hookmq_webhook.signing import signing_keys
 
 SLACK: Final = 0.5
 """Seconds by which the broker's time limit exceeds the plugin's, so that the plugin can report the reason."""
@@ -47,7 +46,7 @@ class WebhookFilterPlugin(Plugin):
         self.timeouts = {"on_publish": config.timeout + SLACK}
         self.verdicts: dict[str, int] = {}
         """Number of messages by verdict."""
-        self._keys = _keys(config.sign)
+        self._keys = signing_keys(config.sign)
         self._tls = check_tls(config.tls)
         self._envelope = Envelope("", "", payload=config.payload, max_event=_ENVELOPE_ROOM)
         self._service: FilterService | None = None
@@ -123,15 +122,3 @@ def _name(verdict: Verdict) -> str:
     if isinstance(verdict, Message):
         return "replace"
     return "deny" if isinstance(verdict, Deny) else "drop"
-
-
-def _keys(config: SignConfig | None) -> tuple[bytes, ...]:
-    made: list[bytes] = []
-    for name in ("secret", "previous_secret"):
-        secret = getattr(config, name, None)
-        if secret is not None:
-            try:
-                made.append(key_of(secret))
-            except ValueError as error:
-                raise ConfigError(f"sign.{name}: {error}") from None
-    return tuple(made)

@@ -1,4 +1,4 @@
-"""Implement `hookmq webhook test`, `listen`, `schema` and `secret`, for developers of receivers."""
+"""Implement `hookmq webhook test`, `listen`, `schema`, `secret` and `key`, for developers of receivers."""
 
 import argparse
 import asyncio
@@ -15,6 +15,17 @@ import aiohttp
 from aiohttp import web
 from hookmq.plugin import BindError, ConfigError, HookMQError
 from hookmq_toolkit.files import write_secret
+from hookmq_webhook_receiver import (
+    Ledger,
+    Received,
+    VerificationError,
+    new_private_key,
+    new_secret,
+    public_key,
+    read,
+    verify,
+)
+from hookmq_webhook_receiver.keys import parse_key
 
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.dispatch import Verdict
@@ -22,11 +33,9 @@ from hookmq_webhook.filters import select
 from hookmq_webhook.instances import instance_of
 from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.receive import Ledger, Received, read
 from hookmq_webhook.reference import FOLDER
 from hookmq_webhook.samples import sample
 from hookmq_webhook.sender import Sender
-from hookmq_webhook.signature import VerificationError, key_of, new_secret, verify
 
 ANSWER: Final = 200
 """Maximum number of response characters to print."""
@@ -104,16 +113,18 @@ def secrets_of(path: Path) -> list[str]:
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
         for line in lines:
-            key_of(line)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(
-            f"{path}: {'not a text file' if isinstance(error, UnicodeDecodeError) else error}"
-        ) from None
+            parse_key(line)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {_problem(error)}") from None
     if not lines:
         raise ConfigError(f"{path}: contains no secret")
     return lines
+
+
+def _problem(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "not a text file" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 async def _listen(arguments: argparse.Namespace, secrets: list[str]) -> None:
@@ -209,6 +220,24 @@ def run_schema(arguments: argparse.Namespace) -> int:
         select([name.replace("*", "")])  # raises an error that suggests the closest name
         raise HookMQError(f"{name!r} has no schema")
     sys.stdout.write((FOLDER / f"{name}.json").read_text("utf-8"))
+    return 0
+
+
+def run_key(arguments: argparse.Namespace) -> int:
+    """Run `hookmq webhook key`."""
+    path: Path | None = arguments.public
+    if path is not None:
+        try:
+            print(public_key(path.read_text("utf-8")))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {_problem(error)}") from None
+        return 0
+    private = new_private_key()
+    if arguments.output is None:
+        print(private)
+    else:
+        write_secret(arguments.output, f"{private}\n")
+    print(public_key(private))
     return 0
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from hookmq.plugin import ConfigError
+from hookmq_webhook_receiver.signature import SIGNATURE, sign
 
 from hookmq_webhook.bodies import Body
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.envelope import Envelope, encode, request_id
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.signature import SIGNATURE, key_of, sign
+from hookmq_webhook.signing import signing_keys
 
 
 class Requests(Protocol):
@@ -36,15 +36,7 @@ class RequestMaker:
         self._keep = keep
         self._body = Body(config.body) if config.body is not None else None
         self._envelopes: dict[str, Envelope] = {}
-        self._keys: tuple[bytes, ...] = ()
-        if config.sign is not None:
-            for name in ("secret", "previous_secret"):
-                secret = getattr(config.sign, name)
-                if secret is not None:
-                    try:
-                        self._keys += (key_of(secret),)
-                    except ValueError as error:
-                        raise ConfigError(f"sign.{name}: {error}") from None
+        self._keys = signing_keys(config.sign)
 
     def encode(self, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
         """Return the headers and the body of a request; see `Requests.encode`."""

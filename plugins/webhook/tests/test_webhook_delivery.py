@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 from hookmq.mqtt_api import Publish
 from hookmq_testing import AsyncioClient, run_command
-from hookmq_webhook import new_secret, verify
+from hookmq_webhook_receiver import new_secret, verify
 from serving import Served, serving
 
 CLIENTS, EACH = 3, 40

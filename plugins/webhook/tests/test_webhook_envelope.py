@@ -9,7 +9,6 @@ import jsonschema
 import pytest
 from hookmq.plugin import ClientInfo, Message, Peer, Properties, Scope
 from hookmq_webhook import envelope as envelopes
-from hookmq_webhook import read
 from hookmq_webhook.catalog import CATALOG, field_names, published, traceparent
 from hookmq_webhook.envelope import (
     DEPTH,
@@ -29,6 +28,7 @@ from hookmq_webhook.filters import keep_fields
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.reference import FOLDER, PAGE, page, schema, schemas
 from hookmq_webhook.samples import TIME, sample
+from hookmq_webhook_receiver import read
 from hypothesis import given
 from hypothesis import strategies as st
 from workspace import ROOT

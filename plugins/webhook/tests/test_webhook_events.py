@@ -15,9 +15,9 @@ import jsonschema
 import pytest
 from aiohttp import web
 from hookmq_testing import AsyncioClient, will
-from hookmq_webhook import Ledger, Received, new_secret, read, verify
 from hookmq_webhook.catalog import CATALOG, PAYLOAD
 from hookmq_webhook.reference import schema
+from hookmq_webhook_receiver import Ledger, Received, new_secret, read, verify
 from serving import Served, serving
 
 WAIT = 60.0

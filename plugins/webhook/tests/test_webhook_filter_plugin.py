@@ -13,9 +13,9 @@ from aiohttp import web
 from hookmq.mqtt_api import Connack, Packet
 from hookmq.plugin import ConfigError, Deny, Drop, Message, PluginError, Properties
 from hookmq_testing import AsyncioClient, load_plugins, will
-from hookmq_webhook import new_secret, verify
 from hookmq_webhook.filter_answers import Unusable, read_answer
 from hookmq_webhook.filter_plugin import WebhookFilterPlugin
+from hookmq_webhook_receiver import new_secret, verify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes

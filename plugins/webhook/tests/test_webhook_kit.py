@@ -1,4 +1,4 @@
-"""Test the commands `hookmq webhook test`, `listen`, `schema` and `secret`."""
+"""Test the commands `hookmq webhook test`, `listen`, `schema`, `secret` and `key`."""
 
 import asyncio
 import json
@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 from hookmq_testing import run_command
-from hookmq_webhook import Ledger, new_secret
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.envelope import Envelope, encode
 from hookmq_webhook.kit import told
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.samples import sample
-from hookmq_webhook.signature import key_of, sign
+from hookmq_webhook_receiver import Ledger, new_private_key, new_secret, public_key
+from hookmq_webhook_receiver.keys import key_of
+from hookmq_webhook_receiver.signature import sign
 
 SECRET = new_secret()
 
@@ -199,3 +200,48 @@ def test_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["webhook", "secret"]) == 0
     assert key_of(first) != key_of(capsys.readouterr().out)
     assert len(key_of(first)) == 32
+
+
+def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hook.key"
+    assert run_command(["webhook", "key", "-o", str(path)]) == 0
+    shown = capsys.readouterr().out.strip()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert shown == public_key(path.read_text())
+    assert run_command(["webhook", "key", "--public", str(path)]) == 0
+    assert capsys.readouterr().out.strip() == shown
+    assert run_command(["webhook", "key"]) == 0
+    private, public = capsys.readouterr().out.split()
+    assert public_key(private) == public != shown
+    before = path.read_text()
+    assert run_command(["webhook", "key", "-o", str(path)]) != 0
+    assert path.read_text() == before  # a key that is in use is not replaced
+
+
+@pytest.mark.parametrize("text", ["whsk_c2hvcnQ=", "whpk_AAAA", None])
+def test_files_without_a_private_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    path = tmp_path / "hook.key"
+    if text is not None:
+        path.write_text(text)
+    assert run_command(["webhook", "key", "--public", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "c2hvcnQ" not in said
+
+
+def test_a_receiver_needs_only_the_public_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = new_private_key()
+    keys = tmp_path / "keys"
+    keys.write_text(f"{new_secret()}\n{public_key(private)}\n")
+    with listening("--secret-file", str(keys), "--count", "2") as (url, process):
+        for key, code in ((private, 0), (new_private_key(), 1)):
+            path = config(tmp_path, url, sign={"private_key": key})
+            assert (
+                run_command(["webhook", "test", "-c", path, "--event", "client.connected"]) == code
+            )
+        assert process.wait(60) == 0
+    assert "failed, status 401" in capsys.readouterr().out

@@ -32,7 +32,7 @@ from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.outbox import Outbox
 from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.signature import new_secret
+from hookmq_webhook_receiver.keys import new_secret
 
 URL = "http://127.0.0.1:1/in"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -16,7 +16,8 @@ from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.events import Event
 from hookmq_webhook.process import Frames, SenderProcess, frame
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.signature import new_secret, verify
+from hookmq_webhook_receiver.keys import new_secret
+from hookmq_webhook_receiver.signature import verify
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -37,6 +37,13 @@ from hookmq_webhook.events import Event
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender, retry_after
+from hookmq_webhook_receiver import (
+    VerificationError,
+    new_private_key,
+    new_secret,
+    public_key,
+    verify,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
@@ -253,7 +260,6 @@ async def test_gzip(receiver: Any, sender: Make) -> None:
     assert first["content-encoding"] == "gzip"
     assert int(first["content-length"]) < 500
     assert len(body) > 1000  # aiohttp decompressed it; that is what is signed
-    from hookmq_webhook.signature import VerificationError, verify
 
     verify(first, body, SECRET)
     verify(
@@ -658,6 +664,42 @@ async def test_an_error_of_the_client_library_is_tried_again(
     assert answer == Answer(Verdict.AGAIN, "other: UnicodeError")
 
 
+async def test_a_request_is_signed_with_all_secrets_and_keys(receiver: Any, sender: Make) -> None:
+    old_secret, key, old_key = new_secret(), new_private_key(), new_private_key()
+    sign = SignConfig(SECRET, old_secret, key, old_key)
+    assert (await sender(sign=sign, gzip=1).send([event()])).verdict is Verdict.ARRIVED
+    [(_, _, headers, body)] = receiver.requests
+    kinds = [one.partition(",")[0] for one in headers["webhook-signature"].split(" ")]
+    assert kinds == ["v1", "v1", "v1a", "v1a"] * 2
+    for one in (SECRET, old_secret, public_key(key), public_key(old_key)):
+        verify(headers, body, one)
+        verify(headers, gzip.compress(body, 5, mtime=0), one)
+    assert (
+        await sender(sign=SignConfig(private_key=key)).send([event()])
+    ).verdict is Verdict.ARRIVED
+    headers = receiver.requests[-1][2]
+    verify(headers, receiver.requests[-1][3], public_key(key))
+    with pytest.raises(VerificationError):
+        verify(headers, receiver.requests[-1][3], SECRET)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({}, "expected secret, private_key, or both"),
+        ({"previous_secret": SECRET}, "expected secret, private_key, or both"),
+        (
+            {"secret": SECRET, "previous_private_key": "x"},
+            "previous_private_key: requires private_key",
+        ),
+        ({"private_key": "x", "previous_secret": SECRET}, "previous_secret: requires secret"),
+    ],
+)
+def test_signatures_that_cannot_be_made(config: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SignConfig(**config)
+
+
 async def test_secrets_are_not_shown(receiver: Any, sender: Make) -> None:
     old = "whsec_" + base64.b64encode(b"o" * 32).decode()
     oauth2 = OAuth2Config(receiver.url, "me", "s3cret-word")
@@ -666,10 +708,16 @@ async def test_secrets_are_not_shown(receiver: Any, sender: Make) -> None:
         AuthConfig(username="ann", password="pass-word"),
         AuthConfig(oauth2=oauth2),
     ):
-        config = WebhookConfig(url=receiver.url, auth=auth, sign=SignConfig(SECRET, old))
+        key, old_key = new_private_key(), new_private_key()
+        sign = SignConfig(SECRET, old, key, old_key)
+        config = WebhookConfig(url=receiver.url, auth=auth, sign=sign)
         text = repr(config) + str(config)
-        for word in ("bearer-word", "pass-word", "s3cret-word", SECRET, old):
+        for word in ("bearer-word", "pass-word", "s3cret-word", SECRET, old, key, old_key):
             assert word not in text
     with pytest.raises(ConfigError) as raised:
         request_maker(WebhookConfig(url="http://x", sign=SignConfig("short-word")), "w", None)
+    assert "short-word" not in str(raised.value)
+    sign = SignConfig(private_key="short-word")
+    with pytest.raises(ConfigError, match=r"sign\.private_key: ") as raised:
+        request_maker(WebhookConfig(url="http://x", sign=sign), "w", None)
     assert "short-word" not in str(raised.value)

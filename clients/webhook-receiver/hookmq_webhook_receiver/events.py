@@ -1,22 +1,21 @@
-"""Help receivers read events from requests in any envelope, and detect repeated events. This module does not need a
-broker.
-"""
+"""Read events from requests, in any envelope of the plugin."""
 
 import base64
 import json
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from hookmq_webhook.signature import SIGNATURE
+from hookmq_webhook_receiver.signature import SIGNATURE
 
+MAX_BODY: Final = 16 << 20
+"""Largest body that is accepted by default, in bytes."""
 _OURS: Final = frozenset(
     {
         "specversion", "id", "source", "type", "subject", "time", "sequence", "epoch", "traceparent", "datacontenttype",
-        "data", "data_base64",
+        "dataschema", "partitionkey", "data", "data_base64",
     }
 )  # fmt: skip
 
@@ -26,7 +25,8 @@ class Received:
     """A received event.
 
     `id` is the same at every attempt. `sequence` counts from 0 within a `source` and `epoch`. `data` is a JSON value, a
-    string, or bytes. `extra` contains all other attributes, such as ``qos`` if the data is the payload.
+    string, or bytes. `dataschema` is the URI of its schema. Events with the same `partitionkey` arrive in order. `extra`
+    contains all other attributes, such as ``qos`` if the data is the payload.
     """
 
     id: str
@@ -38,10 +38,12 @@ class Received:
     data: Any
     subject: str | None = None
     traceparent: str | None = None
+    dataschema: str | None = None
+    partitionkey: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> bytes:
+def inflate(headers: Mapping[str, str], body: bytes, limit: int = MAX_BODY) -> bytes:
     """Return the body, decompressed if the headers declare gzip. `verify` accepts both forms.
 
     Raises ValueError if the body is not valid gzip, or is larger than `limit` bytes when decompressed.
@@ -61,12 +63,12 @@ def inflate(headers: Mapping[str, str], body: bytes, limit: int = 16 << 20) -> b
     return made
 
 
-def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
-    """Return the events of a request that `hookmq_webhook.verify` has accepted.
+def read(headers: Mapping[str, str], body: bytes, limit: int = MAX_BODY) -> list[Received]:
+    """Return the events of a request that `hookmq_webhook_receiver.verify` has accepted.
 
-    A body that is still compressed with gzip is decompressed, unless the request has ``ce-*`` headers. Raises ValueError
-    if the body does not contain events, or if a signed request has ``ce-*`` headers. Signatures do not cover these
-    headers, so anyone may have added them.
+    A body that is still compressed with gzip is decompressed to at most `limit` bytes, unless the request has ``ce-*``
+    headers. Raises ValueError if the body does not contain events, or if a signed request has ``ce-*`` headers. Anyone
+    may have added these headers, because signatures do not cover them.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     kind = lower.get("content-type", "").partition(";")[0].strip().lower()
@@ -75,7 +77,7 @@ def read(headers: Mapping[str, str], body: bytes) -> list[Received]:
             raise ValueError("ce-* headers on a signed request, which signatures do not cover")
         return [_binary(lower, kind, body)]
     if body[:2] == b"\x1f\x8b":
-        body = inflate(headers, body)
+        body = inflate(headers, body, limit)
     try:
         found = json.loads(body)
     except RecursionError:
@@ -133,72 +135,9 @@ def _made(found: Mapping[str, Any], data: Any) -> Received:
             data=data,
             subject=found.get("subject"),
             traceparent=found.get("traceparent"),
+            dataschema=found.get("dataschema"),
+            partitionkey=found.get("partitionkey"),
             extra={name: value for name, value in found.items() if name not in _OURS},
         )
     except KeyError as error:
         raise ValueError(f"not an event: {error} is missing") from None
-
-
-class _Stretch:
-    """The received events of one source and epoch: all events from `since` to `highest`, except `gaps`."""
-
-    def __init__(self, first: int) -> None:
-        self.since = self.highest = first
-        self.gaps: dict[int, None] = {}
-
-
-class Ledger:
-    """Distinguishes new events from repeated events, and lists missing events.
-
-    Events with different keys may overtake each other, so a missing event may still arrive. If more
-    than `window` events are missing, the oldest count as lost. If a lost event arrives later, it
-    counts as new. A new event is never mistaken for a repeated event.
-
-    The ledger holds at most `window` numbers for each of the last `sources` pairs of source and
-    epoch. It does not survive a restart. To detect repeated events after a restart, store their ids
-    in a database.
-    """
-
-    def __init__(self, window: int = 10_000, sources: int = 100) -> None:
-        self.lost = 0
-        """Number of missing events that are no longer expected."""
-        self._window = window
-        self._sources = sources
-        self._known: OrderedDict[tuple[str, str], _Stretch] = OrderedDict()
-
-    def take(self, event: Received) -> bool:
-        """Record `event`. Return True if it is new, or False if it has arrived before."""
-        key = (event.source, event.epoch)
-        number = event.sequence
-        stretch = self._known.get(key)
-        if stretch is None:
-            self._known[key] = _Stretch(number)
-            if len(self._known) > self._sources:
-                self._known.popitem(last=False)
-            return True
-        self._known.move_to_end(key)
-        if number > stretch.highest:
-            self._beyond(stretch, number)
-            return True
-        if number in stretch.gaps:
-            del stretch.gaps[number]
-            return True
-        return number < stretch.since
-
-    def missing(self) -> list[tuple[str, str, int]]:
-        """Return the source, epoch and sequence of each missing event that may still arrive."""
-        return [(*key, n) for key, stretch in self._known.items() for n in stretch.gaps]
-
-    def _beyond(self, stretch: _Stretch, number: int) -> None:
-        following = stretch.highest + 1
-        stretch.highest = number
-        first = max(following, number - self._window)
-        if first > following:
-            self.lost += first - following
-            stretch.since = first
-        stretch.gaps.update(dict.fromkeys(range(first, number)))
-        while len(stretch.gaps) > self._window:
-            oldest = next(iter(stretch.gaps))
-            del stretch.gaps[oldest]
-            self.lost += 1
-            stretch.since = max(stretch.since, oldest + 1)

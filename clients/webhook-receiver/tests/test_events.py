@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import pytest
-from hookmq_webhook import Ledger, Received, inflate, new_secret, read, verify
-from hookmq_webhook.signature import key_of, sign
+from hookmq_webhook_receiver import Ledger, Received, inflate, new_secret, read, verify
+from hookmq_webhook_receiver.keys import key_of
+from hookmq_webhook_receiver.signature import sign
 from hypothesis import given
 from hypothesis import strategies as st
 
