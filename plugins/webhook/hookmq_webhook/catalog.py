@@ -384,6 +384,9 @@ _KINDS: Final = (
     ),
 )
 
+SCHEMAS: Final = "urn:hookmq:event:"
+"""Beginning of the `$id` of each event's JSON Schema. The event type follows."""
+
 CATALOG: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """All event types by name.
 

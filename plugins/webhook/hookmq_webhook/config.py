@@ -255,6 +255,9 @@ class WebhookConfig:
     content: Literal["event", "payload"] = setting(
         "event", "data of a message's CloudEvent: the event with the payload, or the payload alone"
     )
+    dataschema: str = setting(
+        "", "URI of the schema of payloads, with content: payload; an attribute of the CloudEvent"
+    )
     max_event: Size = setting(
         1 << 20, "size of an event above which its payload is omitted", minimum=1024
     )
@@ -317,6 +320,13 @@ class WebhookConfig:
             raise ConfigError("body: requires envelope: plain, whose body it replaces")
         if self.content == "payload" and (self.envelope == "plain" or self.payload == "none"):
             raise ConfigError("content: payload requires a CloudEvents envelope, and a payload")
+        if self.dataschema and self.content != "payload":
+            raise ConfigError("dataschema: requires content: payload, whose schema it names")
+        if self.dataschema and not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", self.dataschema):
+            raise ConfigError(
+                f"dataschema: {self.dataschema!r} is not an absolute URI",
+                hint="such as https://example.org/schemas/reading.json or urn:example:reading",
+            )
         if self.batch.count > 1:
             if self.envelope in ("structured", "binary"):
                 raise ConfigError(

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from hookmq_webhook.bodies import Body
+from hookmq_webhook.catalog import CATALOG, SCHEMAS
 from hookmq_webhook.events import Event
 from hookmq_webhook.queues import Numbered
 
@@ -59,6 +60,10 @@ class Envelope:
     prefix: str = "hookmq."
     body: Body | None = None
     """Custom body that replaces the plain envelope, or None."""
+    key: Literal["client", "topic", "all", "none"] = "client"
+    """The scope within which events arrive in order. It determines ``partitionkey``."""
+    dataschema: str = ""
+    """URI of the schema of payloads that are sent as the data, or '' for none."""
 
 
 def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, str], bytes]:
@@ -138,7 +143,22 @@ def _attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
         made["subject"] = subject
     if event.trace is not None:
         made["traceparent"] = event.trace
+    key = {"client": event.client, "topic": event.topic, "all": envelope.source}.get(envelope.key)
+    if key:
+        made["partitionkey"] = key
+    dataschema = _dataschema(envelope, event)
+    if dataschema:
+        made["dataschema"] = dataschema
     return made
+
+
+def _dataschema(envelope: Envelope, event: Event) -> str:
+    """Return the URI of the schema of the data, or ''. Without some of its fields, an event does not fit its schema."""
+    if _is_payload(envelope, event):
+        return envelope.dataschema
+    if envelope.keep is not None or event.type not in CATALOG:
+        return ""
+    return f"{SCHEMAS}{event.type}"
 
 
 def _structured(envelope: Envelope, one: Numbered) -> tuple[bytes, str]:

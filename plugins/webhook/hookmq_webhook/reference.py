@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD, Field, Kind
+from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD, SCHEMAS, Field, Kind
 from hookmq_webhook.envelope import Envelope, encode
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.samples import sample
@@ -37,6 +37,8 @@ schemas describe complete events. New versions may add fields. Existing fields k
 | `sequence` | `sequence` | number of the event in its epoch, from 0; in a CloudEvent, a string of twenty digits |
 | `epoch` | `epoch` | id of the epoch: each outbox has its own or, with `best_effort`, each run of the broker |
 | `traceparent` | `traceparent` | the publisher's user property of that name, if it is valid W3C Trace Context |
+| `partitionkey` | | scope of the order: client id, topic or `source`; absent with `key: none` |
+| `dataschema` | | `urn:hookmq:event:TYPE`, or the setting `dataschema`; absent with `filters.fields` |
 | `datacontenttype` | | `application/json`; with `content: payload`, the content type of the payload |
 | `data`, `data_base64` | `data` | fields of the event |
 
@@ -63,7 +65,7 @@ def schema(kind: Kind) -> dict[str, Any]:
     fields = (*kind.fields, *extra)
     made: dict[str, Any] = {
         "$schema": _DIALECT,
-        "$id": f"urn:hookmq:event:{kind.name}",
+        "$id": f"{SCHEMAS}{kind.name}",
         "title": kind.name,
         "description": kind.help,
         "type": "object",

@@ -66,6 +66,8 @@ class RequestMaker:
                 self._keep,
                 config.max_event,
                 body=self._body,
+                key=config.key,
+                dataschema=config.dataschema,
             )
         return found
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hookmq.plugin import ClientInfo, Message, Peer, Properties, Scope
+from hookmq.plugin import ClientInfo, ConfigError, Message, Peer, Properties, Scope
 from hookmq_webhook import envelope as envelopes
 from hookmq_webhook.catalog import CATALOG, field_names, published, traceparent
+from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.envelope import (
     DEPTH,
     MAX_HEADER,
@@ -27,6 +28,7 @@ from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.filters import keep_fields
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.reference import FOLDER, PAGE, page, schema, schemas
+from hookmq_webhook.requests import request_maker
 from hookmq_webhook.samples import TIME, sample
 from hookmq_webhook_receiver import read
 from hypothesis import given
@@ -122,6 +124,60 @@ def test_attributes_are_what_cloudevents_wants(name: str, content: Any) -> None:
             assert re.fullmatch("[a-z0-9]+", attribute)
             assert isinstance(value, str | bool | int)
             assert value != ""
+
+
+def attributes(one: Numbered, **envelope: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(encode(Envelope("urn:x", "e", **envelope), [one])[1])
+    return made
+
+
+def test_the_partition_key_is_the_scope_of_the_order() -> None:
+    one = numbered(Event("message.published", 1.0, "pump-7", "a/b", payload=b"1"))
+    assert attributes(one)["partitionkey"] == "pump-7"
+    assert attributes(one, key="topic")["partitionkey"] == "a/b"
+    assert attributes(one, key="all")["partitionkey"] == "urn:x"
+    assert "partitionkey" not in attributes(one, key="none")
+    started = numbered(sample("broker.started"))
+    assert "partitionkey" not in attributes(started)
+    headers, body = encode(Envelope("urn:x", "e", "binary", key="topic"), [one])
+    assert headers["ce-partitionkey"] == "a/b"
+    [got] = read(headers, body)
+    assert got.partitionkey == "a/b"
+
+
+def test_the_schema_is_named_if_the_data_fits_it() -> None:
+    for name in CATALOG:
+        made = attributes(numbered(sample(name)))
+        assert made["dataschema"] == schema(CATALOG[name])["$id"]
+        [got] = read({"Content-Type": "application/json"}, json.dumps(made).encode())
+        assert got.dataschema == made["dataschema"]
+        assert "dataschema" not in got.extra
+    one = numbered(sample("message.published"))
+    assert "dataschema" not in attributes(one, keep=lambda name: name != "qos")
+    assert "dataschema" not in attributes(numbered(Event("other.event", 1.0)))
+    # The schema of the event does not describe the payload.
+    assert "dataschema" not in attributes(one, content="payload")
+    mine = attributes(one, content="payload", dataschema="urn:example:reading")
+    assert mine["dataschema"] == "urn:example:reading"
+    started = attributes(numbered(sample("broker.started")), content="payload", dataschema="urn:x")
+    assert started["dataschema"] == "urn:hookmq:event:broker.started"
+
+
+@pytest.mark.parametrize(
+    "dataschema", ["reading.json", "//x/y", "urn:", "urn:a b", "urn:\u00e4", "1:x"]
+)
+def test_a_schema_is_an_absolute_uri(dataschema: str) -> None:
+    with pytest.raises(ConfigError, match="not an absolute URI"):
+        WebhookConfig(url="http://h/", content="payload", dataschema=dataschema)
+    with pytest.raises(ConfigError, match="requires content: payload"):
+        WebhookConfig(url="http://h/", dataschema="urn:x")
+
+
+def test_the_settings_reach_the_envelope() -> None:
+    config = WebhookConfig(url="http://h/", content="payload", dataschema="urn:s", key="topic")
+    _, body = request_maker(config, "w", None).encode([numbered(sample("message.published"))])
+    made = json.loads(body)
+    assert (made["dataschema"], made["partitionkey"]) == ("urn:s", "plant/pump-7/state")
 
 
 def test_ids_stay() -> None:
