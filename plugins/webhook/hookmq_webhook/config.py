@@ -68,8 +68,9 @@ class OutboxConfig:
         "bytes not yet written at which it is full, if publishers are faster than the disk",
         minimum=65536,
     )
-    on_full: Literal["reject", "dead_letter", "drop"] = setting(
-        "reject", "what happens to messages then: refuse them, make dead letters, or drop events"
+    on_full: Literal["reject", "dead_letter", "drop", "drop_oldest"] = setting(
+        "reject",
+        "what happens then: refuse messages, make dead letters of events, drop them, or drop the oldest ones",
     )
     sync: bool = setting(
         True, "true: acknowledged messages survive a power cut; false: only the end of the broker"

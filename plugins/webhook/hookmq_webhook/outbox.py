@@ -16,14 +16,18 @@ from hookmq_webhook.ages import Ages
 from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.folder import CURSOR, LOG, prepare, reserve, write_at_any_cost
 from hookmq_webhook.queues import PER_EVENT, Numbered, Page
+from hookmq_webhook.recent import Recent
 
-Row = tuple[int, int, Numbered | str]
-"""An event's number, its size, and the event itself or the reason why it cannot be decoded."""
-OnFull = Literal["reject", "dead_letter", "drop"]
+Row = tuple[int, int, int, Numbered | str]
+"""An event's number, how many numbers before it belong to no event, its size, and the event itself or the reason why it
+cannot be decoded."""
+OnFull = Literal["reject", "dead_letter", "drop", "drop_oldest"]
 SHARE: Final = 8
 """Minimum number of segments in a full log. The last segment is kept even if all its events have arrived."""
 EXTRA: Final = 1.1
 """The fill level up to which the outbox accepts events that cannot be refused, such as client.connected."""
+ROOM: Final = 3
+"""Size on disk, as a multiple of `Bounds.max_bytes`, at which new events are dropped if old ones cannot be deleted."""
 SAVE_EVERY: Final = 1.0
 """Seconds between two saves of the cursor. After a crash, events that arrived since the last save are resent."""
 
@@ -52,6 +56,9 @@ class Outbox:
 
     `cursor.json` in the outbox folder records which events have arrived: all below `edge`, except those in `open`. It
     is saved every second. After a crash, some events are therefore resent, with the same ids.
+
+    An event that does not fit leaves a gap in the numbers: the next event skips its number. With ``drop_oldest``, the
+    oldest events make room instead. Those that the dispatcher has in memory are still sent.
     """
 
     bounded = False
@@ -96,6 +103,14 @@ class Outbox:
         self._open_bytes = 0
         self._unread = 0
         """Total size in bytes of the events that have not been read yet."""
+        self._taken: set[int] = set()
+        """Numbers of the events that the dispatcher has in memory."""
+        self.recent = Recent()
+        """The newest events, which are not read back from the disk."""
+        self._skip_next = 0
+        """How many numbers the next event skips."""
+        self._skipped = 0
+        """How many of the unread numbers belong to no event. After a crash, possibly too few."""
         self._added = self._written_to = 0
         """Total bytes added so far, and how many of them are on disk."""
         self._size = 0
@@ -179,7 +194,7 @@ class Outbox:
         for event in self._make(message):
             if self._closed:
                 self._lost()
-            elif self.bounds.on_full != "reject" and self.fill >= 1.0:
+            elif self.bounds.on_full != "reject" and self.fill >= 1.0 and not self._make_room():
                 self._elsewhere(event)
             else:
                 self._add(commit, event)
@@ -242,7 +257,10 @@ class Outbox:
             self._lost()
         elif not self._opened:
             self._early.append(event)
-        elif self.fill >= (EXTRA if self.bounds.on_full == "reject" else 1.0):
+        elif (
+            self.fill >= (EXTRA if self.bounds.on_full == "reject" else 1.0)
+            and not self._make_room()
+        ):
             self._elsewhere(event)
         else:
             self._add(None, event)
@@ -252,14 +270,61 @@ class Outbox:
 
     def _add(self, commit: CommitId | None, event: Event) -> None:
         data = pack(event)
-        self._ages.added(self.log.append(commit, data), event.time)
         size = len(data) + PER_EVENT
+        skipped, self._skip_next = self._skip_next, 0
+        number = self.log.append(commit, data, 1 + skipped) + skipped
+        if skipped:
+            self._skipped += skipped
+            self._dirty = True
+            self._save_soon()
+        self._ages.added(number, event.time)
+        self.recent.add(Numbered(number, event, size, f"{self.log.id}-{number}"), skipped)
         self._size += size
         self._unread += size
         self._added += size
 
+    def _make_room(self) -> bool:
+        """Drop the oldest events until another one fits, if `on_full` says so. Return whether it fits."""
+        bounds = self.bounds
+        if bounds.on_full != "drop_oldest":
+            return False
+        if self._added - self._written_to >= bounds.max_unwritten:
+            return False  # the disk is too slow: deleting events would not help
+        self._fill.look(1.0)
+        while (
+            self._unread + self._open_bytes >= bounds.max_bytes
+            or 0 < bounds.max_events <= self.waiting
+        ):
+            if not self._drop_oldest():
+                return False
+        segments = self.log.segments
+        if self._size >= 2 * bounds.max_bytes and len(segments) > 1:
+            below = min(segments[1].base, self.log.readable)
+            while self.start < below and self._drop_oldest():
+                pass
+        self._save_soon()
+        return self._size < ROOM * bounds.max_bytes
+
+    def _drop_oldest(self) -> bool:
+        """Drop the oldest event that waits. Return False if there is none."""
+        number = self.start
+        if number in self._open:
+            self._open_bytes -= self._open.pop(number)
+        elif number < self.log.readable:
+            self._unread -= self._unread // (self.log.next - number)
+            self._edge = number + 1
+        else:
+            return False
+        self._dirty = True
+        if number not in self._taken:
+            self._lost()
+        return True
+
     def _elsewhere(self, event: Event) -> None:
         self._lost()
+        self._skip_next += 1
+        self._dirty = True
+        self._save_soon()
         self._fill.look(1.0)
         if self.bounds.on_full != "dead_letter" or self._spill is None:
             return
@@ -301,7 +366,7 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        return self.log.next - self._edge + len(self._open)
+        return max(0, self.log.next - self._edge - self._skipped) + len(self._open)
 
     @property
     def size(self) -> int:
@@ -324,7 +389,7 @@ class Outbox:
             _, rows = self._read(self.start, 1, 1)
         except (OSError, StoreError):
             rows = []  # the error is reported when the dispatcher reads the event
-        for _, _, one in rows:
+        for _, _, _, one in rows:
             if isinstance(one, Numbered):
                 return one.event.time
         return self._runtime.time()
@@ -334,6 +399,11 @@ class Outbox:
             done([], after, None)
             return
 
+        rows = self.recent.take(after, self.log.readable, count, size)
+        if rows is not None:
+            page: list[Row] = [(one.number, skipped, one.size, one) for one, skipped in rows]
+            self._handed([], page, after, done)
+            return
         seeks = self._seeks
 
         def told(found: Any, error: BaseException | None) -> None:
@@ -355,9 +425,10 @@ class Outbox:
         events: list[Numbered] = []
         for first, end in gaps:
             self._gap(first, end)
-        for number, size, one in found:
+        for number, skipped, size, one in found:
             if number >= self._edge:
                 self._edge = number + 1
+                self._skipped = max(0, self._skipped - skipped)
                 self._unread = max(0, self._unread - size) if self._edge < self.log.next else 0
             elif number not in self._open:
                 continue  # the event arrived before a restart
@@ -420,22 +491,26 @@ class Outbox:
         for frame in frames:
             if len(found) >= count:
                 break
-            number, large = frame.offset, len(frame.payload) + PER_EVENT
+            number, large = frame.end - 1, len(frame.payload) + PER_EVENT
+            skipped = number - frame.offset
             try:
                 event = unpack(frame.payload)
             except ValueError as error:
-                found.append((number, large, str(error)))
+                found.append((number, skipped, large, str(error)))
                 continue
-            found.append((number, large, Numbered(number, event, large, f"{log}-{number}")))
+            found.append(
+                (number, skipped, large, Numbered(number, event, large, f"{log}-{number}"))
+            )
         return gaps, found
 
     def taken(self, number: int) -> None:
-        """Do nothing, because the event remains on disk."""
+        self._taken.add(number)
 
     def left(self, number: int) -> None:
-        """Do nothing, because the event remains on disk."""
+        self._taken.discard(number)
 
     def done(self, number: int) -> None:
+        self._taken.discard(number)
         self._open_bytes -= self._open.pop(number, 0)
         self._dirty = True
         self._save_soon()
@@ -445,7 +520,8 @@ class Outbox:
         self._seeks += 1
         self._edge = number
         self._open, self._open_bytes = {}, 0
-        self._unread = 0
+        self._unread = self._skipped = 0
+        self._taken.clear()
         if number < self.log.next:
             self._unread = sum(one.size for one in self.log.segments if one.end > number)
             self._unread += self.log.buffered
@@ -473,11 +549,18 @@ class Outbox:
         """Load the cursor. If there is no usable cursor, all events are resent."""
         earliest = self.log.earliest
         self._edge, self._open, self._open_bytes = earliest, {}, 0
+        self._skip_next = self._skipped = 0
+        self._taken.clear()
+        self.recent.clear()
         try:
             known = json.loads((self.folder / CURSOR).read_bytes())
             if known["log"] != self.log.id:
                 return
             edge, waited = int(known["edge"]), sorted(map(int, known["open"]))
+            self._skipped = max(0, int(known.get("skipped", 0)))
+            following, gap = known.get("gap", (0, 0))
+            if following == self.log.next:
+                self._skip_next = max(0, int(gap))
             self._open = {n: 0 for n in waited if earliest <= n < edge}
             # The edge may be beyond the end of the log, if events were sent and then lost. Their ids must not be reused.
             self._edge = max(edge, earliest)
@@ -496,7 +579,8 @@ class Outbox:
 
     def _cursor(self) -> Callable[[], bytes]:
         """Return a function that encodes the current cursor and can run in a thread."""
-        return partial(_cursor_text, self.log.id, self._edge, list(self._open))
+        more = {"skipped": self._skipped, "gap": (self.log.next, self._skip_next)}
+        return partial(_cursor_text, self.log.id, self._edge, list(self._open), more)
 
     def _save(self) -> None:
         self._timer = None
@@ -562,10 +646,11 @@ class Outbox:
             write_at_any_cost(self.folder / CURSOR, self._cursor()())
 
 
-def _cursor_text(log: str, edge: int, numbers: list[int]) -> bytes:
+def _cursor_text(log: str, edge: int, numbers: list[int], more: dict[str, object]) -> bytes:
     """Encode the cursor, in pieces so that the event loop can run in between if there are many numbers."""
     pieces = [",".join(map(str, numbers[at : at + 1000])) for at in range(0, len(numbers), 1000)]
-    return f'{{"log":{json.dumps(log)},"edge":{edge},"open":[{",".join(pieces)}]}}'.encode()
+    rest = json.dumps(more)[1:]
+    return f'{{"log":{json.dumps(log)},"edge":{edge},"open":[{",".join(pieces)}],{rest}'.encode()
 
 
 __all__ = ["Bounds", "OnFull", "Outbox", "StoreError"]

@@ -188,21 +188,28 @@ class SenderProcess:
         except ValueError:
             # The events cannot be encoded, and another attempt would not change that.
             return Answer(Verdict.REFUSED, "cannot be sent: ValueError")
-        promise: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        promise: asyncio.Future[Answer] = loop.create_future()
         life.waiting[serial] = promise
         life.transport.write(data)
+        # Requests in progress keep their original timeout, even after `use`.
+        seconds = self._longest()
+        watch: asyncio.TimerHandle
+
+        def look(answers: int) -> None:
+            nonlocal watch
+            if life.answers == answers and life.process.poll() is None:
+                # The process is suspended or stuck, so its own timeouts have no effect.
+                self._log("error", "webhook.sender_stuck", seconds=seconds)
+                life.process.kill()
+            else:
+                watch = loop.call_later(seconds, look, life.answers)
+
+        watch = loop.call_later(seconds, look, life.answers)
         try:
-            # Requests in progress keep their original timeout, even after `use`.
-            seconds = self._longest()
-            while not promise.done():
-                answers = life.answers
-                await asyncio.wait((promise,), timeout=seconds)
-                if not promise.done() and life.answers == answers and life.process.poll() is None:
-                    # The process is suspended or stuck, so its own timeouts have no effect.
-                    self._log("error", "webhook.sender_stuck", seconds=seconds)
-                    life.process.kill()
-            return promise.result()
+            return await promise
         finally:
+            watch.cancel()
             life.waiting.pop(serial, None)
 
     def _longest(self) -> float:

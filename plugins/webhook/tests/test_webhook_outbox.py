@@ -4,6 +4,7 @@ folder.
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.folder import CURSOR, default_folder
 from hookmq_webhook.outbox import Bounds, OnFull, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
+from hookmq_webhook.recent import BYTES, MOST, Recent
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -417,6 +419,7 @@ def test_an_event_that_cannot_be_understood_does_not_stop_the_others(tmp_path: P
     box.take(b"1")
     box.outbox.log.append(None, b"of another version")
     box.take(b"2")
+    box.outbox.recent.clear()  # read them from the disk
     found, following = box.page(0)
     assert (payloads(found), following) == ([b"1", b"2"], 3)
     assert box.outbox.unreadable == 1
@@ -434,6 +437,7 @@ def rot(folder: Path, at: int, segment: int = 0) -> None:
 def test_damage_while_it_runs_is_skipped_and_reported(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(*(b"%d" % number * 50 for number in range(6)))
+    box.outbox.recent.clear()  # read them from the disk
     size = (box.outbox.disk - 200) // 6
     rot(tmp_path, -10 - 2 * size)
     first, following = box.page(0)
@@ -460,6 +464,7 @@ def test_damage_while_it_runs_is_skipped_and_reported(tmp_path: Path) -> None:
 def test_damage_at_the_end_does_not_stop_later_events(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(b"1", b"2")
+    box.outbox.recent.clear()  # read them from the disk
     rot(tmp_path, -3)
     assert payloads(box.page(0)[0]) == [b"1"]
     found, following = box.page(1)
@@ -501,6 +506,7 @@ def test_a_folder_that_was_moved_away_is_no_loss(tmp_path: Path) -> None:
     box = Box(folder).open()
     for number in range(3):
         box.take(b"%d" % number)
+    box.outbox.recent.clear()  # read them from the disk
     folder.rename(away)
     told: list[Any] = []
     box.outbox.page(0, 10, 1 << 20, lambda *found: told.append(found))
@@ -672,3 +678,128 @@ def test_a_memory_queue_is_bounded_in_bytes(sizes: list[int], drop: Any) -> None
         queue.put(Event("x.y", 1.0, payload=bytes(size)))
         assert queue.size <= 4096
     assert queue.waiting + len(dropped) == len(sizes)
+
+
+def test_what_does_not_fit_leaves_a_gap(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=2, on_full="drop").open()
+    box.take(b"0", b"1", b"lost", b"lost")
+    assert box.outbox.spilled == 2
+    found, following = box.page(0)
+    for one in found:
+        box.outbox.done(one.number)
+    box.take(b"2")
+    assert box.outbox.waiting == 1  # the skipped numbers do not count
+    more, following = box.page(following)
+    assert [one.number for one in (*found, *more)] == [0, 1, 4]
+    assert [one.id for one in more] == [f"{box.outbox.log.id}-4"]
+    assert box.outbox.waiting == 1
+    box.outbox.done(4)
+    assert box.outbox.waiting == 0
+    assert box.page(following) == ([], 5)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_gap_outlives_a_restart(tmp_path: Path, crash: bool) -> None:
+    box = Box(tmp_path, max_events=2, on_full="drop").open()
+    box.take(b"0", b"1", b"lost")
+    box.runtime.advance(2.0)
+    box.crash() if crash else box.close()
+    box = Box(tmp_path, max_events=4, on_full="drop").open(CommitId("s", 1))
+    assert box.outbox.waiting == 2
+    box.take(b"2")
+    assert box.outbox.waiting == 3
+    found, _ = box.page(0)
+    assert [one.number for one in found] == [0, 1, 3]
+    box.close()
+    box = Box(tmp_path, max_events=3, on_full="drop").open(CommitId("s", 2))
+    assert box.outbox.waiting == 3
+    found, following = box.page(0)  # now from the disk
+    assert ([one.number for one in found], following) == ([0, 1, 3], 4)
+    assert box.outbox.waiting == 3
+
+
+def test_unread_gaps_are_known_after_a_restart(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=2, on_full="drop").open()
+    box.take(b"0", b"1", b"lost", b"lost")
+    box.outbox.bounds = Bounds(1 << 20, 10, "drop")
+    box.take(b"2")
+    box.runtime.advance(2.0)
+    box.crash()
+    box = Box(tmp_path, max_events=10).open(CommitId("s", 2))
+    assert box.outbox.waiting == 3
+    assert [one.number for one in box.page(0)[0]] == [0, 1, 4]
+    assert box.outbox.waiting == 3
+
+
+def test_the_oldest_make_room_by_number(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=3, on_full="drop_oldest").open()
+    box.take(b"0", b"1", b"2", b"lost")  # events of the present commit cannot be dropped
+    assert (box.outbox.waiting, box.outbox.spilled, box.outbox.full) == (3, 1, False)
+    box.take(b"4")
+    box.take(b"5")
+    assert (box.outbox.waiting, box.outbox.spilled) == (3, 3)
+    assert payloads(box.page(0)[0]) == [b"2", b"4", b"5"]
+
+
+def test_events_in_memory_are_sent_and_not_counted_as_dropped(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_events=3, on_full="drop_oldest").open()
+    box.take(b"0", b"1", b"2")
+    for one in box.page(0)[0]:
+        box.outbox.taken(one.number)
+    for payload in (b"3", b"4", b"5", b"6"):
+        box.take(payload)
+    assert (box.outbox.waiting, box.outbox.spilled) == (3, 1)
+    box.outbox.done(0)  # it arrived after all
+    assert box.outbox.waiting == 3
+    assert [one.event.payload for one in box.page(3)[0]] == [b"4", b"5", b"6"]
+
+
+def test_the_oldest_make_room_on_disk(tmp_path: Path) -> None:
+    box = Box(tmp_path, max_bytes=65536, max_events=0, on_full="drop_oldest").open()
+    for number in range(2000):
+        box.take(b"%06d" % number * 40)
+        box.runtime.advance(0.01)
+    outbox = box.outbox
+    assert outbox.size <= 65536 + 400
+    assert outbox.disk <= 3 * 65536
+    assert outbox.damaged == 0
+    first = outbox.start
+    assert outbox.waiting == 2000 - first
+    assert outbox.spilled == first
+    found, _ = box.page(first, 10_000, 1 << 20)
+    assert [one.number for one in found] == list(range(first, 2000))
+    box.close()
+    box = Box(tmp_path, max_bytes=65536, max_events=0, on_full="drop_oldest").open(
+        CommitId("s", 2000)
+    )
+    assert box.outbox.waiting == 2000 - first
+    assert (box.outbox.damaged, box.lost) == (0, [])
+
+
+def test_recent_events_are_read_from_memory(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(b"0", b"1")
+    shutil.rmtree(tmp_path / "log")  # nobody can read them from there
+    assert payloads(box.page(0, 1)[0]) == [b"0"]
+    assert payloads(box.page(1)[0]) == [b"1"]
+
+
+def test_recent_events_are_bounded() -> None:
+    recent = Recent()
+    event = Event("x.y", 1.0)
+    for number in range(MOST + 10):
+        recent.add(Numbered(number, event, 1), 0)
+    assert recent.take(9, MOST + 10, 5, 1000) is None
+    assert [one.number for one, _ in recent.take(10, MOST + 10, 2, 1000) or ()] == [10, 11]
+    assert recent.take(11, MOST + 10, 2, 1000) is None
+    assert [one.number for one, _ in recent.take(12, 13, 2, 1000) or ()] == [12]
+    for number in range(MOST + 10, MOST + 13):
+        recent.add(Numbered(number, event, BYTES // 2), 0)
+    assert recent.take(MOST + 10, MOST + 13, 9, BYTES) is None
+    assert [one.number for one, _ in recent.take(MOST + 11, MOST + 13, 9, BYTES) or ()] == [
+        MOST + 11,
+        MOST + 12,
+    ]
+    assert recent.take(MOST + 13, MOST + 13, 9, BYTES) == []
+    recent.clear()
+    assert recent.take(MOST + 13, MOST + 13, 9, BYTES) is None
