@@ -253,7 +253,7 @@ async def test_long_answers_are_not_read_and_never_told(receiver: Any, sender: M
 
 
 async def test_gzip(receiver: Any, sender: Make) -> None:
-    one = sender(gzip=300, sign=SignConfig(SECRET))
+    one = sender(gzip=600, sign=SignConfig(SECRET))
     await one.send([event(payload=b"x" * 1000)])
     await one.send([event()])
     (_, _, first, body), (_, _, second, _) = receiver.requests
