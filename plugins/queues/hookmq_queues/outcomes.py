@@ -129,8 +129,30 @@ class Outcomes:
         if end is DeliveryEnd.LOST:
             if self._group.release(offset, token):
                 self._delay(offset, "lost")
+        elif end is DeliveryEnd.DROPPED:
+            self._dropped(offset, token)
         elif self.settle(offset):
-            self._owner.count("acknowledged" if end is DeliveryEnd.ACKNOWLEDGED else "refused")
+            self._owner.count("acknowledged")
+
+    def _dropped(self, offset: int, token: int) -> None:
+        """Make a message a dead letter that could not be sent to its consumer, or drop it if there is no dead-letter
+        queue."""
+        message, time = self._log.get(offset), self._broker.time()
+        if not self._limits.config.dead_letter:
+            if self.settle(offset):
+                self._owner.count("refused")
+        elif message is None or not self._owner.takes_dead_letters():
+            if self._group.release(
+                offset, token
+            ):  # try again when it is in memory, or there is room
+                self._group.defer(offset, time + PAUSE)
+                self._state.dirty = True
+        elif self._limits.expires_at(message) <= time:
+            self.expire(offset, message, time)
+        elif offset in self._group.leases:
+            self.bury(offset, message, "refused")
+            self.has_buried = True
+            self._owner.count("refused")
 
     def abandon(self, consumer: Consumer) -> None:
         """Make messages ready that the consumer has acknowledged but can no longer settle."""

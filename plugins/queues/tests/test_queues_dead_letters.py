@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookmq.mqtt_api import Publish
+from hookmq.plugin import Context, Drop, Message, Plugin, hookimpl
 from hookmq.storage_api import PutState
 from hookmq_queues.group import Group
 from hookmq_queues.plugin import QueuesPlugin
@@ -43,6 +44,32 @@ def dead(harness: Harness) -> MemoryClient:
     consumer = harness.connect("undertaker")
     consumer.subscribe("$queue/dead/#", 1)
     return consumer
+
+
+class Refuses(Plugin):
+    """Drops every delivery with the payload ``bad`` from the queue `jobs`."""
+
+    @hookimpl
+    def on_deliver(self, message: Message) -> Drop | None:
+        bad = message.payload == b"bad" and message.topic.startswith("$queue/jobs")
+        return Drop() if bad else None
+
+
+def test_a_message_that_cannot_be_sent_to_its_consumer(make: Make) -> None:
+    harness = make(Refuses(None, Context("refuses")), queues=QUEUES)
+    publisher, consumer = harness.connect("p"), harness.connect("c", maximum_packet_size=200)
+    consumer.subscribe("$queue/jobs/#", 1)
+    for payload in (bytes(300), b"bad", b"good"):
+        publisher.publish("$queue/jobs/a", payload, 1)
+    consumer.expect_message("$queue/jobs/a", b"good")
+    consumer.expect_nothing()
+    harness.advance(10)
+    consumer.expect_nothing()
+    undertaker = dead(harness)
+    for payload in (bytes(300), b"bad"):
+        found = undertaker.expect_message("$queue/dead/jobs/a", payload, 1)
+        assert properties_of(found)["dead-letter-reason"] == "refused"
+    undertaker.expect_nothing()
 
 
 def test_a_message_reaches_its_limit(make: Make) -> None:
