@@ -151,7 +151,7 @@ class Control:
     def _status(self) -> SinkStatus:
         plugin = self._plugin
         config, queue, dispatcher = plugin.config, plugin.queue, plugin.dispatcher
-        state, reason = self._word()
+        state, reason = self.present
         counts: dict[str, float] = dict.fromkeys(
             ("written", "batches", "write_seconds", "failures", "dead_letters"), 0
         )
@@ -184,7 +184,9 @@ class Control:
             dict(_answers(sender)),
         )  # fmt: skip
 
-    def _word(self) -> tuple[SinkState, str]:
+    @property
+    def present(self) -> tuple[SinkState, str]:
+        """The state of the instance, and the reason or ''."""
         if self.state.disabled:
             return "disabled", self.state.disabled
         dispatcher = self._plugin.dispatcher

@@ -2,18 +2,22 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, get_args
 
 from hookmq.plugin import MetricRegistry
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.http_client import CIRCUIT
+from hookmq_toolkit.sinks import SinkState
 
+from hookmq_webhook.control import Control
 from hookmq_webhook.deadletter import DeadLetters
 from hookmq_webhook.dispatch import Counts, Dispatcher
 from hookmq_webhook.outbox import Outbox
 from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue
 from hookmq_webhook.sender import Sender
+
+STATES: Final = get_args(SinkState)
 
 
 class Instance(Protocol):
@@ -27,6 +31,8 @@ class Instance(Protocol):
     breaker: Breaker | None
     dead: DeadLetters | None
 
+    @property
+    def control(self) -> Control: ...
     @property
     def folder(self) -> Path: ...
 
@@ -131,6 +137,11 @@ def _queue(registry: MetricRegistry, plugin: Instance) -> None:
         "webhook_oldest_seconds",
         "Age of the oldest event that waits.",
         lambda: plugin.dispatcher.oldest_age if plugin.dispatcher is not None else 0.0,
+    )
+    registry.gauge(
+        "webhook_state",
+        "1 for the present state of the instance, 0 for the others.",
+        lambda: [({"state": word}, float(word == plugin.control.present[0])) for word in STATES],
     )
     registry.gauge(
         "webhook_dead_letters",

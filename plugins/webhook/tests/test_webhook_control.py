@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.plugin import PluginError
+from hookmq.plugin import MetricRegistry, PluginError
 from hookmq_testing import DurableStore, Harness, make_plugin
 from hookmq_toolkit.sink_control import ControlState, read_control, write_control
 from hookmq_toolkit.sinks import DeliveryLog, SinkError, SinkManager
@@ -144,6 +144,10 @@ def test_gone_disables_and_the_event_waits(tmp_path: Path) -> None:
         world.publish(b"0", b"1", wait=1000.0)
         assert world.service.tried == 1
         assert world.state == ("disabled", "status 410")
+        registry = MetricRegistry()
+        world.plugin.register_metrics(registry)
+        assert 'webhook_state{state="disabled"} 1' in registry.text()
+        assert 'webhook_state{state="active"} 0' in registry.text()
         assert world.control.show_sink("hook").dead_letters == 0
     with World(tmp_path, store) as world:
         world.publish(b"2", wait=1000.0)

@@ -518,7 +518,9 @@ def test_metrics(tmp_path: Path) -> None:
 
 def test_before_it_starts_there_are_metrics(tmp_path: Path) -> None:
     plugin = WebhookPlugin(WebhookConfig(url=URL), make_plugin(Faked, {"url": URL}).plugin.context)
-    assert set(metrics(plugin).values()) == {0.0}
+    shown = metrics(plugin)
+    assert shown.pop('hookmq_webhook_state{state="starting"}') == 1.0
+    assert set(shown.values()) == {0.0}
 
 
 LISTENERS = [{"name": "tcp", "bind": "127.0.0.1:1883"}]
