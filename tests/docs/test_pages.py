@@ -10,7 +10,7 @@ The info string of a block determines the check:
 | `yaml config` | a whole configuration: validated as `hookmq check` does |
 | `yaml part` | keys of a configuration: likewise, with the listeners they lack |
 | `sh` | its syntax, the options of `hookmq` and the targets of `make` are checked |
-| `toml`, `json`, `ini`, `js` | parsed |
+| `toml`, `json`, `ini`, `js`, `go` | parsed, or a test of an example compares it |
 | `text` | shown |
 
 The pages below docs/reference have their own tests; here, their blocks are only compiled or parsed.
@@ -47,6 +47,9 @@ BLOCKS = [block for page in pages() for block in blocks(page)]
 REFERENCE = ROOT / "docs" / "reference"
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 """The value of every secret in the manual. It is long enough for webhooks."""
+
+KEY = "whsk_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+"""The value of every private key of webhooks: files that end with .key and that the manual's pages do not make."""
 
 
 def of(*kinds: str) -> list[object]:
@@ -90,7 +93,7 @@ def check_config(text: str, folder: Path) -> None:
         text = text.replace(place, str(folder))
     for name in re.findall(r"\$file: *([^\s},]+)", text):
         path = folder / name
-        path.exists() or path.write_text(f"{SECRET}\n")
+        path.exists() or path.write_text(f"{KEY if path.suffix == '.key' else SECRET}\n")
     environ = dict.fromkeys(re.findall(r"\$env: *(\w+)", text), SECRET)
     config = loads(text, "shown", environ=environ, folder=folder)
     validate(config, config.loop)
@@ -212,13 +215,26 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "json": json.loads,
     "ini": parse_ini,
     "js": str,
+    "go": str,
     "text": str,
     "yaml": lambda text: list(yaml.safe_load_all(text)),
     "python": ast.parse,
     "console": steps,
     "sh": str,
 }
-KINDS = {"python", "console", "yaml config", "yaml part", "sh", "toml", "json", "ini", "js", "text"}
+KINDS = {
+    "python",
+    "console",
+    "yaml config",
+    "yaml part",
+    "sh",
+    "toml",
+    "json",
+    "ini",
+    "js",
+    "go",
+    "text",
+}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,0 +1,3 @@
+module hookmq.example/receiver
+
+go 1.19
