@@ -39,13 +39,14 @@ MODULES = {
     "hookmq_toolkit.state_folder": None,
     "hookmq_toolkit.claims": ("MAX_DOTS", "MISSING", "claim_text", "find_claim"),
     "hookmq_toolkit.templates": (
-        "JsonTemplate", "Template", "check_names", "fill_header", "fill_url", "text_of",
+        "JsonTemplate", "Template", "at_path", "check_names", "fill_header", "fill_url", "text_of",
     ),
     "hookmq_toolkit.http_client": (
         "AnswerTooLarge", "HttpAnswer", "HttpCounts", "HttpLimits", "HttpRequest", "HttpService", "RequestFailed",
         "Unavailable", "open_session", "read_body", "register_service_metrics", "send",
     ),
     "hookmq_toolkit.service_url": ("check_service_url", "clear_text_host"),
+    "hookmq_toolkit.conditions": ("Condition",),
     "hookmq_toolkit.network_errors": ("WORDS", "network_reason", "reason_word"),
     "hookmq_toolkit.tls_client": ("TlsConfig", "check_tls", "client_context"),
     "hookmq_toolkit.threads": ("in_thread",),

@@ -10,7 +10,7 @@ A value function takes a placeholder's name and returns its value. Names are not
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, overload
 from urllib.parse import quote
 
@@ -140,6 +140,19 @@ def fill_header(template: Template, value: Callable[[str], str]) -> str:
     if _CONTROL.search(text):
         raise ValueError("a header must not contain control characters")
     return text
+
+
+def at_path(value: Any, steps: Sequence[str]) -> Any:
+    """Return the part of a JSON value that `steps` lead to, such as ``["readings", "0", "celsius"]``, or None if there is
+    none. A number is the index of a list's item."""
+    for step in steps:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isascii() and step.isdigit() and len(step) < 10:
+            value = value[int(step)] if int(step) < len(value) else None
+        else:
+            return None
+    return value
 
 
 def check_names(names: Iterable[str], known: Iterable[str], key: str) -> None:

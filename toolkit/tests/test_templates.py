@@ -9,6 +9,7 @@ from hookmq.plugin import ConfigError
 from hookmq_toolkit.templates import (
     JsonTemplate,
     Template,
+    at_path,
     check_names,
     fill_header,
     fill_url,
@@ -117,3 +118,16 @@ def test_unknown_names_are_refused() -> None:
     ) as raised:
         check_names(("a", "d"), ("b", "a"), "url")
     assert raised.value.hint == "known: a, b"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.b", 1), ("a", {"b": 1}), ("list.1.x", 2), ("list.0", None), ("list.2", None), ("list.x", None),
+        ("list.-1", None), ("list.\u0661", None), ("list." + "9" * 5000, None), ("a.b.c", None), ("missing", None),
+    ],
+)  # fmt: skip
+def test_parts_of_a_value(path: str, expected: Any) -> None:
+    value = {"a": {"b": 1}, "list": [None, {"x": 2}]}
+    assert at_path(value, path.split(".")) == expected
+    assert at_path(value, []) is value

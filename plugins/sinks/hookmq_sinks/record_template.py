@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from hookmq.plugin import ConfigError, HookMQError
-from hookmq_toolkit.templates import Template, text_of
+from hookmq_toolkit.templates import Template, at_path, text_of
 
 from hookmq_sinks.record import Record, json_default, to_bytes
 
@@ -158,18 +158,6 @@ def _path(steps: list[str]) -> Lookup:
         return at_path(record.value, steps)
 
     return find
-
-
-def at_path(value: Any, steps: list[str]) -> Any:
-    """Return the part of `value` that `steps` lead to, or None if there is none."""
-    for step in steps:
-        if isinstance(value, Mapping):
-            value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return None
-    return value
 
 
 def _level(number: int) -> Lookup:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from hookmq.plugin import ConfigError, setting
+from hookmq_toolkit.templates import at_path
 
 from hookmq_sinks.record import Record
-from hookmq_sinks.record_template import RecordError, RecordTemplate, at_path
+from hookmq_sinks.record_template import RecordError, RecordTemplate
 
 CastType = Literal["int", "float", "text", "bool"]
 Step = Callable[[Record, dict[str, Any]], dict[str, Any]]

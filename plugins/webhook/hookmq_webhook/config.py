@@ -18,6 +18,8 @@ Payload = Literal["auto", "json", "text", "base64", "none"]
 Key = Literal["client", "topic", "none", "all"]
 PLACES: frozenset[str] = frozenset({"type", "client", "topic", "listener", "id"})
 """Placeholders that the URL and the headers accept."""
+PAYLOAD_PLACE = re.compile(r"payload(\.[^.\s]+)*")
+"""Placeholders for the payload and its fields, in the URL and the headers."""
 OURS: frozenset[str] = frozenset(
     {
         "content-type", "content-length", "content-encoding", "transfer-encoding", "host",
@@ -37,7 +39,7 @@ class FilterConfig:
     """Filters that select which of the events in `events` are sent.
 
     Topic filters do not apply to events without a topic, nor client filters to event types without
-    a client.
+    a client, nor conditions to event types without the field.
     """
 
     topics: tuple[str, ...] = setting((), "topic filters: only events about these topics are sent")
@@ -50,6 +52,9 @@ class FilterConfig:
     sample: float = setting(1.0, "the share of events that is sent, 0 to 1", maximum=1)
     sample_by: Literal["event", "client", "topic"] = setting(
         "event", "choose that share by event, or choose all events of a client or topic"
+    )
+    when: tuple[str, ...] = setting(
+        (), "conditions on fields, such as payload.celsius > 30: only events that meet all are sent"
     )
     fields: tuple[str, ...] = setting(
         (), "fields of the data that are sent, or with - not sent; default: all"
@@ -309,7 +314,8 @@ class WebhookConfig:
         templates |= {f"headers.{name}": text for name, text in self.headers.items()}
         used = {key: sorted(Template(text).names) for key, text in templates.items()}
         for key, names in used.items():
-            check_names(names, PLACES, key)
+            others = [name for name in names if not PAYLOAD_PLACE.fullmatch(name)]
+            check_names(others, PLACES | {"payload", "payload.FIELD"}, key)
         for name, text in self.headers.items():
             check_header(name, text, OURS)
         if self.sign is not None and self.envelope == "binary":

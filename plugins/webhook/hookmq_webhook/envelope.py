@@ -199,7 +199,8 @@ def _plain(envelope: Envelope, one: Numbered) -> bytes:
     if envelope.body is None:
         return _joined(_plain_attributes(envelope, one), {"data": data_of(envelope, one.event)})
     data = json.loads(data_of(envelope, one.event))
-    return envelope.body.render({**data, **_plain_attributes(envelope, one)})
+    values = {**data, **_plain_attributes(envelope, one)}
+    return envelope.body.render(values, lambda: payload_value(one.event))
 
 
 def _plain_attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
@@ -221,7 +222,7 @@ def _plain_attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
 
 def data_of(envelope: Envelope, event: Event) -> bytes:
     """Return an event's data as a JSON object."""
-    fields = _fields(event)
+    fields = fields_of(event)
     raw: dict[str, bytes] = {}
     payload = event.payload
     if payload is not None:
@@ -274,8 +275,8 @@ def _wanted(envelope: Envelope) -> bool:
     return envelope.payload != "none" and (envelope.keep is None or envelope.keep("payload"))
 
 
-def _fields(event: Event) -> dict[str, Any]:
-    """Return an event's members and data, combined into one set of fields."""
+def fields_of(event: Event) -> dict[str, Any]:
+    """Return an event's members and data, combined into one set of fields, without those of the payload."""
     made: dict[str, Any] = {}
     if event.client is not None:
         made["client_id"] = event.client
@@ -323,7 +324,7 @@ def _extensions(envelope: Envelope, event: Event) -> dict[str, Any]:
 
     Underscores are removed from the names, because CloudEvents does not allow them.
     """
-    fields = {**_fields(event), "payload_size": len(event.payload or b"")}
+    fields = {**fields_of(event), "payload_size": len(event.payload or b"")}
     return {
         name.replace("_", ""): value
         for name, value in _kept(envelope, fields).items()
@@ -362,6 +363,20 @@ def show(payload: bytes, wanted: PayloadAs, data: Mapping[str, Any]) -> Shown:
     if maybe and is_json(text):
         return Shown("json", payload.strip(b" \t\r\n"))
     return Shown("text", _dump(text))
+
+
+def payload_value(event: Event) -> Any:
+    """Return the payload of an event: its JSON value, or its text if it is not JSON.
+
+    Returns None if it is neither, or if the event has no payload. The content type does not matter.
+    """
+    try:
+        text = (event.payload or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    if event.payload is not None and is_json(text):
+        return json.loads(text)
+    return None if event.payload is None else text
 
 
 def is_json(text: str) -> bool:

@@ -4,13 +4,15 @@ import difflib
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Any, Final
 
 from hookmq.mqtt_api import compile_filter, contains, validate_filter
 from hookmq.plugin import ConfigError, ProtocolError
+from hookmq_toolkit.conditions import Condition
 
 from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD
 from hookmq_webhook.config import FilterConfig
+from hookmq_webhook.envelope import fields_of, payload_value
 from hookmq_webhook.events import Event
 
 Test = Callable[[str], object]
@@ -49,9 +51,10 @@ def select(patterns: Iterable[str]) -> frozenset[str]:
 class Filters:
     """Compiled filters. `types` come from `select`. Raises ConfigError for an invalid topic filter.
 
-    An event passes if its type, topic and client pass. Topic filters do not apply to events without a topic, nor client
-    filters to event types without a client. A subscription passes if its filter and one of `topics` can match the same
-    topic. With `sample` below 1, only that share of events passes, and the selection is always the same.
+    An event passes if its type, topic and client pass, and if it meets all conditions. Topic filters do not apply to
+    events without a topic, client filters to event types without a client, nor conditions to event types without the
+    field. A subscription passes if its filter and one of `topics` can match the same topic. With `sample` below 1, only
+    that share of events passes, and the selection is always the same.
     """
 
     def __init__(self, config: FilterConfig, types: frozenset[str]) -> None:
@@ -66,6 +69,7 @@ class Filters:
         self._clients = _globs(config.clients)
         self._not_clients = _globs(config.exclude_clients)
         self._listeners = frozenset(config.listeners)
+        self._when = tuple(_condition(text) for text in config.when)
         self._below = int(config.sample * float(_ALL))
         self._sample_by = config.sample_by
 
@@ -96,7 +100,25 @@ class Filters:
                 return False
         if CATALOG.get(event.type, OTHER).client and not self._client(event):
             return False
+        if self._when and not self._meets(event):
+            return False
         return self._below >= _ALL or self._place(event) < self._below
+
+    def _meets(self, event: Event) -> bool:
+        """Return whether `event` meets all conditions about fields that its type has."""
+        values: dict[str, Any] = {}
+        for condition in self._when:
+            root = condition.root
+            if not _has(event, root):
+                continue
+            if root not in values:
+                if root == "payload":
+                    values[root] = payload_value(event)
+                else:
+                    values = {root: None, **fields_of(event), **values}
+            if not condition.holds(values[root]):
+                return False
+        return True
 
     def _subscription(self, filter: str) -> bool:
         if any(contains(one, filter) for one in self._not_topic_filters):
@@ -131,6 +153,27 @@ class Filters:
             text = f"{event.type}\0{event.client}\0{event.topic}\0{event.time!r}"
         digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8)
         return int.from_bytes(digest.digest(), "big")
+
+
+def _condition(text: str) -> Condition:
+    made = Condition(text, "filters.when")
+    known = _FIELDS - {"payload_base64", "payload_format", "payload_size", "left_out"}
+    if made.root not in known:
+        raise ConfigError(
+            f"filters.when: {text!r}: no event has a field {made.root!r}",
+            hint=_near(made.root, known),
+        )
+    return made
+
+
+def _has(event: Event, field: str) -> bool:
+    """Return whether events of this type have a field. It may be missing in this event."""
+    kind = CATALOG.get(event.type)
+    if kind is None:
+        return field in fields_of(event)
+    if field == "payload":
+        return kind.payload
+    return any(one.name == field for one in kind.fields)
 
 
 def keep_fields(names: Collection[str]) -> Callable[[str], bool] | None:

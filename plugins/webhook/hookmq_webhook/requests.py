@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from hookmq.plugin import ConfigError
+from hookmq_toolkit.templates import Template
 from hookmq_webhook_receiver.signature import SIGNATURE, sign
 
 from hookmq_webhook.bodies import Body
-from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.catalog import CATALOG
+from hookmq_webhook.config import PAYLOAD_PLACE, WebhookConfig
 from hookmq_webhook.envelope import Envelope, encode, request_id
+from hookmq_webhook.filters import select
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.signing import signing_keys
 
@@ -81,4 +85,20 @@ def request_maker(
     config: WebhookConfig, plugin_id: str, keep: Callable[[str], bool] | None
 ) -> RequestMaker:
     """Return the `Requests` for a configuration. Raises ConfigError."""
+    _check_payload_places(config)
     return RequestMaker(config, plugin_id, keep)
+
+
+def _check_payload_places(config: WebhookConfig) -> None:
+    """Raise ConfigError if the URL or a header needs a payload, but events without one are selected."""
+    texts = {"url": config.url} | {f"headers.{name}": one for name, one in config.headers.items()}
+    for key, text in texts.items():
+        name = next(filter(PAYLOAD_PLACE.fullmatch, Template(text).names), None)
+        if name is None:
+            continue
+        for kind in sorted(select(config.events), key=lambda kind: (kind not in CATALOG, kind)):
+            if kind not in CATALOG or not CATALOG[kind].payload:
+                raise ConfigError(
+                    f"{key}: {kind} has no payload for ${{{name}}}",
+                    hint='select events with a payload, such as events: ["message.published"]',
+                )

@@ -9,7 +9,7 @@ from typing import Final
 
 import aiohttp
 from hookmq_toolkit.http_client import open_session
-from hookmq_toolkit.templates import Template, fill_header, fill_url
+from hookmq_toolkit.templates import Template
 from hookmq_toolkit.tls_client import client_context
 from yarl import URL
 
@@ -18,6 +18,7 @@ from hookmq_webhook.config import ProxyConfig, WebhookConfig
 from hookmq_webhook.destinations import CheckedResolver, Destinations
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.failures import REDIRECT, STATUS, UNSENDABLE, failure
+from hookmq_webhook.placeholders import Unsendable, filled_header, filled_url, values_of
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import Requests
 
@@ -98,7 +99,8 @@ class Sender:
             headers, body, configured, url = self._request(events)
         except ValueError as error:
             # The events cannot be encoded, and another attempt would not change that.
-            return Answer(Verdict.REFUSED, f"{UNSENDABLE}: {type(error).__name__}")
+            reason = str(error) if isinstance(error, Unsendable) else type(error).__name__
+            return Answer(Verdict.REFUSED, f"{UNSENDABLE}: {reason}")
         config = self.config
         session = self._open()
         assert self._credentials is not None
@@ -142,9 +144,9 @@ class Sender:
             # Sign both forms, because some frameworks decompress a body before it is verified.
             bodies = [body, *bodies]
         headers |= self._requests.sign(events, self._wall(), *bodies)
-        value = values_of(events[0]).__getitem__
-        configured = {name: fill_header(one, value) for name, one in self._headers.items()}
-        return headers, body, configured, URL(fill_url(self._url, value), encoded=True)
+        value = values_of(events[0])
+        configured = {name: filled_header(name, one, value) for name, one in self._headers.items()}
+        return headers, body, configured, URL(filled_url(self._url, value), encoded=True)
 
     def _meaning(self, status: int, headers: Mapping[str, str]) -> Answer:
         if 200 <= status < 300:
@@ -204,15 +206,3 @@ def retry_after(text: str | None, now: float) -> float | None:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def values_of(one: Numbered) -> dict[str, str]:
-    """Return the placeholder values for the URL and the headers."""
-    event = one.event
-    return {
-        "type": event.type,
-        "client": event.client or "",
-        "topic": event.topic or "",
-        "listener": event.listener,
-        "id": one.id,
-    }

@@ -29,6 +29,8 @@ def made(template: Any, name: str = "message.published", **settings: Any) -> Any
          {"text": 'pump-7 sent {"pressure": 4.2} to plant/pump-7/state'}),
         ({"a": ["${payload}", "${qos}", "${retain}", "q${qos}"], "b": {"c": "${sequence}"}},
          {"a": [{"pressure": 4.2}, 1, True, "q1"], "b": {"c": 7}}),
+        ({"p": "${payload.pressure}", "text": "${payload.pressure} bar", "none": "${payload.pressure.x}"},
+         {"p": 4.2, "text": "4.2 bar", "none": None}),
         ({"none": "${reason}", "text": "[${reason}]"}, {"none": None, "text": "[]"}),
         ({"id": "${id}", "n": 1, "x": None, "y": "$ {topic}"}, {"id": "e-7", "n": 1, "x": None, "y": "$ {topic}"}),
     ],
@@ -45,7 +47,18 @@ def test_filters_hold_for_it_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "nothing", '{"a": "${nothing}"}', '"${}"', "[" * 100_000]
+    "text",
+    [
+        "",
+        "{",
+        "nothing",
+        '"${payload.}"',
+        '"${payload..a}"',
+        '"${payloads.a}"',
+        '{"a": "${nothing}"}',
+        '"${}"',
+        "[" * 100_000,
+    ],
 )
 def test_invalid_templates_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^body: "):
@@ -55,7 +68,9 @@ def test_invalid_templates_are_refused(text: str) -> None:
 @given(st.text(), st.text(), st.none() | st.integers() | st.text() | st.lists(st.text()))
 def test_no_value_changes_the_shape(topic: str, client: str, payload: Any) -> None:
     body = Body('{"a": "<${topic}>", "b": ["${client_id}", "${payload}"]}')
-    found = json.loads(body.render({"topic": topic, "client_id": client, "payload": payload}))
+    found = json.loads(
+        body.render({"topic": topic, "client_id": client, "payload": payload}, lambda: payload)
+    )
     assert list(found) == ["a", "b"]
 
     def clean(value: str) -> str:

@@ -47,6 +47,69 @@ def test_types_of_other_plugins() -> None:
     assert not made.type("other.one")
 
 
+def message(payload: bytes, **data: Any) -> Event:
+    return Event("message.published", 1.0, "c", "plant/1", "tcp", data, payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "passes"),
+    [
+        (b'{"celsius": 31, "unit": "C"}', True),
+        (b'{"celsius": 30, "unit": "C"}', False),
+        (b'{"celsius": 31, "unit": "K"}', False),
+        (b'{"celsius": "31", "unit": "C"}', False),
+        (b'{"unit": "C"}', False),
+        (b"31", False),
+        (b"", False),
+        (b"\xff", False),
+        (b'{"celsius": 1e999, "unit": "C"}', False),
+        (b'{"celsius": NaN, "unit": "C"}', False),
+        (b"[" * 10_000, False),
+    ],
+)
+def test_conditions_on_the_payload(payload: bytes, passes: bool) -> None:
+    made = filters(when=("payload.celsius > 30", 'payload.unit in ["C", "F"]'))
+    assert made.event(message(payload)) is passes
+
+
+def test_a_condition_on_the_whole_payload() -> None:
+    assert filters(when=("payload > 30",)).event(message(b"30.5"))
+    assert not filters(when=("payload > 30",)).event(message(b"29"))
+    assert filters(when=('payload == "on"',)).event(message(b"on"))
+    assert filters(when=("payload.a == 1",)).event(message(b'{"a": 1}', content_type="text/plain"))
+
+
+def test_conditions_on_other_fields() -> None:
+    made = filters(when=("qos > 0", 'client_id != "d"', 'content_type == "a/b"'))
+    assert made.event(message(b"", qos=1, content_type="a/b"))
+    assert not made.event(message(b"", qos=0, content_type="a/b"))
+    assert not made.event(message(b"", qos=1))
+    assert not filters(when=('client_id == "d"',)).event(message(b""))
+
+
+def test_conditions_do_not_apply_to_event_types_without_the_field() -> None:
+    made = filters(when=("payload.celsius > 30",))
+    for name, kind in CATALOG.items():
+        assert made.event(sample(name)) is not kind.payload  # the samples have no such field
+    assert made.event(Event("mine.event", 1.0))
+    assert not filters(when=('limit == "x"',)).event(Event("mine.event", 1.0, data={"limit": "y"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("payload.celsius = 30", "filters.when: 'payload.celsius = 30' is not a condition"),
+        ("paylod.celsius > 30", "did you mean 'payload'"),
+        ("payload_format == 1", "no event has a field 'payload_format'"),
+        ("payload.x == open", "double quotes"),
+    ],
+)
+def test_invalid_conditions_are_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        filters(when=(text,))
+    assert says in f"{raised.value} {raised.value.hint}"
+
+
 @pytest.mark.parametrize(
     ("patterns", "says"),
     [

@@ -34,6 +34,7 @@ from hookmq_webhook.config import (
 from hookmq_webhook.destinations import CheckedResolver, Destinations, Refused
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.events import Event
+from hookmq_webhook.placeholders import Unsendable, filled_url, values_of
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender, retry_after
@@ -307,6 +308,101 @@ def test_no_value_changes_where_a_request_goes(client: str, topic: str) -> None:
     assert "." not in (parts[2], parts[2][:1]) or parts[2].strip(".")
     assert url.query_string.startswith("t=") or not url.fragment
     assert url.raw_fragment == ""
+
+
+def reading(value: Any, **more: Any) -> Numbered:
+    payload = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return event(payload=payload, **more)
+
+
+async def test_fields_of_the_payload(receiver: Any, sender: Make) -> None:
+    published = ("message.published",)
+    one = sender(
+        "/devices/${payload.device.id}/${payload.n}?all=${payload}",
+        events=published,
+        headers={"X-State": "state ${payload.list.0}"},
+    )
+    value = {"device": {"id": "../a b/\u00fc?x=1&y#z"}, "n": 4.50, "list": [True]}
+    assert (await one.send([reading(value)])).verdict is Verdict.ARRIVED
+    [(_, path, headers, _)] = receiver.requests
+    assert path.startswith("/devices/..%2Fa%20b%2F%C3%BC%3Fx%3D1%26y%23z/4.5?all=%7B%22device")
+    assert headers["x-state"] == "state true"
+    one = sender("/${payload}", events=published)
+    assert (await one.send([reading(31.5)])).verdict is Verdict.ARRIVED
+    assert (await one.send([reading(b"on, off")])).verdict is Verdict.ARRIVED
+    assert (await one.send([reading(b"..")])).verdict is Verdict.ARRIVED
+    assert [path for _, path, _, _ in receiver.requests[1:]] == ["/31.5", "/on%2C%20off", "/%2E%2E"]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"x": 1}, "no value for ${payload.id}"),
+        ({"id": None}, "no value for ${payload.id}"),
+        ("text", "no value for ${payload.id}"),
+        (b"{", "no value for ${payload.id}"),
+        (b"\xff", "no value for ${payload.id}"),
+        (b'{"id": "\\ud800"}', "no value for ${payload.id}"),
+        ({"id": "x" * 8000}, "the URL is longer than 8000 characters"),
+    ],
+)
+async def test_an_event_without_the_value_is_given_up(
+    receiver: Any, sender: Make, value: Any, reason: str
+) -> None:
+    one = sender("/${payload.id}", events=("message.published",))
+    assert await one.send([reading(value)]) == Answer(Verdict.REFUSED, f"cannot be sent: {reason}")
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize("text", ["a\r\nX-Evil: 1", "a\nb", "a\x00", "\x7f", "x" * 8001])
+async def test_no_payload_adds_a_header(receiver: Any, sender: Make, text: str) -> None:
+    one = sender(headers={"X-P": "${payload.p}"}, events=("message.published",))
+    answer = await one.send([reading({"p": text})])
+    assert answer.verdict is Verdict.REFUSED
+    assert "header X-P" in answer.reason
+    assert receiver.requests == []
+
+
+@given(
+    st.text()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.lists(st.text())
+)
+def test_no_payload_changes_where_a_request_goes(value: Any) -> None:
+    template = Template("http://h:1/base/${payload.v}/x?t=${payload.v}")
+    try:
+        text = filled_url(template, values_of(reading({"v": value})))
+    except Unsendable:
+        return
+    url = URL(text, encoded=True)
+    assert (url.host, url.port, url.raw_fragment) == ("h", 1, "")
+    parts = url.raw_path.split("/")
+    assert (parts[1], parts[3:], len(parts)) == ("base", ["x"], 4)
+    assert list(url.query) == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"url": "http://${payload.host}/"}, "not in the host"),
+        ({"url": "http://h:${payload.port}/"}, "valid URL|not in the host"),
+        ({"url": "${payload.scheme}://h/"}, "http://"),
+        ({"url": "http://h/${payload.}"}, "unknown placeholder"),
+        ({"url": "http://h/${payload..a}"}, "unknown placeholder"),
+        ({"url": "http://h/${payloads}"}, "unknown placeholder"),
+        ({"url": "http://h/${payload.a}"}, r"broker.reloaded has no payload for \$\{payload.a\}"),
+        ({"url": "http://h/", "headers": {"X": "${payload}"}, "events": ("client.connected",)}, "headers.X: client"),
+        ({"url": "http://h/${payload.a}", "events": ("message.published",), "envelope": "batch",
+          "batch": BatchConfig(5)}, "batch.count"),
+    ],
+)  # fmt: skip
+def test_placeholders_that_are_refused(config: Any, says: str) -> None:
+    def make() -> None:
+        request_maker(WebhookConfig(**config), "w", None)
+
+    with pytest.raises(ConfigError, match=says):
+        make()
 
 
 # identification -------------------------------------------------------------------------------------------------------

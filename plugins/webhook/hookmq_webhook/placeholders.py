@@ -1,0 +1,65 @@
+"""Look up the values of ``${...}`` in URLs, headers and bodies: facts about the event, and fields of the payload."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from hookmq_toolkit.templates import Template, at_path, fill_header, fill_url, text_of
+
+from hookmq_webhook.envelope import payload_value
+from hookmq_webhook.queues import Numbered
+
+LONGEST: Final = 8000
+"""Longest URL, and longest value of a header, in characters. Servers refuse longer ones."""
+
+
+class Unsendable(ValueError):
+    """No request can be made from the event. The message contains no data of the event."""
+
+
+def values_of(one: Numbered) -> Callable[[str], str]:
+    """Return a function that returns the value of a placeholder of the URL and the headers.
+
+    It raises Unsendable if the payload has no such field.
+    """
+    event = one.event
+    known = {
+        "type": event.type,
+        "client": event.client or "",
+        "topic": event.topic or "",
+        "listener": event.listener,
+        "id": one.id,
+    }
+    payload: list[Any] = []
+
+    def value(name: str) -> str:
+        if name in known:
+            return known[name]
+        if not payload:
+            payload.append(payload_value(event))
+        found = at_path(payload[0], name.split(".")[1:])
+        if found is None:
+            raise Unsendable(f"no value for ${{{name}}}")
+        return text_of(found)
+
+    return value
+
+
+def filled_url(template: Template, value: Callable[[str], str]) -> str:
+    """Return the URL with percent-encoded values. Raises Unsendable."""
+    url = fill_url(template, value)
+    if len(url) > LONGEST:
+        raise Unsendable(f"the URL is longer than {LONGEST} characters")
+    return url
+
+
+def filled_header(name: str, template: Template, value: Callable[[str], str]) -> str:
+    """Return the value of the header `name`. Raises Unsendable, also for values with line ends."""
+    try:
+        text = fill_header(template, value)
+    except Unsendable:
+        raise
+    except ValueError:
+        raise Unsendable(f"a value contains control characters, in the header {name}") from None
+    if len(text) > LONGEST:
+        raise Unsendable(f"the header {name} is longer than {LONGEST} characters")
+    return text
