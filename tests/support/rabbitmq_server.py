@@ -88,12 +88,16 @@ class RabbitMqServer:
 
     def control(self, *words: str) -> None:
         """Run `rabbitmqctl`."""
+        self.report(*words)
+
+    def report(self, *words: str) -> str:
+        """Run `rabbitmqctl`, and return what it prints."""
         program = shutil.which("rabbitmqctl", path=PATH)
         assert program is not None
-        subprocess.run(
+        return subprocess.run(
             [program, "-n", self.node, *words],
-            env=self._environment, check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
+            env=self._environment, check=True, capture_output=True, timeout=60, text=True,
+        ).stdout  # fmt: skip
 
     def stop(self) -> None:
         """Kill the server. Its durable queues and persistent messages stay on disk."""

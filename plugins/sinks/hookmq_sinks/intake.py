@@ -17,7 +17,7 @@ from hookmq.plugin import (
 from hookmq.storage_api import CommitId, StoreFailed
 
 from hookmq_sinks.source_config import SourceConfig
-from hookmq_sinks.source_wire import MARK, MessageTuple
+from hookmq_sinks.source_wire import MARK, MessageTuple, split_identity
 
 AGAIN: Final = frozenset(
     {
@@ -79,7 +79,10 @@ class Intake:
         self.reason = ""
         """Why messages cannot be published now, or ''."""
         self._broker = broker
-        self._client: ClientHandle | None = None
+        self.reasons: dict[int, str] = {}
+        """Why the last messages that were published are invalid, by their index."""
+        self._clients: dict[str, ClientHandle] = {}
+        """By the identity that a message names; '' is that of the source."""
         self._prefix = f"mark/{config.name}/"
         filters = config.kind.local_filters(config.origin)
         self.journal: MarkJournal | None = None
@@ -116,13 +119,23 @@ class Intake:
     async def publish(self, messages: list[MessageTuple]) -> list[int]:
         """Publish messages in order, and return their reason codes after the commit."""
         codes: list[int] = []
-        for at in range(0, len(messages), _SLICE):
-            codes += await self._publish(messages[at : at + _SLICE])
+        self.reasons.clear()
+        run: list[MessageTuple] = []
+        running = ""
+        for message in messages:
+            identity, bare = split_identity(message)
+            if run and (identity != running or len(run) == _SLICE):
+                codes += await self._publish(run, running, len(codes))
+                run = []
+            running = identity
+            run.append(bare)
+        if run:
+            codes += await self._publish(run, running, len(codes))
         return codes
 
-    async def _publish(self, messages: list[MessageTuple]) -> list[int]:
+    async def _publish(self, messages: list[MessageTuple], identity: str, first: int) -> list[int]:
         try:
-            client = await self._connected()
+            client = await self._connected(identity)
         except (ConnectRefused, PluginError) as error:
             self.reason = str(error)
             return [ReasonCode.SERVER_UNAVAILABLE] * len(messages)
@@ -132,31 +145,33 @@ class Intake:
         except PluginError:
             pass  # one of them is invalid, or they are too many at once
         codes: list[int] = []
-        for one in messages:
+        for at, one in enumerate(messages, first):
             try:
                 codes.append(int(await client.publish(*one)))
             except PluginError as error:
                 if not client.connected:
                     codes.append(ReasonCode.UNSPECIFIED_ERROR)
                     continue
-                self.reason = str(error)
+                self.reason = self.reasons[at] = str(error)
                 codes.append(ReasonCode.TOPIC_NAME_INVALID)
         return codes
 
-    async def _connected(self) -> ClientHandle:
-        client = self._client
+    async def _connected(self, identity: str) -> ClientHandle:
+        client = self._clients.get(identity)
         if client is None or not client.connected:
+            name = identity or self.config.publisher
             client = await self._broker.connect(
                 ClientRequest(
-                    self.client_id,
-                    username=self.config.publisher,
-                    accept=Accept(identity=self.config.publisher),
+                    f"{self.client_id}-{identity}" if identity else self.client_id,
+                    username=name,
+                    accept=Accept(identity=name),
                 )
             )
-            self._client = client
+            self._clients[identity] = client
         return client
 
     def close(self) -> None:
-        """Disconnect the client."""
-        if self._client is not None and self._client.connected:
-            self._client.disconnect()
+        """Disconnect the clients."""
+        for client in self._clients.values():
+            if client.connected:
+                client.disconnect()

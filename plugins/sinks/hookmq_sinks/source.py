@@ -20,7 +20,10 @@ limits and hooks apply. `acknowledge` is called once the broker has committed th
 and not before: after a crash, the origin must send the other messages again. This gives at least once, in order.
 
 A message that the broker refuses for the moment, for example because a sink is full, is tried again until it is taken.
-A message that the broker will never take is stored as a dead letter. Its code in `codes` is 0x80 or above.
+A message that the broker will never take is stored as a dead letter, or skipped, as `on_refused` says. The same happens
+to an entry of the origin that cannot be a message: return it with a `problem`. Its code in `codes` is 0x80 or above.
+
+A source never stops because of such a message. Report it, so that the messages after it can be published.
 
 What exactly once needs
 =======================
@@ -69,6 +72,12 @@ class Incoming:
     properties: Properties = EMPTY
     mark: tuple[str, str] | None = None
     """What the broker stores together with the message. The key must not contain ``=``."""
+    problem: str = ""
+    """Why this cannot be a message. It is not published, but handled as a message that is refused for good."""
+    answered: bool = False
+    """Whether the origin handles a refusal itself. Such a message is neither tried again nor stored as a dead letter."""
+    identity: str = ""
+    """The identity with which it is published; empty for that of the source."""
     handle: Any = None
     """For the source itself, such as what it needs to acknowledge the message."""
 

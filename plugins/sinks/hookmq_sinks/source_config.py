@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hookmq.config_api import bind_values
 from hookmq.plugin import ConfigError, Seconds, Size, setting
@@ -52,6 +52,10 @@ class SourceConfig:
         0.5, "delay before connecting again; it doubles each time", minimum=0.01
     )
     retry_longest: Seconds = setting(60.0, "longest delay", minimum=0.01)
+    on_refused: Literal["dead_letter", "skip"] = setting(
+        "dead_letter",
+        "what happens to messages that can never be published: they are stored with the reason, or only counted",
+    )
     dead_letter_bytes: Size = setting(
         64 << 20, "largest size of the dead letters; the oldest are removed", minimum=1 << 16
     )

@@ -95,7 +95,8 @@ class SourceProcess:
             while True:
                 kind, data = await read_frame(reader)
                 if kind == MESSAGES:
-                    self._say({"codes": await self._publish(data)})
+                    codes = await self._publish(data)
+                    self._say({"codes": codes, "reasons": self.intake.reasons})
                 else:
                     reason = await self._take(json.loads(data)) or reason
         except (EOFError, OSError, ValueError):

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from hookmq_sinks.intake import AGAIN
 from hookmq_sinks.record import Record
 from hookmq_sinks.source import Incoming, Source, SourceContext, SourceUnavailable
 from hookmq_sinks.source_config import SourceConfig
-from hookmq_sinks.source_wire import encode_json, encode_messages, read_frame
+from hookmq_sinks.source_wire import encode_frame, encode_json, encode_message, read_frame
 
 NICE: Final = 5
 CLOSING: Final = 3.0
@@ -110,7 +110,14 @@ class SourceRunner:
         broker.paused = given["paused"]
         self.letters = DeadLetters(self.folder, self.config.dead_letter_bytes)
         self.state, self.reason = "starting", ""
-        self.counts = {"received": 0, "batches": 0, "refused": 0, "delayed": 0, "connections": 0}
+        self.counts = {
+            "received": 0,
+            "batches": 0,
+            "refused": 0,
+            "skipped": 0,
+            "delayed": 0,
+            "connections": 0,
+        }
         self._source: Source | None = None
         self._begun = time.time_ns()
         self._letter = 0
@@ -230,14 +237,24 @@ class SourceRunner:
     async def _hand_over(self, messages: Sequence[Incoming]) -> list[int]:
         """Publish the messages, those that are refused for the moment again and again. Return their codes."""
         codes = [0] * len(messages)
-        left = list(range(len(messages)))
+        reasons: dict[int, str] = {}
+        packets: dict[int, bytes] = {}
+        for at, one in enumerate(messages):
+            try:
+                if one.problem:
+                    raise ValueError(one.problem)
+                packets[at] = encode_message(one)
+            except ValueError as error:
+                codes[at], reasons[at] = ReasonCode.PAYLOAD_FORMAT_INVALID, str(error)
+        left = list(packets)
         delay = BUSY_FIRST
         while left:
-            reply = await self.broker.ask(encode_messages([messages[at] for at in left]))
+            reply = await self.broker.ask(encode_frame(packets[at] for at in left))
+            reasons |= {left[int(at)]: text for at, text in reply["reasons"].items()}
             again: list[int] = []
             for at, code in zip(left, reply["codes"], strict=True):
                 codes[at] = code
-                if code in AGAIN:
+                if code in AGAIN and not messages[at].answered:
                     again.append(at)
                 elif code < 0x80:
                     mark = messages[at].mark
@@ -257,21 +274,29 @@ class SourceRunner:
         self.counts["batches"] += 1
         self.counts["received"] += len(messages)
         if any(code >= 0x80 for code in codes):
-            await self._bury(messages, codes)
+            await self._bury(messages, codes, reasons)
         return codes
 
-    async def _bury(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
+    async def _bury(
+        self, messages: Sequence[Incoming], codes: Sequence[int], reasons: Mapping[int, str]
+    ) -> None:
         letters: list[tuple[Record, str]] = []
-        for one, code in zip(messages, codes, strict=True):
+        for at, (one, code) in enumerate(zip(messages, codes, strict=True)):
             if code >= 0x80:
-                self._letter += 1
-                reason = f"the broker refused it: {ReasonCode(code).text} (0x{code:02X})"
-                letters.append((self._record(one), reason))
-        self.counts["refused"] += len(letters)
+                self.counts["refused"] += 1
+                if not one.answered:
+                    self._letter += 1
+                    word = f"the broker refused it: {ReasonCode(code).text} (0x{code:02X})"
+                    letters.append((self._record(one), one.problem or reasons.get(at, word)))
+        if not letters:
+            return
         first, reason = letters[0]
         self.log(
-            "warning", "sources.messages_refused", messages=len(letters), topic=first.topic[:200], reason=reason
+            "warning", "sources.messages_refused", messages=len(letters), topic=first.topic[:200], reason=reason[:500]
         )  # fmt: skip
+        if self.config.on_refused == "skip":
+            self.counts["skipped"] += len(letters)
+            return
         while True:
             try:
                 await asyncio.to_thread(self.letters.add, letters)

@@ -7,7 +7,7 @@ broker's codec is fast, and has a form for every property.
 import asyncio
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from hookmq.mqtt_api import EMPTY, Publish, decode, encode, frame
@@ -20,6 +20,9 @@ LARGEST: Final = 600 << 20
 """The largest frame in bytes: more than the largest packet of MQTT."""
 MARK: Final = "hookmq-source-mark"
 """The user property with the mark of a message, ``KEY=VALUE``."""
+IDENTITY: Final = "hookmq-source-identity"
+"""The user property with the identity of a message, which is removed before it is published."""
+_OWN: Final = (MARK, IDENTITY)
 _HEAD: Final = struct.Struct("<IB")
 
 MessageTuple = tuple[str, bytes, int, bool, Any]
@@ -32,29 +35,27 @@ def encode_json(value: Any) -> bytes:
     return _HEAD.pack(len(data), JSON) + data
 
 
-def encode_messages(messages: Sequence[Incoming]) -> bytes:
-    """Return a frame with messages and their marks."""
-    parts = []
-    for one in messages:
-        properties = one.properties
+def encode_message(one: Incoming) -> bytes:
+    """Return a message as a PUBLISH packet, with its mark and identity. Raises ValueError if it has no such form."""
+    properties = one.properties
+    if one.mark is not None or one.identity or properties.user_property:
+        given = tuple(pair for pair in properties.user_property or () if pair[0] not in _OWN)
         if one.mark is not None:
-            given = tuple(pair for pair in properties.user_property or () if pair[0] != MARK)
-            properties = properties.replace(user_property=(*given, (MARK, "=".join(one.mark))))
-        parts.append(
-            encode(
-                Publish(
-                    one.topic,
-                    one.payload,
-                    one.qos,
-                    one.retain,
-                    False,
-                    1 if one.qos else 0,
-                    properties,
-                ),
-                5,
-            )
-        )
-    data = b"".join(parts)
+            given = (*given, (MARK, "=".join(one.mark)))
+        if one.identity:
+            given = (*given, (IDENTITY, one.identity))
+        properties = properties.replace(user_property=given or None)
+    packet_id = 1 if one.qos else 0
+    packet = Publish(one.topic, one.payload, one.qos, one.retain, False, packet_id, properties)
+    try:
+        return bytes(encode(packet, 5))
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def encode_frame(packets: Iterable[bytes]) -> bytes:
+    """Return a frame with messages that `encode_message` returned."""
+    data = b"".join(packets)
     return _HEAD.pack(len(data), MESSAGES) + data
 
 
@@ -69,6 +70,15 @@ def decode_messages(data: bytes) -> Iterator[MessageTuple]:
         assert isinstance(packet, Publish)
         yield packet.topic, packet.payload, packet.qos, packet.retain, packet.properties or EMPTY
         at = end
+
+
+def split_identity(message: MessageTuple) -> tuple[str, MessageTuple]:
+    """Return the identity of a message, or '', and the message without it."""
+    pairs = message[4].user_property or ()
+    if not pairs or pairs[-1][0] != IDENTITY:
+        return "", message
+    properties = message[4].replace(user_property=pairs[:-1] or None) or EMPTY
+    return pairs[-1][1], (*message[:4], properties)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -1,7 +1,8 @@
-"""The contract that each driver must keep, as tests. Needs pytest; see DRIVERS.md."""
+"""The contracts that each driver and each source must keep, as tests. Needs pytest; see DRIVERS.md and SOURCES.md."""
 
+import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from hookmq_sinks.driver import (
 )
 from hookmq_sinks.plain import plain_value
 from hookmq_sinks.record_template import templates_of
+from hookmq_sinks.source import Incoming, Source, SourceContext, SourceUnavailable
 
 LOG_ID = "5eed" * 8
 
@@ -173,3 +175,201 @@ class DriverContract:
         with suppress(TargetUnavailable):
             await driver.open()
         await driver.close()
+
+
+REFUSED = 0x99
+"""The code of a message that can never be published."""
+
+
+class SourceContract:
+    """Subclass it in a test module, set `kind`, and implement `origin_settings` and `send`.
+
+    Each test gets a fresh origin, or one whose names differ from those of other tests. Implement `unacknowledged` if the
+    origin knows how many entries are not acknowledged. Override `stop_origin` and `start_origin` if it can be stopped,
+    and `send_poison` if an entry can be invalid.
+    """
+
+    kind: ClassVar[type[Source]]
+    repeats: ClassVar[bool] = True
+    """Whether the origin sends again what was not acknowledged."""
+    once: ClassVar[bool] = False
+    """Whether the source uses marks, so that a message that is committed is not published again."""
+
+    def origin_settings(self) -> Mapping[str, Any]:
+        """Return the `origin` of a source, as in the configuration."""
+        raise NotImplementedError
+
+    async def send(self, payloads: Sequence[bytes]) -> None:
+        """Have the origin hold one entry for each payload, in this order."""
+        raise NotImplementedError
+
+    async def send_poison(self) -> None:
+        """Have the origin hold an entry that cannot be a message."""
+        pytest.skip("every entry can be a message")
+
+    async def unacknowledged(self) -> int:
+        """Return how many entries the origin would send again, or has not sent."""
+        pytest.skip("the origin does not tell")
+
+    async def stop_origin(self) -> None:
+        """Make the origin unavailable."""
+        pytest.skip("the origin cannot be stopped")
+
+    async def start_origin(self) -> None:
+        """Make the origin available again, with its entries."""
+
+    # helpers ---------------------------------------------------------------------------------------------------------
+
+    @pytest.fixture(autouse=True)
+    def _marks(self) -> None:
+        self.marks: dict[str, str] = {}
+        """What the broker has stored. It survives the source."""
+
+    async def _forget(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.marks.pop(key, None)
+
+    def make(self, name: str = "test") -> Source:
+        """Return a new source, as after a restart."""
+        context = SourceContext(name, self.marks, self._forget)
+        return self.kind(bind_values(self.kind.Settings, self.origin_settings()), context)
+
+    async def opened(self) -> Source:
+        """Return a new source that is open."""
+        source = self.make()
+        async with asyncio.timeout(30):
+            await source.open()
+        return source
+
+    def commit(self, messages: Sequence[Incoming]) -> list[int]:
+        """Do what the broker does with messages, and return their codes."""
+        for one in messages:
+            if one.mark is not None and not one.problem:
+                self.marks[one.mark[0]] = one.mark[1]
+        return [REFUSED if one.problem else 0 for one in messages]
+
+    async def take(self, source: Source, count: int, acknowledge: bool = True) -> list[Incoming]:
+        """Read `count` messages. Commit and acknowledge each batch, unless `acknowledge` is false."""
+        found: list[Incoming] = []
+        async with asyncio.timeout(30):
+            while len(found) < count:
+                messages = await source.read()
+                assert messages, "read returned nothing"
+                found += messages
+                if acknowledge:
+                    await source.acknowledge(messages, self.commit(messages))
+        return found
+
+    # tests -----------------------------------------------------------------------------------------------------------
+
+    def test_its_settings_survive_the_way_to_the_process(self) -> None:
+        settings: Any = bind_values(self.kind.Settings, self.origin_settings())
+        assert bind_values(self.kind.Settings, plain_value(settings)) == settings
+        list(templates_of(settings))
+
+    def test_it_refuses_an_unknown_setting(self) -> None:
+        from hookmq.plugin import ConfigError
+
+        with pytest.raises(ConfigError, match="no_such_setting"):
+            bind_values(self.kind.Settings, {**self.origin_settings(), "no_such_setting": 1})
+
+    async def test_messages_arrive_in_order(self) -> None:
+        source = await self.opened()
+        payloads = [b"%d" % at for at in range(200)]
+        await self.send(payloads[:100])
+        found = await self.take(source, 100)
+        await self.send(payloads[100:])
+        found += await self.take(source, 100)
+        await source.close()
+        assert [one.payload for one in found] == payloads
+
+    async def test_the_origin_keeps_what_is_not_acknowledged(self) -> None:
+        if not self.repeats:
+            pytest.skip("the origin keeps nothing")
+        source = await self.opened()
+        await self.send([b"1", b"2", b"3"])
+        first = await self.take(source, 3, acknowledge=False)
+        assert await self.unacknowledged() == 3
+        await source.close()
+        again = await self.opened()
+        second = await self.take(again, 3)
+        assert await self.unacknowledged() == 0
+        await again.close()
+        assert [one.payload for one in second] == [one.payload for one in first]
+
+    async def test_a_death_between_commit_and_acknowledgement_loses_nothing(self) -> None:
+        if not self.repeats:
+            pytest.skip("the origin keeps nothing")
+        source = await self.opened()
+        await self.send([b"1", b"2"])
+        self.commit(await self.take(source, 2, acknowledge=False))
+        await source.close()
+        again = await self.opened()
+        await self.send([b"3"])
+        found = [one.payload for one in await self.take(again, 1 if self.once else 3)]
+        assert found == ([b"3"] if self.once else [b"1", b"2", b"3"])
+        reading = asyncio.ensure_future(again.read())
+        async with asyncio.timeout(30):
+            while await self.unacknowledged():
+                pass
+        assert not reading.done()
+        reading.cancel()
+        await asyncio.wait([reading])
+        await again.close()
+
+    async def test_marks_do_not_pile_up(self) -> None:
+        source = await self.opened()
+        await self.send([b"%d" % at for at in range(50)])
+        await self.take(source, 50)
+        await source.close()
+        assert len(self.marks) < 2
+
+    async def test_poison_is_reported_and_stops_nothing(self) -> None:
+        source = await self.opened()
+        await self.send([b"1"])
+        await self.send_poison()
+        await self.send([b"2"])
+        found = await self.take(source, 3)
+        assert [bool(one.problem) for one in found] == [False, True, False]
+        await source.close()
+        again = await self.opened()
+        await self.send([b"3"])
+        (last,) = await self.take(again, 1)
+        assert (last.payload, last.problem) == (b"3", "")
+        await again.close()
+
+    async def test_an_origin_that_is_down_is_unavailable_and_comes_back(self) -> None:
+        source = await self.opened()
+        await self.send([b"1"])
+        await self.take(source, 1)
+        await self.stop_origin()
+        with pytest.raises(SourceUnavailable):
+            await self.take(source, 1)
+        await source.close()
+        down = self.make()
+        with pytest.raises(SourceUnavailable):
+            async with asyncio.timeout(30):
+                await down.open()
+        await down.close()
+        await self.start_origin()
+        source = await self.opened()
+        await self.send([b"2"])
+        found = await self.take(source, 1)
+        await source.close()
+        assert found[-1].payload == b"2"
+
+    async def test_a_read_can_be_cancelled(self) -> None:
+        source = await self.opened()
+        reading = asyncio.ensure_future(source.read())
+        await asyncio.wait([reading], timeout=0.05)
+        assert not reading.done()
+        reading.cancel()
+        await asyncio.wait([reading])
+        await source.close()
+        source = await self.opened()
+        await self.send([b"1"])
+        assert [one.payload for one in await self.take(source, 1)] == [b"1"]
+        await source.close()
+
+    async def test_it_can_be_closed_without_being_open(self) -> None:
+        await self.make().close()

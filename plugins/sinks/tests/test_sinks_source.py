@@ -11,7 +11,7 @@ from hookmq.mqtt_api import EMPTY, Properties
 from hookmq.plugin import ConfigError
 from hookmq_sinks.source import Incoming
 from hookmq_sinks.source_config import SourceConfig
-from hookmq_sinks.source_wire import decode_messages, encode_messages
+from hookmq_sinks.source_wire import decode_messages, encode_frame, encode_message
 from mosquitto import Mosquitto
 from ports import free_port
 from serving import serving
@@ -24,7 +24,7 @@ def test_messages_survive_the_socket() -> None:
         Incoming("t/b", b"", 2, True, full, ("7", "x=y")),
         Incoming("t/ü", b"\x00" * 100_000, 1, False, full),
     ]
-    data = encode_messages(messages)[5:]
+    data = encode_frame(encode_message(one) for one in messages)[5:]
     one, two, three = decode_messages(data)
     assert one == ("t/a", b"one", 0, False, EMPTY)
     assert two[:4] == ("t/b", b"", 2, True)

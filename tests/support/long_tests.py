@@ -1,0 +1,14 @@
+"""Tests that take too long for each run of CI. `make test-sources` runs them."""
+
+import os
+from collections.abc import Collection
+
+import pytest
+
+VARIABLE = "HOOKMQ_LONG_TESTS"
+
+
+def skip_unless_wanted(request: pytest.FixtureRequest, always: Collection[str] = ()) -> None:
+    """Skip a test unless the variable is set, or the test is one of those that always run."""
+    if not os.environ.get(VARIABLE) and request.node.name not in always:
+        pytest.skip(f"takes long: set {VARIABLE}=1, as make test-sources does")
