@@ -93,8 +93,11 @@ def senders_of(pid: int) -> list[int]:
 
 
 def write_config(folder: Path, **sink: Any) -> str:
-    """Write the configuration of a broker with the sink `plant`, and return its path."""
+    """Write the configuration of a broker with the sink `plant`, and return its path. `sources` and `rules` are no
+    settings of the sink: they add sources, and a file of access rules.
+    """
     path = folder / "hookmq.yaml"
+    sources, rules = sink.pop("sources", []), sink.pop("rules", "")
     one = {
         "name": "plant",
         "topics": ["t/#"],
@@ -105,7 +108,7 @@ def write_config(folder: Path, **sink: Any) -> str:
         "retry": {"first": "50ms", "longest": "200ms"},
         **sink,
     }
-    text = {
+    text: dict[str, Any] = {
         "version": 1,
         "listeners": [
             {"name": "tcp", "bind": "127.0.0.1:0"},
@@ -115,10 +118,16 @@ def write_config(folder: Path, **sink: Any) -> str:
         "authz": {"default": "allow"},
         "plugins": [
             {"use": "storage", "config": {"path": str(folder / "data")}},
-            {"use": "sinks", "config": {"path": str(folder / "sinks"), "sinks": [one]}},
+            {
+                "use": "sinks",
+                "config": {"path": str(folder / "sinks"), "sinks": [one], "sources": sources},
+            },
             {"use": "admin", "config": {"first_token_file": str(folder / "token")}},
         ],
     }
+    if rules:
+        (folder / "rules.yaml").write_text(rules)
+        text["plugins"].append({"use": "acl_file", "config": {"path": str(folder / "rules.yaml")}})
     path.write_text(json.dumps(text))
     return str(path)
 

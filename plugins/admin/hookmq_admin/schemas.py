@@ -180,6 +180,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
         result={"type": "string", "enum": ["arrived", "again", "refused", "gone"]},
         reason={"type": "string", "description": "why the event did not arrive, or empty"},
     ),
+    "Source": record(
+        name=TEXT, driver=TEXT, identity=TEXT,
+        state={"type": "string", "enum": ["starting", "active", "retrying", "failed", "paused"]},
+        reason={"type": "string", "description": "why the source is retrying or failed, or empty"},
+        dead_letters=WHOLE, counts=mapped({"type": "number"}), process_counts=mapped({"type": "number"}),
+        origin_counts=mapped({"type": "number"}),
+    ),
     "Stream": record(
         plugin=TEXT, name=TEXT, kind={"type": "string", "enum": ["log", "queue"]}, messages=WHOLE, bytes=WHOLE,
         oldest={"type": ["number", "null"], "description": "approximate age of the oldest message in seconds"},

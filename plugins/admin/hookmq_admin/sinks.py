@@ -1,4 +1,4 @@
-"""Routes for sinks. A plugin such as `sinks` implements them; see `hookmq_toolkit.sinks`."""
+"""Routes for sinks and sources. A plugin such as `sinks` implements them; see `hookmq_toolkit.sinks` and `sources`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +14,8 @@ from hookmq_toolkit.sinks import (
     SinkManager,
     SinkStatus,
 )
+from hookmq_toolkit.sources import SERVICE as SOURCES
+from hookmq_toolkit.sources import SourceManager
 
 from hookmq_admin import shown
 from hookmq_admin.errors import ApiError
@@ -41,6 +43,14 @@ def manager_of(call: Call) -> SinkManager:
     if len(having) > 1:
         raise ApiError(409, f"several plugins have a sink {name!r}; rename one of them")
     return (having or managers)[0]
+
+
+def source_manager_of(broker: BrokerHandle) -> SourceManager:
+    """Return the service of the first plugin that manages sources. Raises ApiError 409."""
+    for found in broker.services(SOURCES).values():
+        if isinstance(found, SourceManager):
+            return found
+    raise ApiError(409, "the broker has no sources: the plugin sinks is not configured")
 
 
 @contextmanager
@@ -135,6 +145,44 @@ async def purge_dead_letters(call: Call) -> Any:
         return {"purged": await manager_of(call).purge_dead_letters(call.parts["sink"])}
 
 
+async def list_sources(call: Call) -> Any:
+    """Return all sources."""
+    with reported():
+        return {"items": [asdict(one) for one in source_manager_of(call.broker).list_sources()]}
+
+
+async def get_source(call: Call) -> Any:
+    """Return one source."""
+    with reported():
+        return asdict(source_manager_of(call.broker).show_source(call.parts["source"]))
+
+
+async def pause_source(call: Call) -> Any:
+    """Pause a source."""
+    return await _pause_source(call, True)
+
+
+async def resume_source(call: Call) -> Any:
+    """Resume a source."""
+    return await _pause_source(call, False)
+
+
+async def _pause_source(call: Call, paused: bool) -> Any:
+    with reported():
+        await source_manager_of(call.broker).pause_source(call.parts["source"], paused)
+    return {"paused": paused}
+
+
+async def list_source_letters(call: Call) -> Any:
+    """Return dead letters of a source."""
+    given = call.arguments
+    with reported():
+        page = await source_manager_of(call.broker).list_source_letters(
+            call.parts["source"], given.get("after"), given["limit"]
+        )
+    return {"items": [_letter(one, call.payloads) for one in page.items], "after": page.cursor}
+
+
 # responses -----------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +203,7 @@ _O, _A = Role.OPERATOR, Role.ADMIN
 _MISSING: Final = (404, 409)
 _CHANGED: Final = (404, 409, 503)
 _ONE: Final = "/sinks/{sink}"
+_SOURCE: Final = "/sources/{source}"
 # fmt: off
 ROUTES: Final = (
     Route("GET", "/sinks", "listSinks", Role.VIEWER, "List the sinks", list_sinks, record(items=listed(ref("Sink"))),
@@ -187,5 +236,19 @@ ROUTES: Final = (
           replay_dead_letters, record(written=WHOLE, failed=WHOLE), body={}, change=True, errors=_CHANGED),
     Route("DELETE", _ONE + "/dead-letters", "purgeDeadLetters", _A, "Delete all dead letters", purge_dead_letters,
           record(purged=WHOLE), change=True, errors=_CHANGED),
+    Route("GET", "/sources", "listSources", Role.VIEWER, "List the sources", list_sources,
+          record(items=listed(ref("Source"))), errors=(409,)),
+    Route("GET", _SOURCE, "getSource", Role.VIEWER, "Get one source", get_source, ref("Source"), errors=_MISSING),
+    Route("POST", _SOURCE + "/pause", "pauseSource", _O, "Pause a source, which closes its connection", pause_source,
+          record(paused=FLAG), body={}, change=True, errors=_CHANGED),
+    Route("POST", _SOURCE + "/resume", "resumeSource", _O, "Resume a source", resume_source, record(paused=FLAG),
+          body={}, change=True, errors=_CHANGED),
+    Route("GET", _SOURCE + "/dead-letters", "listSourceDeadLetters", _O, "List the messages that could not be published",
+          list_source_letters,
+          record(items=listed(ref("SinkDeadLetter")), after={
+              "type": ["integer", "null"], "description": "`after` of the next page; null after the last page"}),
+          query={"limit": FEW,
+                 "after": Field("integer", "only dead letters above this number", minimum=0, maximum=1 << 62)},
+          errors=_CHANGED),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""``hookmq sinks``: manage the sinks of a running broker from a terminal."""
+"""``hookmq sinks``: manage the sinks and sources of a running broker from a terminal."""
 
 import argparse
 import json
@@ -37,12 +37,14 @@ LIST: Final = (
     "reason",
 )
 
+SOURCES: Final = ("source", "driver", "state", "received", "refused", "dead_letters", "reason")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
     parser.description = (
-        "Manage the sinks of a running broker, which write messages to other systems. An instance of the plugin "
-        "webhook is a sink whose name is its plugin id."
+        "Manage the sinks of a running broker, which write messages to other systems, and its sources, which receive "
+        "messages from other systems. An instance of the plugin webhook is a sink whose name is its plugin id."
     )
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -52,21 +54,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help: str,
         run: Callable[[ApiClient, argparse.Namespace], Any],
         sink: bool = True,
+        source: bool = False,
     ) -> argparse.ArgumentParser:
         found: argparse.ArgumentParser = commands.add_parser(
             name, help=help, description=f"{help}."
         )
         add_options(found)
         if sink:
-            found.add_argument("sink", help="the name of the sink")
+            found.add_argument(
+                "sink", help=f"the name of the {'sink or source' if source else 'sink'}"
+            )
         found.set_defaults(run=lambda arguments: run_command(run, arguments))
         return found
 
-    command("list", "List the sinks", _list, sink=False)
-    command("status", "Print the state of one sink", _status)
+    command("list", "List the sinks and sources", _list, sink=False)
+    command("status", "Print the state of one sink or source", _status, source=True)
     command("test", "Open the target of a sink and check it, without writing anything", _test)
-    command("pause", "Pause a sink, which continues to store messages", _pause)
-    command("resume", "Resume a sink", _resume)
+    command(
+        "pause", "Pause a sink, which continues to store messages, or a source", _pause, source=True
+    )
+    command("resume", "Resume a sink or source", _resume, source=True)
     seek = command("seek", "Move the cursor, from where all messages are written again", _seek)
     seek.add_argument(
         "position", help="first, next, an offset, a time as ISO 8601, or @ and epoch seconds"
@@ -84,7 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--limit", type=count, default=20, help="maximum number of attempts (default: 20)"
     )
     letters = command(
-        "dead-letters", "List the messages that the target did not take", _dead_letters
+        "dead-letters",
+        "List the messages that the target did not take, or that a source could not publish",
+        _dead_letters,
+        source=True,
     )
     letters.add_argument(
         "-n", "--limit", type=count, default=20, help="maximum number of messages (default: 20)"
@@ -98,16 +108,56 @@ def _path(arguments: argparse.Namespace) -> str:
     return f"/sinks/{part(arguments.sink)}"
 
 
+def _find(api: ApiClient, arguments: argparse.Namespace) -> tuple[str, Any]:
+    """Return the path and the state of a sink, or of a source with that name."""
+    path = _path(arguments)
+    try:
+        return path, api.ask("GET", path)
+    except RequestRefused as error:
+        if error.status != 404:
+            raise
+    source = f"/sources/{part(arguments.sink)}"
+    try:
+        return source, api.ask("GET", source)
+    except RequestRefused as error:
+        if error.status not in (404, 409):
+            raise
+        raise RequestRefused(f"there is no sink or source {arguments.sink!r}", 404) from None
+
+
 def _list(api: ApiClient, arguments: argparse.Namespace) -> None:
     items = api.ask("GET", "/sinks")["items"]
+    sources = _sources(api)
     if arguments.json:
-        print(json.dumps(items, indent=2))
+        both = [{"kind": "sink", **one} for one in items] + [
+            {"kind": "source", **one} for one in sources
+        ]
+        print(json.dumps(both, indent=2))
         return
     for one in items:
         one["written"] = one["counts"]["written"]
         one["behind"] = _age(one["lag_seconds"])
         one["reason"] = one["reason"] or "-"
-    print_table(items, LIST)
+    if items or not sources:
+        print_table(items, LIST)
+    for one in sources:
+        one["source"] = one["name"]
+        one |= {"received": one["counts"]["received"], "refused": one["counts"]["refused"]}
+        one["reason"] = one["reason"] or "-"
+    if sources:
+        if items:
+            print()
+        print_table(sources, SOURCES)
+
+
+def _sources(api: ApiClient) -> list[Any]:
+    """Return the sources. There are none if the plugin that has the sinks does not manage sources."""
+    try:
+        return list(api.ask("GET", "/sources")["items"])
+    except RequestRefused as error:
+        if error.status == 409:
+            return []
+        raise
 
 
 def _age(value: float | None) -> str:
@@ -115,10 +165,12 @@ def _age(value: float | None) -> str:
 
 
 def _status(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    found = api.ask("GET", _path(arguments))
+    _, found = _find(api, arguments)
     if arguments.json:
         return found
-    print_fields({**found, "lag_seconds": _age(found["lag_seconds"])})
+    if "lag_seconds" in found:
+        found["lag_seconds"] = _age(found["lag_seconds"])
+    print_fields(found)
     return None
 
 
@@ -139,11 +191,11 @@ def _test(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 
 def _pause(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    return api.ask("POST", _path(arguments) + "/pause", body={})
+    return api.ask("POST", _find(api, arguments)[0] + "/pause", body={})
 
 
 def _resume(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    return api.ask("POST", _path(arguments) + "/resume", body={})
+    return api.ask("POST", _find(api, arguments)[0] + "/resume", body={})
 
 
 def _seek(api: ApiClient, arguments: argparse.Namespace) -> Any:
@@ -179,7 +231,7 @@ def _dead_letters(api: ApiClient, arguments: argparse.Namespace) -> Any:
         return found
     if arguments.purge:
         return api.ask("DELETE", path)
-    items = list(_listed(api, path, arguments.limit))
+    items = list(_listed(api, _find(api, arguments)[0] + "/dead-letters", arguments.limit))
     if arguments.json:
         print(json.dumps(items, indent=2))
         return None

@@ -60,6 +60,11 @@ SAMPLES = {
     "listDeliveries": Sample("/sinks/hook/deliveries", {"limit": "1"}),
     "replayDeadLetters": Sample("/sinks/plant/dead-letters/replay", {}, {}),
     "purgeDeadLetters": Sample("/sinks/plant/dead-letters"),
+    "listSources": Sample("/sources"),
+    "getSource": Sample("/sources/inlet"),
+    "pauseSource": Sample("/sources/inlet/pause", {}, {}),
+    "resumeSource": Sample("/sources/inlet/resume", {}, {}),
+    "listSourceDeadLetters": Sample("/sources/inlet/dead-letters", {"limit": "1"}),
     "getRedrive": Sample("/queues/jobs/redrive"),
     "startRedrive": Sample("/queues/jobs/redrive", {}, {"topic": "none/#", "rate": 10}),
     "stopRedrive": Sample("/queues/slow/redrive"),
@@ -139,11 +144,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "target": {"path": str(folder / "out")},
     }  # fmt: skip
     hook = {"url": "http://127.0.0.1:1/", "mode": "best_effort", "process": False, "drain": 0.0}
+    token = {"token": "0123456789abcdef", "identity": "erp"}
+    source = {
+        "name": "inlet",
+        "driver": "http",
+        "origin": {"bind": "127.0.0.1:0", "tokens": [token]},
+    }
     made = Site(
         folder,
         (
             make_plugin(QueuesPlugin, {"path": folder / "queues", "queues": queues, "sync": False}, "queues"),
-            make_plugin(SinksPlugin, {"path": folder / "sinks", "sinks": [sink], "sync": False}, "sinks"),
+            make_plugin(
+                SinksPlugin, {"path": folder / "sinks", "sinks": [sink], "sources": [source], "sync": False}, "sinks"
+            ),
             make_plugin(WebhookPlugin, hook, "hook"),
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Implement `hookmq sink-test`, which checks targets before the broker starts."""
+"""Implement `hookmq sink-test`, which checks targets and origins before the broker starts."""
 
 import argparse
 import asyncio
@@ -9,8 +9,9 @@ from hookmq.cli_api import add_source, chosen
 from hookmq.plugin import ConfigError
 
 if TYPE_CHECKING:
-    from hookmq_sinks.config import SinkConfig
+    from hookmq_sinks.config import SinkConfig, SinksConfig
     from hookmq_sinks.driver import Problem
+    from hookmq_sinks.source_config import SourceConfig
 
 EXAMPLES: Final = """\
 examples:
@@ -18,17 +19,20 @@ examples:
   hookmq sink-test -c hookmq.yaml plant
 
 `hookmq sinks test` does the same for a running broker.
-exit codes: 0 all targets are ready, 1 a target has a problem, 2 wrong usage, 3 the configuration is wrong"""
+exit codes: 0 all are ready, 1 one of them has a problem, 2 wrong usage, 3 the configuration is wrong"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
     parser.description = (
-        "Open the targets of the sinks in a configuration and check them, without writing anything."
+        "Open the targets of the sinks and the origins of the sources in a configuration, and check them. Nothing is "
+        "written or read, but a source may create its consumer group."
     )
     parser.epilog = EXAMPLES
     add_source(parser)
-    parser.add_argument("sinks", nargs="*", metavar="SINK", help="names of sinks (default: all)")
+    parser.add_argument(
+        "sinks", nargs="*", metavar="SINK", help="names of sinks and sources (default: all)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -36,38 +40,46 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `hookmq sink-test`."""
     from hookmq_sinks.plugin import SinksPlugin
 
-    found = [
-        one
-        for plugin in chosen(arguments, SinksPlugin).plugins
-        for one in plugin.plugin.config.sinks
+    configs: list[SinksConfig] = [
+        one.plugin.config for one in chosen(arguments, SinksPlugin).plugins
     ]
+    found: list[SinkConfig | SourceConfig] = []
+    for config in configs:
+        found += config.sinks
+        found += config.sources
     names = [one.name for one in found]
     for name in arguments.sinks:
         if name not in names:
             known = ", ".join(names) or "none"
-            raise ConfigError(f"there is no sink {name!r}", hint=f"configured: {known}")
+            raise ConfigError(f"there is no sink or source {name!r}", hint=f"configured: {known}")
     if not found:
         raise ConfigError("the configuration has no plugin sinks", hint="use -c FILE")
     wanted = [one for one in found if not arguments.sinks or one.name in arguments.sinks]
     results = asyncio.run(_try_all(wanted))
-    for config, problems in zip(wanted, results, strict=True):
-        _report(config.name, problems)
+    for one, problems in zip(wanted, results, strict=True):
+        _report(one.name, "target" if hasattr(one, "target") else "origin", problems)
     return int(any(results))
 
 
-async def _try_all(sinks: Sequence["SinkConfig"]) -> list[list["Problem"]]:
-    from hookmq_sinks.trial import try_target
+async def _try_all(wanted: Sequence["SinkConfig | SourceConfig"]) -> list[list["Problem"]]:
+    from hookmq_sinks.source_config import SourceConfig
+    from hookmq_sinks.trial import try_origin, try_target
 
     def log(level: str, event: str, **fields: object) -> None:
         """Ignore what drivers log: the problems say it."""
 
-    return await asyncio.gather(*(try_target(one, "0" * 32, log) for one in sinks))
+    return await asyncio.gather(
+        *(
+            try_origin(one) if isinstance(one, SourceConfig) else try_target(one, "0" * 32, log)
+            for one in wanted
+        )
+    )
 
 
-def _report(name: str, problems: Sequence["Problem"]) -> None:
+def _report(name: str, word: str, problems: Sequence["Problem"]) -> None:
     if not problems:
-        print(f"{name}: the target is ready")
+        print(f"{name}: the {word} is ready")
     for one in problems:
-        where = f"target.{one.key}: " if one.key else ""
+        where = f"{word}.{one.key}: " if one.key else ""
         hint = f" ({one.hint})" if one.hint else ""
         print(f"{name}: {where}{one.message}{hint}")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from hookmq.plugin import StoreError
@@ -15,6 +16,7 @@ from hookmq_toolkit.sinks import (
     SinkProblem,
     SinkStatus,
 )
+from hookmq_toolkit.state_folder import make_folder
 
 from hookmq_sinks.dead_letters import read_dead_letters
 from hookmq_sinks.position import find_offset
@@ -24,6 +26,36 @@ REPLY: Final = 10.0
 """Seconds that a sink's process may take for a reply."""
 LONG: Final = 3600.0
 """Seconds that a replay may take."""
+
+
+async def store_paused(folder: Path, paused: bool) -> None:
+    """Store that a sink or source is paused, or is not. Raises SinkError."""
+
+    def store() -> None:
+        make_folder(folder)
+        write_control(folder, ControlState(paused))
+
+    try:
+        await asyncio.to_thread(store)
+    except (OSError, StoreError) as error:
+        raise SinkError("failed", f"cannot be stored: {error}") from error
+
+
+def read_letters(folder: Path, after: int | None, limit: int) -> DeadLetterPage:
+    """Return dead letters of a sink or source, oldest first. This blocks. Raises SinkError."""
+    start = 0 if after is None else after + 1
+    try:
+        found = [
+            SinkDeadLetter(
+                number, one.record.id, one.record.offset, one.record.topic, one.record.payload, one.record.client_id,
+                one.record.key, one.reason, one.at,
+            )
+            for number, one in islice(enumerate(read_dead_letters(folder)), start, start + limit + 1)
+        ]  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise SinkError("failed", f"the dead letters cannot be read: {error}") from error
+    more = len(found) > limit
+    return DeadLetterPage(found[:limit], found[limit - 1].number if more else None)
 
 
 class SinkControl:
@@ -58,10 +90,7 @@ class SinkControl:
     async def pause_sink(self, name: str, paused: bool) -> None:
         """Pause or resume a sink."""
         process = self._find(name)
-        try:
-            await asyncio.to_thread(write_control, process.sink.folder, ControlState(paused))
-        except OSError as error:
-            raise SinkError("failed", f"cannot be stored: {error.strerror}") from error
+        await store_paused(process.sink.folder, paused)
         process.pause(paused)
 
     async def seek_sink(self, name: str, position: str) -> int:
@@ -78,25 +107,7 @@ class SinkControl:
 
     async def list_dead_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
         """Return dead letters, oldest first."""
-        folder = self._find(name).sink.folder
-        start = 0 if after is None else after + 1
-
-        def read() -> list[SinkDeadLetter]:
-            numbered = enumerate(read_dead_letters(folder))
-            return [
-                SinkDeadLetter(
-                    number, one.record.id, one.record.offset, one.record.topic, one.record.payload, one.record.client_id,
-                    one.record.key, one.reason, one.at,
-                )
-                for number, one in islice(numbered, start, start + limit + 1)
-            ]  # fmt: skip
-
-        try:
-            found = await asyncio.to_thread(read)
-        except (OSError, ValueError) as error:
-            raise SinkError("failed", f"the dead letters cannot be read: {error}") from error
-        more = len(found) > limit
-        return DeadLetterPage(found[:limit], found[limit - 1].number if more else None)
+        return await asyncio.to_thread(read_letters, self._find(name).sink.folder, after, limit)
 
     async def replay_dead_letters(self, name: str) -> ReplayResult:
         """Write all dead letters again."""

@@ -18,6 +18,7 @@ from hookmq.plugin import (
 )
 from hookmq_toolkit.sink_control import read_control
 from hookmq_toolkit.sinks import SERVICE
+from hookmq_toolkit.sources import SERVICE as SOURCES
 
 from hookmq_sinks.config import SinksConfig
 from hookmq_sinks.control import SinkControl
@@ -25,6 +26,7 @@ from hookmq_sinks.intake import Intake
 from hookmq_sinks.metrics import register
 from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sink_log import LOG, SinkLog
+from hookmq_sinks.source_control import SourceControl
 from hookmq_sinks.source_metrics import register_sources
 from hookmq_sinks.source_process import SourceProcess
 
@@ -50,7 +52,7 @@ class SinksPlugin(Plugin):
             lambda: {one.sink.config.name: one for one in self.processes},
             lambda: 0.0 if self._broker is None else self._broker.time(),
         )
-        self.offered_services = {SERVICE: control}
+        self.offered_services = {SERVICE: control, SOURCES: SourceControl(lambda: self.receivers)}
         self._control = control
 
     @property
@@ -97,6 +99,8 @@ class SinksPlugin(Plugin):
         self.receivers = [
             SourceProcess(one, self.config.path / one.config.name, self.log) for one in self.intakes
         ]
+        for receiver in self.receivers:
+            receiver.paused = read_control(receiver.folder).paused
         self._look()
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""Try the target of a sink without writing to it."""
+"""Try the target of a sink without writing to it, and the origin of a source without reading from it."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,6 +7,11 @@ from contextlib import suppress
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.driver import DriverContext, Problem, TargetUnavailable
 from hookmq_sinks.extras import extra_hint
+from hookmq_sinks.source import SourceContext, SourceUnavailable
+from hookmq_sinks.source_config import SourceConfig
+
+_TIMEOUT = 30.0
+"""Seconds that opening an origin may take."""
 
 
 async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) -> list[Problem]:
@@ -30,3 +35,24 @@ async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) 
         with suppress(Exception):
             async with asyncio.timeout(5):
                 await driver.close()
+
+
+async def try_origin(config: SourceConfig) -> list[Problem]:
+    """Open the origin and close it. This may create a consumer group. Return all problems."""
+    source = config.kind(config.origin, SourceContext(config.name))
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            await source.open()
+        return []
+    except SourceUnavailable as error:
+        return [Problem("", error.reason)]
+    except TimeoutError:
+        return [Problem("", f"no answer within {_TIMEOUT:g} s")]
+    except ImportError as error:
+        return [Problem("", str(error), extra_hint(config.kind.extra))]
+    except Exception as error:
+        return [Problem("", f"the source failed: {type(error).__name__}: {error}")]
+    finally:
+        with suppress(Exception):
+            async with asyncio.timeout(5):
+                await source.close()

@@ -10,8 +10,8 @@ from hookmq.plugin import ConfigError
 from hookmq_sinks.source import SourceUnavailable
 from hookmq_sinks.sources.kafka import KafkaSource
 from hookmq_sinks.testing import SourceContract
-from long_tests import skip_unless_wanted
 from kafka_mock import KafkaMock
+from long_tests import skip_unless_wanted
 
 pytestmark = pytest.mark.slow
 NUMBERS = itertools.count()
@@ -47,7 +47,7 @@ class TestKafkaSource(SourceContract):
     def origin_settings(self) -> Mapping[str, Any]:
         return {
             "servers": self.cluster.servers, "topics": [self.topic], "group": f"g-{self.topic}",
-            "publish": {"topic": "${topic}/${property.to}"}, "session_timeout": "1s", "connect_timeout": "2s", **self.more,
+            "publish": {"topic": "${topic}/${property.to}"}, "session_timeout": "6s", **self.more,
         }  # fmt: skip
 
     def produce(self, payloads: Sequence[bytes], to: str = "x", **more: Any) -> None:

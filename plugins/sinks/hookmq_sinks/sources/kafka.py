@@ -210,7 +210,8 @@ class KafkaSource(Source):
     def _message(self, message: "Message") -> Incoming:
         topic, key = message.topic() or "", message.key()
         headers = tuple(
-            (name, "" if value is None else _text(value)) for name, value in message.headers() or ()
+            (str(name), "" if value is None else _text(value))
+            for name, value in list(message.headers() or ())
         )
         record = Record(
             f"{topic}/{message.partition()}/{message.offset()}", message.offset() or 0, topic.replace(".", "/"),

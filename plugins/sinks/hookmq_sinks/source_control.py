@@ -1,0 +1,63 @@
+"""Manage the sources of a broker; implements `hookmq_toolkit.sources.SourceManager`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from hookmq_toolkit.sinks import DeadLetterPage, SinkError
+from hookmq_toolkit.sources import SourceStatus
+
+from hookmq_sinks.control import read_letters, store_paused
+from hookmq_sinks.source_process import SourceProcess
+
+_COUNTS: Final = ("batches", "connections", "delayed", "skipped")
+
+
+class SourceControl:
+    """Manages sources. `processes` returns them in the order of the configuration."""
+
+    def __init__(self, processes: Callable[[], Sequence[SourceProcess]]) -> None:
+        self._processes = processes
+
+    def _find(self, name: str) -> SourceProcess:
+        for one in self._processes():
+            if one.name == name:
+                return one
+        raise SinkError("missing", f"there is no source {name!r}")
+
+    def list_sources(self) -> Sequence[SourceStatus]:
+        """Return all sources in the order of the configuration."""
+        return [status_of(one) for one in self._processes()]
+
+    def show_source(self, name: str) -> SourceStatus:
+        """Return one source."""
+        return status_of(self._find(name))
+
+    async def pause_source(self, name: str, paused: bool) -> None:
+        """Pause or resume a source."""
+        process = self._find(name)
+        await store_paused(process.folder, paused)
+        process.pause(paused)
+
+    async def list_source_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
+        """Return dead letters, oldest first."""
+        return await asyncio.to_thread(read_letters, self._find(name).folder, after, limit)
+
+
+def status_of(process: SourceProcess) -> SourceStatus:
+    """Return the status of a source."""
+    config, told = process.intake.config, process.status
+    state: Any = "paused" if process.paused and told["state"] != "failed" else told["state"]
+    return SourceStatus(
+        config.name,
+        config.driver,
+        config.publisher,
+        state,
+        told["reason"] or process.intake.reason,
+        int(told.get("dead_letters", 0)),
+        {
+            "received": process.received, "refused": process.refused, "restarts": process.restarts,
+        },
+        {name: told[name] for name in _COUNTS if name in told},
+        dict(told.get("metrics", {})),
+    )  # fmt: skip

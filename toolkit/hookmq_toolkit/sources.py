@@ -1,0 +1,55 @@
+"""The service with which one plugin manages sources, so that another plugin can offer this to operators.
+
+A plugin offers a `SourceManager` in `Plugin.offered_services` under the name `SERVICE`. A source receives messages from
+another system, such as a queue, and publishes them here. Its methods raise `hookmq_toolkit.sinks.SinkError`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, runtime_checkable
+
+from hookmq_toolkit.sinks import DeadLetterPage, SinkState
+
+SERVICE: Final = "sources"
+"""The name of the service in `Plugin.offered_services`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """The state of a source.
+
+    - `driver`: the kind of its origin; `identity`: the identity with which it publishes.
+    - `reason`: why the source is retrying or failed; empty otherwise.
+    - `dead_letters`: the number of dead letters on disk.
+    - `counts`: numbers since the broker started: `received` messages that the broker took, `refused` ones, and
+      `restarts` of its process.
+    - `process_counts`: numbers since its process started: `batches`, `connections`, `delayed` and `skipped`.
+    - `origin_counts`: numbers of the driver since it connected.
+    """
+
+    name: str
+    driver: str
+    identity: str
+    state: SinkState
+    reason: str
+    dead_letters: int
+    counts: Mapping[str, float]
+    process_counts: Mapping[str, float] = field(default_factory=dict)
+    origin_counts: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class SourceManager(Protocol):
+    """Manages sources. Call the methods only on the event loop. Each of them raises SinkError."""
+
+    def list_sources(self) -> Sequence[SourceStatus]:
+        """Return all sources in the order of the configuration."""
+
+    def show_source(self, name: str) -> SourceStatus:
+        """Return one source."""
+
+    async def pause_source(self, name: str, paused: bool) -> None:
+        """Pause or resume a source, until the next such call, even after a restart. A paused source has no connection."""
+
+    async def list_source_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
+        """Return messages that could not be published, oldest first, beginning after the number `after`."""
