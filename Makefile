@@ -32,7 +32,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-sinks crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-sinks test-sources crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -171,6 +171,9 @@ crash-queues: install  ## kill a broker with queues and its consumers KILLS time
 
 crash-sinks: install  ## kill a broker with a sink and the sink's process KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/sinks --kills $(KILLS)
+
+test-sources: install  ## run all tests of sources, also those of RabbitMQ and Kafka that CI leaves out
+	HOOKMQ_LONG_TESTS=1 .venv/bin/python -m pytest -q plugins/sinks/tests/test_sinks_*_source.py plugins/sinks/tests/test_sinks_source*.py
 
 crash-spark: install .venv-spark/warm  ## kill broker, Spark and jobs KILLS times and check that tables hold each message once
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \

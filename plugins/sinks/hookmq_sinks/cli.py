@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
     parser.description = (
         "Open the targets of the sinks and the origins of the sources in a configuration, and check them. Nothing is "
-        "written or read, but a source may create its consumer group."
+        "written or read, but a source may create its group of consumers."
     )
     parser.epilog = EXAMPLES
     add_source(parser)

@@ -191,7 +191,7 @@ class SourceContract:
 
     kind: ClassVar[type[Source]]
     repeats: ClassVar[bool] = True
-    """Whether the origin sends again what was not acknowledged."""
+    """Whether the origin sends entries again that were not acknowledged."""
     once: ClassVar[bool] = False
     """Whether the source uses marks, so that a message that is committed is not published again."""
 

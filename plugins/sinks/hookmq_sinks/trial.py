@@ -38,7 +38,7 @@ async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) 
 
 
 async def try_origin(config: SourceConfig) -> list[Problem]:
-    """Open the origin and close it. This may create a consumer group. Return all problems."""
+    """Open the origin and close it. This may create a group of consumers. Return all problems."""
     source = config.kind(config.origin, SourceContext(config.name))
     try:
         async with asyncio.timeout(_TIMEOUT):

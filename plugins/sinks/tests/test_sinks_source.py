@@ -1,6 +1,8 @@
 """Test the engine of sources in broker processes, with a source that reads a file."""
 
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ from bridging import Client, sink, source, until
 from hookmq.config_api import bind_values
 from hookmq.mqtt_api import EMPTY, Properties
 from hookmq.plugin import ConfigError
+from hookmq_sinks.record import Record
 from hookmq_sinks.source import Incoming
-from hookmq_sinks.source_config import SourceConfig
-from hookmq_sinks.source_wire import decode_messages, encode_frame, encode_message
+from hookmq_sinks.source_config import SourceConfig, find_source
+from hookmq_sinks.source_message import MessageMaker, PublishConfig
+from hookmq_sinks.source_wire import decode_messages, encode_frame, encode_message, split_identity
 from mosquitto import Mosquitto
 from ports import free_port
 from serving import serving
@@ -113,3 +117,89 @@ def test_messages_wait_while_a_sink_is_full(tmp_path: Path) -> None:
     target.stop()
     far.close()
     remote.stop()
+
+
+@pytest.mark.parametrize("name", ["http", "kafka", "nats", "postgres", "rabbitmq", "redis"])
+def test_every_setting_is_in_the_reference(name: str) -> None:
+    """The section of a source has a row for each setting, and the section `publish` for each of its settings."""
+    text = (Path(__file__).parents[1] / "SOURCES-REFERENCE.md").read_text()
+    sections = {one.split("\n", 1)[0]: one for one in text.split("\n## ")[1:]}
+    settings: Any = find_source(name).Settings
+    for title, kind in ((name, settings), ("publish", PublishConfig)):
+        rows = [one for one in sections[title].splitlines() if one.startswith("| ")]
+        named = {word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])}
+        assert {one.name for one in fields(kind)} <= named
+
+
+def test_a_message_that_cannot_be_encoded_is_refused() -> None:
+    for message in (
+        Incoming("t", b"", properties=Properties(content_type="\ud800")),
+        Incoming("t", b"", properties=Properties(user_property=(("k", "v" * 70_000),))),
+        Incoming("t\0", b""),
+    ):
+        with pytest.raises(ValueError, match="Error"):
+            encode_message(message)
+
+
+def test_an_origin_cannot_choose_mark_or_identity() -> None:
+    pairs = (("hookmq-source-identity", "admin"), ("hookmq-source-mark", "a=b"), ("k", "v"))
+    sent = Incoming("t", b"", properties=Properties(user_property=pairs))
+    (one,) = decode_messages(encode_frame([encode_message(sent)])[5:])
+    assert split_identity(one) == ("", one)
+    assert one[4].user_property == (("k", "v"),)
+    sent.identity = "erp"
+    (one,) = decode_messages(encode_frame([encode_message(sent)])[5:])
+    identity, bare = split_identity(one)
+    assert (identity, bare[4].user_property) == ("erp", (("k", "v"),))
+
+
+@pytest.mark.parametrize(
+    ("topic", "filters"),
+    [
+        ("a/b", ["a/b"]),
+        ("a/${property.x}/b", ["a/+/b"]),
+        ("a/x-${key}", ["a/+"]),
+        ("a/${topic}/b", ["a/#"]),
+        ("${payload.topic}", ["#"]),
+        ("a/${time.%Y/%m}", ["a/#"]),
+    ],
+)
+def test_filters_match_the_topics_of_a_template(topic: str, filters: list[str]) -> None:
+    assert list(PublishConfig(topic).filters()) == filters
+
+
+def test_topics_are_safe() -> None:
+    maker = MessageMaker(PublishConfig("a/${property.x}"))
+    for value, ok in (
+        ("b", True),
+        ("b/c", False),
+        ("", False),
+        ("+", False),
+        ("#", False),
+        ("\0", False),
+    ):
+        found = maker.incoming(Record("1", 0, "s", b"", user_properties=(("x", value),)))
+        assert bool(found.problem) != ok, value
+    assert "no value for ${property.x}" in maker.incoming(Record("1", 0, "s", b"")).problem
+    alone = MessageMaker(PublishConfig("${property.x}"))
+    for value, ok in (("b/c", True), ("$SYS/a", False), ("a/#", False), ("", False)):
+        found = alone.incoming(Record("1", 0, "s", b"", user_properties=(("x", value),)))
+        assert bool(found.problem) != ok, value
+    dollar = MessageMaker(PublishConfig("$site/${property.x}", dollar_topics=True))
+    found = dollar.incoming(Record("1", 0, "s", b"", user_properties=(("x", "a"),)))
+    assert (found.topic, found.problem) == ("$site/a", "")
+
+
+def test_a_value_that_is_not_allowed_is_a_problem() -> None:
+    maker = MessageMaker(
+        PublishConfig("a", qos="${property.q}", retain="${property.r}", decode="json")
+    )
+
+    def make(payload: bytes, **values: str) -> str:
+        given = tuple({"q": "1", "r": "false", **values}.items())
+        return maker.incoming(Record("1", 0, "s", payload, user_properties=given)).problem
+
+    assert make(b"1") == ""
+    assert "qos: '3' is not one of" in make(b"1", q="3")
+    assert "retain: 'maybe' is not one of" in make(b"1", r="maybe")
+    assert "not JSON" in make(b"{")

@@ -1,4 +1,4 @@
-"""The `kafka` source: topics of Apache Kafka and compatible clusters, by a consumer group.
+"""The `kafka` source: topics of Apache Kafka and compatible clusters, by a group of consumers.
 
 Offsets are committed to the group once the messages are committed here. With `once`, the offset is also the mark of the
 message, stored in the commit that stores the message. After a crash, a partition continues after its mark. Messages are
@@ -51,14 +51,14 @@ _MANAGED: Final = frozenset(
 
 @dataclass(frozen=True)
 class KafkaSourceSettings:
-    """The settings of a consumer group."""
+    """The settings of a group of consumers."""
 
     topics: tuple[str, ...] = field(metadata={"help": "the topics of Kafka"})
     publish: PublishConfig = field(metadata={"help": "how a message of Kafka becomes one of MQTT"})
     servers: tuple[str, ...] = setting(
         ("127.0.0.1:9092",), "addresses of some brokers, HOST:PORT; the others are found"
     )
-    group: str = setting("", "the consumer group; default: hookmq- and the source's name")
+    group: str = setting("", "the group of consumers; default: hookmq- and the source's name")
     start: Literal["first", "next"] = setting(
         "first", "where a new group begins: at the first message, or at the next one"
     )

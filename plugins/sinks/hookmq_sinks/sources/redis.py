@@ -1,4 +1,4 @@
-"""The `redis` source: entries of streams in Redis or Valkey, by a consumer group.
+"""The `redis` source: entries of streams in Redis or Valkey, by a group of consumers.
 
 An entry is acknowledged (XACK) once its message is committed here. Entries that a process took and did not acknowledge
 are read again first. Entries that another consumer of the group has held for `claim_after` are claimed (XAUTOCLAIM).
@@ -36,14 +36,14 @@ _LATE: Final = 10.0
 
 @dataclass(frozen=True)
 class RedisSourceSettings:
-    """The settings of a consumer group."""
+    """The settings of a group of consumers."""
 
     streams: tuple[str, ...] = field(metadata={"help": "names of the streams"})
     publish: PublishConfig = field(metadata={"help": "how an entry becomes a message"})
     url: str = setting(
         "redis://127.0.0.1:6379/0", "the server: redis://HOST:PORT/DB, rediss:// for TLS, unix://PATH"
     )  # fmt: skip
-    group: str = setting("hookmq", "the consumer group; created if it is missing")
+    group: str = setting("hookmq", "the group of consumers; created if it is missing")
     consumer: str = setting("", "this consumer's name in the group; default: the source's name")
     start: Literal["first", "next"] = setting(
         "first", "where a new group begins: at the first entry, or at the next one"
