@@ -169,8 +169,8 @@ crash: install   ## kill a broker under load KILLS times and check that nothing 
 crash-queues: install  ## kill a broker with queues and its consumers KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/queues --kills $(KILLS)
 
-crash-sinks: install  ## kill a broker with a sink and the sink's process KILLS times and check that no message is lost
-	.venv/bin/python tests/crash/sinks --kills $(KILLS)
+crash-sinks: install  ## kill a broker with a sink (or with a source: SOURCE=redis) KILLS times and check that no message is lost
+	.venv/bin/python tests/crash/sinks --kills $(KILLS) $(if $(SOURCE),--source $(SOURCE))
 
 test-sources: install  ## run all tests of sources, also those of RabbitMQ and Kafka that CI leaves out
 	HOOKMQ_LONG_TESTS=1 .venv/bin/python -m pytest -q plugins/sinks/tests/test_sinks_*_source.py plugins/sinks/tests/test_sinks_source*.py

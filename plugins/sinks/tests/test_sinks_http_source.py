@@ -229,14 +229,19 @@ async def test_a_broker_that_does_not_answer_is_a_timeout() -> None:
     await site.close()
 
 
-async def test_requests_that_wait_are_refused_when_it_closes() -> None:
+@pytest.mark.parametrize(("read", "status"), [(False, 503), (True, 504)])
+async def test_requests_that_wait_are_answered_when_it_closes(read: bool, status: int) -> None:
+    """The result is not known once the engine has read a message."""
     site = Site()
     await site.source.open()
     site.broker = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
     waiting = asyncio.create_task(site.post({"topic": "a"}))
-    await site.source.read()
+    if read:
+        await site.source.read()
+    else:
+        await site.source._more.wait()
     await site.source.close()
-    assert (await waiting)[0] == 503
+    assert (await waiting)[0] == status
     await site.close()
 
 

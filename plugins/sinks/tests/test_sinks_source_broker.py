@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -87,10 +88,19 @@ def answers(port: int) -> bool:
         return False
 
 
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    found = RedisServer()
+    yield found
+    found.close()
+
+
 def test_entries_are_published_once_and_poison_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    server: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = RedisServer()
     client = redis.Redis(port=server.port)
     origin = {
         "url": server.url, "streams": ["orders"],
@@ -132,4 +142,3 @@ def test_entries_are_published_once_and_poison_is_kept(
     with sink_broker(tmp_path, sources=[one], rules=RULES) as broker:
         until(lambda: broker.ask("GET", "/sources/orders")["state"] == "paused")
     client.close()
-    server.close()

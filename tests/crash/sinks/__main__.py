@@ -1,6 +1,9 @@
 """Kill HookMQ with a sink, and the sink's process, repeatedly under load. Then compare the target with a ledger.
 
     .venv/bin/python tests/crash/sinks --kills 200
+    .venv/bin/python tests/crash/sinks --kills 200 --source redis
+
+With `--source`, it kills a source instead, and compares what the broker published with the entries of the origin.
 
 The program exits with code 1 at the first broken guarantee and keeps the data. `make crash-sinks KILLS=200` runs it.
 """
@@ -17,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from sinkkill.files import read_lines
 from sinkkill.rounds import Broken, SinkKill
 from sinkkill.servers import TARGETS
+from sinkkill.sources import ORIGINS, SourceKill
 
 
 def main() -> int:
@@ -26,9 +30,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--driver", choices=("file", *TARGETS), default="file")
+    parser.add_argument("--source", choices=tuple(ORIGINS), help="kill a source instead of a sink")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     folder = Path(tempfile.mkdtemp(prefix="hookmq-crash-sinks-"))
+    if options.source:
+        return kill_source(options.source, folder, options.kills, seed)
     server = None if options.driver == "file" else TARGETS[options.driver]()
     if server is None:
         out = folder / "out"
@@ -51,6 +58,25 @@ def main() -> int:
     print(
         f"{run.broker_kills} kills of the broker, {run.sender_kills} of the sink's process, {run.target_kills} of the "
         f"target; {run.ledger.total} messages acknowledged, {len(run.stored)} stored; nothing broken; seed {seed}"
+    )
+    return 0
+
+
+def kill_source(name: str, folder: Path, kills: int, seed: int) -> int:
+    """Run the program for a source. Return 0 if every guarantee was kept."""
+    origin = ORIGINS[name]()
+    run = SourceKill(folder, origin, seed)
+    try:
+        run.run(kills, lambda line: print(line, flush=True))
+    except Broken as error:
+        print(f"broken: {error}\nthe data is in {folder}; seed {seed}")
+        return 1
+    finally:
+        origin.close()
+    shutil.rmtree(folder)
+    print(
+        f"{run.broker_kills} kills of the broker, {run.source_kills} of the source's process; "
+        f"{run.ledger.total} entries, {run.repeated} published again; nothing broken; seed {seed}"
     )
     return 0
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 1000
 """The most messages that `read` returns."""
+_UNKNOWN: Final = -1
+"""The code of a message of which this source does not know whether it was published."""
 _SHORTEST: Final = 16
 """The fewest characters of a token."""
 
@@ -297,11 +299,12 @@ class HttpSource(Source):
         self._more.set()
         try:
             async with asyncio.timeout(self.settings.timeout):
-                return list(await asyncio.shield(asyncio.gather(*futures)))
+                codes = list(await asyncio.shield(asyncio.gather(*futures)))
         except TimeoutError:
-            raise _Refused(
-                504, "no answer in time; the messages may be published nevertheless"
-            ) from None
+            codes = [_UNKNOWN]
+        if _UNKNOWN in codes:
+            raise _Refused(504, "no result in time; the messages may be published nevertheless")
+        return codes
 
     # Source ----------------------------------------------------------------------------------------------------------
 
@@ -321,10 +324,14 @@ class HttpSource(Source):
                 one.handle.set_result(code)
 
     async def close(self) -> None:
-        """Refuse the requests that wait, and stop listening."""
+        """Refuse the requests that wait, and stop listening. A message that was read may be published nevertheless."""
+        while self._queue:
+            future = self._queue.popleft().handle
+            if not future.done():
+                future.set_result(int(ReasonCode.SERVER_SHUTTING_DOWN))
         for one in list(self._waiting):
             if not one.done():
-                one.set_result(int(ReasonCode.SERVER_SHUTTING_DOWN))
+                one.set_result(_UNKNOWN)
         runner, self._runner = self._runner, None
         if runner is not None:
             with suppress(Exception):
