@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hookmq_testing import run_command
+from ports import free_port
 from sink_broker import write_config
 
 
@@ -37,4 +38,29 @@ def test_a_sample_that_does_not_fit_is_a_mistake_of_the_configuration(
 
 def test_an_unknown_sink(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "plnt") != 0
-    assert "there is no sink 'plnt'" in capsys.readouterr().err
+    assert "there is no sink or source 'plnt'" in capsys.readouterr().err
+
+
+def test_origins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = {"token": "0123456789abcdef", "identity": "erp"}
+    ready = {"name": "api", "driver": "http", "origin": {"bind": "127.0.0.1:0", "tokens": [token]}}
+    origin = {
+        "url": f"redis://127.0.0.1:{free_port()}",
+        "streams": ["s"],
+        "publish": {"topic": "t"},
+    }
+    down = {"name": "orders", "driver": "redis", "origin": origin}
+    assert run(tmp_path, "api", "orders", sources=[ready, down]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "api: the origin is ready"
+    assert second.startswith("orders: ")
+    assert "Connect call failed" in second
+
+
+def test_a_sample_of_a_source_that_does_not_fit_is_a_mistake_of_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish = {"topic": "t/${payload.n}", "decode": "json", "sample": {"topic": "s", "payload": {}}}
+    one = {"name": "orders", "driver": "redis", "origin": {"streams": ["s"], "publish": publish}}
+    assert run(tmp_path, sources=[one]) != 0
+    assert "sample: no value for ${payload.n}" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def test_the_command_lists_and_tests(
         (letter,) = json.loads(capsys.readouterr().out)
         assert letter["payload"]["text"] == "bad"
         assert run_command(["sinks", "pause", "nothing"]) == 1
-        assert "there is no sink 'nothing'" in capsys.readouterr().err
+        assert "there is no sink or source 'nothing'" in capsys.readouterr().err
         broker.accept_errors("sinks.target_failed")
 
 
