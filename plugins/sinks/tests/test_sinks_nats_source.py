@@ -1,5 +1,7 @@
 """Test the `nats` source against a real server: the contract with and without JetStream, and mistakes."""
 
+import asyncio
+import gc
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -105,6 +107,22 @@ class TestJetStreamSource(NatsOrigin):
         self.marks["1"] = "1"  # the process was killed after the acknowledgement
         await (await self.opened()).close()
         assert not self.marks
+
+    async def test_a_read_whose_connection_ends_leaves_no_error_behind(self) -> None:
+        unhandled: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: unhandled.append(found))
+        source = await self.opened()
+        reading = asyncio.ensure_future(source.read())
+        await asyncio.wait([reading], timeout=0.05)
+        await source._client.close()  # type: ignore[attr-defined]
+        with pytest.raises(SourceUnavailable):
+            await reading
+        del reading
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gc.collect()
+        await source.close()
+        assert not unhandled
 
     async def test_a_stream_that_is_missing_needs_an_operator(self) -> None:
         self.more = {"stream": "nothing"}

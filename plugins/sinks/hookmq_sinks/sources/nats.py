@@ -237,8 +237,7 @@ class NatsSource(Source):
         except Exception as error:
             raise self._unavailable(error) from error
         finally:
-            if not work.done():
-                work.cancel()
+            _abandon(work)
         again = [one for one in found if self._number(one) in self.context.marks]
         if again:
             self._counts["repeated"] += len(again)
@@ -288,8 +287,7 @@ class NatsSource(Source):
         except Exception as error:
             raise self._unavailable(error) from error
         finally:
-            if not work.done():
-                work.cancel()
+            _abandon(work)
         numbers = [self._number(one) for one in messages]
         await self.context.forget([one for one in numbers if one in self.context.marks])
 
@@ -329,6 +327,12 @@ class NatsSource(Source):
         lower = text.lower()
         permanent = "authorization" in lower or "certificate" in lower or "permissions" in lower
         return SourceUnavailable(text, permanent or isinstance(error, FileNotFoundError))
+
+
+def _abandon(work: "asyncio.Future[Any]") -> None:
+    """Cancel a request that nobody waits for any more. Its error, such as a closed connection, is not printed."""
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
+    work.cancel()
 
 
 def _reason(error: BaseException) -> str:
