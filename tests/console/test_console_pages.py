@@ -21,6 +21,8 @@ PAGES = {
     "streams": "Streams",
     "queues": "Queues",
     "queue/jobs": "jobs",
+    "sinks": "Sinks",
+    "sink/plant": "plant",
     "access": "Access",
     "accounts": "Users and groups",
     "user/nora": "nora",
@@ -31,6 +33,7 @@ PAGES = {
 }
 """The pages' titles, by address."""
 LOADED = "() => document.querySelectorAll('main td, main pre').length > 0 || /mqtt|access|log|maint/.test(location.hash)"
+REFUSED = r"status of 4\d\d"
 PHONE = {"width": 360, "height": 740}
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light"},
@@ -261,10 +264,65 @@ def test_an_administrator_manages_a_queue(tab: Open, site: Operated) -> None:
     view.count("Queues", 2)
 
 
+def test_sinks_show_their_state_and_their_lanes(tab: Open) -> None:
+    view = tab().sign_in("viewer")
+    view.go("sinks", "Sinks")
+    view.count("Sinks", 1)
+    row = view.page.get_by_role("row", name=re.compile(r"^plant file active 0 0 s "))
+    view.sees(row)
+    row.get_by_role("link", name="plant").click()
+    view.count("Lanes", 2)
+    view.sees(view.page.get_by_text("exactly once", exact=True))
+    assert view.page.get_by_role("button", name="Pause").count() == 0
+    assert view.page.get_by_role("region", name="Dead letters").count() == 0
+
+
+def test_an_administrator_manages_a_sink(tab: Open, site: Operated) -> None:
+    site.publish("line/press", b'{"celsius": 21}')
+    site.publish("line/press", b"broken")
+    while site.ask("GET", "/sinks/plant")["lag"]:
+        pass
+    view = tab(REFUSED).sign_in()
+    view.go("sink/plant", "plant")
+    view.count("Dead letters", 1)
+    view.sees(view.rows("Dead letters").get_by_role("cell", name="broken"))
+    view.sees(view.rows("Dead letters").get_by_role("cell", name=re.compile("not JSON")))
+    view.press("Test the connection")
+    view.says("The target is ready.")
+    view.press("Write them again")
+    view.confirm("Write the dead letters again")
+    view.says("0 were written, and 1 are dead letters again.")
+    view.press("Pause")
+    view.confirm("Pause the sink")
+    view.sees(view.page.get_by_role("button", name="Resume"))
+    site.publish("line/press", b'{"celsius": 22}')
+    assert site.ask("GET", "/sinks/plant")["state"] == "paused"
+    view.sees(view.page.get_by_text("1 messages", exact=True))
+    view.press("Resume")
+    view.confirm("Resume the sink")
+    view.sees(view.page.get_by_role("button", name="Pause"))
+    view.sees(view.page.get_by_text("0 messages", exact=True))
+    written = site.ask("GET", "/sinks/plant")["counts"]["written"]
+    view.press("Move the cursor")
+    view.confirm("Move", Position="somewhere")
+    view.says("position: ")
+    view.press("Move the cursor")
+    view.confirm("Move", Position="first")
+    view.says("Done: Move the cursor.")
+    while (one := site.ask("GET", "/sinks/plant"))["counts"]["written"] < written + 2 or one["lag"]:
+        pass
+    view.press("Delete them")
+    view.confirm("Delete the dead letters")
+    view.says("Done: Delete the dead letters.")
+    view.sees(view.page.get_by_text("The target has taken every message."))
+    while site.ask("GET", "/sinks/plant")["dead_letters"]:
+        pass  # its process reports soon
+
+
 @pytest.mark.parametrize(("role", "hidden"), [("viewer", 7), ("operator", 4), ("admin", 0)])
 def test_a_role_sees_only_its_pages(tab: Open, role: str, hidden: int) -> None:
     view = tab().sign_in(role)
-    assert view.page.locator("#nav a").count() == len(PAGES) - 3 - hidden
+    assert view.page.locator("#nav a").count() == len(PAGES) - 4 - hidden
     view.go("tokens", "Tokens" if role == "admin" else "Overview")
     view.go("client/lamp-001", "lamp-001")
     view.count("Subscriptions", 2)

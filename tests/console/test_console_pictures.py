@@ -86,3 +86,16 @@ def test_picture_of_a_queue(tab: Open, folder: Path) -> None:
     view.count("Groups", 2)
     view.sees(view.page.get_by_role("link", name="worker-1", exact=True))
     save(view, "queue", folder)
+
+
+def test_picture_of_a_sink(tab: Open, site: Operated, folder: Path) -> None:
+    for number in range(6):
+        payload = b"ERR 7" if number == 2 else b'{"celsius": %d}' % (20 + number)
+        site.publish(f"line/press-{number}", payload)
+    while site.ask("GET", "/sinks/plant")["lag"]:
+        pass
+    view = tab(viewport=WINDOW).sign_in()
+    view.go("sink/plant", "plant")
+    view.count("Lanes", 2)
+    view.sees(view.rows("Dead letters").get_by_role("cell", name="ERR 7"))
+    save(view, "sinks", folder)

@@ -49,6 +49,17 @@ ACCOUNTS = """\
     config:
       path: {folder}/streams
       streams: [{{name: meters, topics: ["meter/#"], partitions: 2, consumers: [plant.bronze]}}]
+  - use: sinks
+    config:
+      path: {folder}/sinks
+      sinks:
+        - name: plant
+          topics: ["line/#"]
+          decode: json
+          lanes: 2
+          key: "${{topic.2}}"
+          driver: file
+          target: {{path: {folder}/exported}}
   - use: accounts
     config: {{unknown: ignore, anonymous: ignore, argon2: {{memory: 1MiB, passes: 1, lanes: 1}}}}
 """

@@ -35,6 +35,20 @@ class SinkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkLane:
+    """The state of one lane of a sink.
+
+    - `waiting`: the number of messages that the lane has read from the log and that are not done.
+    - `oldest`: the age of the first of them in seconds, or None if there are none.
+    """
+
+    state: str
+    reason: str
+    waiting: int
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class SinkStatus:
     """The state of a sink.
 
@@ -47,6 +61,8 @@ class SinkStatus:
     - `counts`: counters since the broker started: `written`, `batches`, `write_seconds`, `failures`, `dead_letters`,
       `dropped` and `restarts`.
     - `dead_letters`: the number of dead letters on disk.
+    - `last_error`: the last `reason` since the broker started, and `last_error_at` when it was last reported, in epoch
+      seconds.
     """
 
     name: str
@@ -66,6 +82,9 @@ class SinkStatus:
     dead_letters: int
     counts: Mapping[str, float]
     driver_counts: Mapping[str, float] = field(default_factory=dict)
+    lanes: Sequence[SinkLane] = ()
+    last_error: str = ""
+    last_error_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
         lag_seconds={"type": ["number", "null"], "description": "age of the oldest message that is not done"},
         bytes=WHOLE, max_bytes=WHOLE, on_full=TEXT, full=FLAG, dead_letters=WHOLE,
         counts=mapped({"type": "number"}), driver_counts=mapped({"type": "number"}),
+        lanes=listed(record(
+            state=TEXT, reason=TEXT,
+            waiting={"type": "integer", "description": "messages in memory that are not done"},
+            oldest={"type": ["number", "null"], "description": "age of the first of them in seconds"},
+        )),
+        last_error={"type": "string", "description": "the last reason since the broker started, or empty"},
+        last_error_at=maybe(TIME),
     ),
     "SinkDeadLetter": record(
         ("payload",), number=WHOLE, id=TEXT, offset=WHOLE, topic=TEXT, bytes=WHOLE, payload={"type": "object"},

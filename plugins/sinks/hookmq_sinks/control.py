@@ -13,6 +13,7 @@ from hookmq_toolkit.sinks import (
     ReplayResult,
     SinkDeadLetter,
     SinkError,
+    SinkLane,
     SinkProblem,
     SinkStatus,
 )
@@ -149,4 +150,10 @@ def status_of(process: SenderProcess, now: float) -> SinkStatus:
             "dropped": sink.dropped + counts["missed"], "restarts": process.restarts,
         },
         dict(told.get("driver", {})),
+        [
+            SinkLane(word, reason, waiting, None if first is None else max(0.0, round(now - first, 3)))
+            for word, reason, waiting, first in told.get("lanes", ())
+        ],
+        process.last_error,
+        process.last_error_at,
     )  # fmt: skip

@@ -152,6 +152,11 @@ class Lane:
         """When the broker received the first message that is not done, or None if the lane has none."""
         return self._queue[0].record.received_at if self._queue else None
 
+    @property
+    def waiting(self) -> int:
+        """The number of records that are not done."""
+        return len(self._queue)
+
     def wake(self) -> None:
         """Check again whether the lane is paused or stopping."""
         self._wake.set()

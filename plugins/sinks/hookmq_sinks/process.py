@@ -34,6 +34,8 @@ class SenderProcess:
         self.sink = sink
         self.status: dict[str, Any] = {"state": "starting", "reason": ""}
         self.on_status: Callable[[dict[str, Any]], None] = _ignore
+        self.last_error = ""
+        self.last_error_at: float | None = None
         self.restarts = 0
         self.pid = 0
         self.paused = False
@@ -106,6 +108,7 @@ class SenderProcess:
                 "counts": {},
                 "missing": 0,
             }
+            self._note_error(reason)
             self.sink.tell("error", "sinks.process_ended", reason=reason)
             self.restarts += 1
             if time.monotonic() - began >= HEALTHY:
@@ -148,6 +151,7 @@ class SenderProcess:
             self.sink.tell(level, event, **fields)
         if "status" in told:
             self.status = told["status"]
+            self._note_error(self.status["reason"])
             self.sink.move_done(self.status["cursor"])
             self.on_status(self.status)
         if (
@@ -160,6 +164,11 @@ class SenderProcess:
             else:
                 future.set_result(told.get("value"))
         return str(told.get("failed", ""))
+
+    def _note_error(self, reason: str) -> None:
+        """Remember the last reason that is not empty."""
+        if reason:
+            self.last_error, self.last_error_at = reason, time.time()
 
     # to the process --------------------------------------------------------------------------------------------------
 

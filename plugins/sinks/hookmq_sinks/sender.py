@@ -280,6 +280,7 @@ class Sender:
             "dead_letters_removed": self.letters.removed,
             "missing": self.feed.missing if self.feed is not None else 0,
             "driver": own,
+            "lanes": [(*one.state, one.waiting, one.oldest) for one in self.lanes],
         }
 
     def _state(self) -> tuple[str, str]:

@@ -1,23 +1,20 @@
 // The console's frame: sign-in, navigation, and the current page.
 import { ask, forget, identify, keep, may, Refused, signedIn } from "./api.js";
-import { field, form, node } from "./dom.js";
+import { confirmed, field, form, node } from "./dom.js";
 import { cut } from "./format.js";
 import access from "./pages/access.js";
-import { group, user } from "./pages/account.js";
-import accounts from "./pages/accounts.js";
+import accounts, { group, user } from "./pages/accounts.js";
 import audit from "./pages/audit.js";
-import client from "./pages/client.js";
-import clients from "./pages/clients.js";
+import clients, { client } from "./pages/clients.js";
 import configuration from "./pages/configuration.js";
 import diagnosis from "./pages/diagnosis.js";
 import log from "./pages/log.js";
 import maintenance from "./pages/maintenance.js";
 import mqtt from "./pages/mqtt.js";
 import overview from "./pages/overview.js";
-import plugins from "./pages/plugins.js";
-import queue from "./pages/queue.js";
-import queues from "./pages/queues.js";
-import streams from "./pages/streams.js";
+import plugins, { streams } from "./pages/plugins.js";
+import queues, { queue } from "./pages/queues.js";
+import sinks, { sink } from "./pages/sinks.js";
 import subscriptions from "./pages/subscriptions.js";
 import tokens from "./pages/tokens.js";
 import topics from "./pages/topics.js";
@@ -31,11 +28,12 @@ const PAGES = {
   subscriptions: [subscriptions, "Subscriptions", "viewer"], topics: [topics, "Topics", "viewer"],
   mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], log: [log, "Log", "operator"],
   plugins: [plugins, "Plugins", "viewer"], streams: [streams, "Streams", "viewer"],
-  queues: [queues, "Queues", "viewer"], queue: [queue, "", "viewer"], access: [access, "Access", "operator"],
+  queues: [queues, "Queues", "viewer"], queue: [queue, "", "viewer"],
+  sinks: [sinks, "Sinks", "viewer"], sink: [sink, "", "viewer"], access: [access, "Access", "operator"],
   accounts: [accounts, "Users and groups", "operator"], user: [user, "", "operator"], group: [group, "", "operator"],
   configuration: [configuration, "Configuration", "admin"], maintenance: [maintenance, "Maintenance", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
-const PARENTS = { client: "clients", queue: "queues", user: "accounts", group: "accounts" };
+const PARENTS = { client: "clients", queue: "queues", sink: "sinks", user: "accounts", group: "accounts" };
 const main = document.getElementById("main");
 const bar = document.getElementById("status");
 const nav = document.getElementById("nav");
@@ -75,6 +73,16 @@ function context(signal, part, query) {
         return false;
       }
     },
+    // Ask before a change, make it with the values of the dialog's fields, then show the page's new state.
+    async act(what, text, work, options) {
+      const given = await confirmed(what, text, options);
+      if (given === null) return;
+      await self.attempt(async () => {
+        await work(given);
+        say(`Done: ${what}.`);
+        await self.refresh();
+      });
+    },
     // Run `work` now and every few seconds, while the tab is visible.
     repeat(work, every = EVERY) {
       const again = async () => {
@@ -82,6 +90,13 @@ function context(signal, part, query) {
         if (!signal.aborted) setTimeout(again, every);
       };
       again();
+    },
+    // Fill `place` with what `draw` returns, now and every few seconds. Do not take the focus away from it.
+    redraw(place, draw, every) {
+      self.repeat(async () => {
+        const made = await draw();
+        if (!place.contains(document.activeElement)) place.replaceChildren(...made);
+      }, every);
     },
     // Keep `values` in the address, for Back and bookmarks.
     remember(values) {

@@ -1,4 +1,5 @@
-// Builds elements. All text from the broker is set as text, never as HTML.
+// Builds elements and modal dialogs. All text from the broker is set as text, never as HTML.
+import { short } from "./format.js";
 
 export function node(name, fields = {}, ...children) {
   const made = document.createElement(name);
@@ -59,6 +60,45 @@ export function button(title, run, options = {}) {
   return node("button", { type: "button", ...options, onclick: run }, title);
 }
 
+// A list of names and values, from an object or pairs.
+export function pairs(values, options = {}) {
+  return node("dl", options, (Array.isArray(values) ? values : Object.entries(values)).map(([name, value]) => node("div", {}, node("dt", {}, name), node("dd", {}, short(value)))));
+}
+
+export function badge(text, kind = "") {
+  return node("span", { class: `badge ${kind}` }, text);
+}
+
 export function section(title, ...children) {
   return node("section", { "aria-label": title }, node("h3", {}, title), ...children);
+}
+
+// Ask before a change, in a dialog that the keyboard can use.
+// Return the values of `fields`, or null if the person cancelled.
+export function confirmed(title, text, { fields = [], action = title, danger = true } = {}) {
+  return new Promise((resolve) => {
+    const form = node("form", { method: "dialog" },
+      node("h2", { id: "asked" }, title), node("p", {}, text), ...fields,
+      node("div", { class: "row end" },
+        node("button", { type: "button", onclick: () => box.close() }, "Cancel"),
+        node("button", { class: danger ? "danger" : "main", value: "yes" }, action)));
+    const box = node("dialog", { "aria-labelledby": "asked", onclose: () => {
+      const found = box.returnValue === "yes" ? values(form) : null;
+      box.remove();
+      resolve(found);
+    } }, form);
+    document.body.append(box);
+    box.showModal();
+    addEventListener("hashchange", () => box.close(), { once: true });
+  });
+}
+
+// Show `children` until the person closes the dialog.
+export function shown(title, ...children) {
+  const box = node("dialog", { "aria-labelledby": "asked", onclose: () => box.remove() },
+    node("form", { method: "dialog" }, node("h2", { id: "asked" }, title), ...children,
+      node("div", { class: "row end" }, node("button", { class: "main" }, "Close"))));
+  document.body.append(box);
+  box.showModal();
+  addEventListener("hashchange", () => box.close(), { once: true });
 }

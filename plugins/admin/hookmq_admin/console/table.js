@@ -2,9 +2,11 @@
 import { button, choice, node } from "./dom.js";
 import { short } from "./format.js";
 
-// A column is { title, value, show, number }: `value` is what to sort by, `show` makes a text or an element.
+// A column is { title, value, show, number }: `value` is what to sort by, a function or a name; `show` makes
+// a text or an element of an item, and `as` of the value.
 export function table(caption, columns, items, { empty = "There is nothing to show.", sort = null } = {}) {
   let by = sort, rows = [...items];
+  const read = ({ value }) => typeof value === "string" ? (one) => one[value] : value;
   const body = node("tbody");
   const heads = columns.map((column) => node("th", { scope: "col", class: column.number ? "number" : null },
     column.value && column.title ? button(column.title, () => order(column), { class: "sort" }) : column.title));
@@ -16,7 +18,7 @@ export function table(caption, columns, items, { empty = "There is nothing to sh
 
   function draw() {
     if (by) {
-      const sign = by.down ? -1 : 1, key = by.column.value;
+      const sign = by.down ? -1 : 1, key = read(by.column);
       rows.sort((one, other) => sign * compare(key(one), key(other)));
     }
     columns.forEach((column, index) => {
@@ -24,7 +26,7 @@ export function table(caption, columns, items, { empty = "There is nothing to sh
       else heads[index].removeAttribute("aria-sort");
     });
     body.replaceChildren(...rows.map((one) => node("tr", {}, columns.map((column) => {
-      const found = column.show ? column.show(one) : short(column.value(one));
+      const found = column.show ? column.show(one) : (column.as ?? short)(read(column)(one));
       return node("td", { class: column.number ? "number" : null, "data-title": column.title }, found);
     }))));
   }

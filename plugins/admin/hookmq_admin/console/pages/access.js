@@ -1,5 +1,5 @@
 // May a user or client publish to or subscribe to a topic, and why?
-import { choice, field, form, node } from "../dom.js";
+import { badge, choice, field, form, node } from "../dom.js";
 import { cut, short } from "../format.js";
 import { table } from "../table.js";
 
@@ -19,11 +19,11 @@ export default function access(context, main) {
     const rule = answer.rule ? `, rule ${cut(answer.rule)}` : "";
     found.replaceChildren(
       node("div", { class: "card" }, node("div", { class: "head" },
-        node("span", { class: answer.allowed ? "badge on" : "badge bad" }, answer.allowed ? "allowed" : "refused"), node("span", {}, `${action} ${cut(topic)}`)),
+        badge(answer.allowed ? "allowed" : "refused", answer.allowed ? "on" : "bad"), node("span", {}, `${action} ${cut(topic)}`)),
       node("p", {}, `${cut(answer.why, 300)} (${answer.plugin ? `plugin ${cut(answer.plugin)}` : "default"}${rule})`)),
       table("Decisions", [
-        { title: "Plugin", value: (one) => one.plugin || "default" }, { title: "Verdict", value: (one) => one.verdict },
-        { title: "Rule", value: (one) => one.rule }, { title: "Reason", value: (one) => one.reason }, { title: "At most QoS", show: (one) => short(one.max_qos) },
+        { title: "Plugin", value: (one) => one.plugin || "default" }, { title: "Verdict", value: "verdict" },
+        { title: "Rule", value: "rule" }, { title: "Reason", value: "reason" }, { title: "At most QoS", show: (one) => short(one.max_qos) },
       ], answer.plugins, { empty: "No plugin decides: the default applies." }));
   }
 }

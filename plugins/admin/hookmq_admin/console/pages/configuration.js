@@ -1,20 +1,19 @@
 // The configuration without secrets, its reload, and the check of another document.
 import { askTagged } from "../api.js";
-import { confirmed } from "../dialog.js";
-import { area, button, form, node, section } from "../dom.js";
+import { area, badge, button, confirmed, form, node, section } from "../dom.js";
 import { table } from "../table.js";
 
-const CHANGED = [{ title: "Setting", value: (one) => one.path }, { title: "Before", value: (one) => one.old }, { title: "After", value: (one) => one.new }];
+const CHANGED = [{ title: "Setting", value: "path" }, { title: "Before", value: "old" }, { title: "After", value: "new" }];
 
 const MISTAKE = [
-  { title: "Line", value: (one) => one.line, number: true }, { title: "Column", value: (one) => one.column, number: true },
-  { title: "Mistake", value: (one) => one.message }, { title: "Hint", value: (one) => one.hint },
+  { title: "Line", value: "line", number: true }, { title: "Column", value: "column", number: true },
+  { title: "Mistake", value: "message" }, { title: "Hint", value: "hint" },
 ];
 const restart = (report) => (report.needs_restart.length ? section("Needs a restart", table("Changes that need a restart", CHANGED, report.needs_restart)) : "");
 
 // The mistakes in a document, or the changes that a reload of it would make.
 function verdict({ valid, mistakes, changes }) {
-  const found = node("div", {}, node("p", {}, node("span", { class: valid ? "badge on" : "badge bad" }, valid ? "no mistake" : `mistakes: ${mistakes.length}`)));
+  const found = node("div", {}, node("p", {}, badge(valid ? "no mistake" : `mistakes: ${mistakes.length}`, valid ? "on" : "bad")));
   if (!valid) found.append(table("Mistakes", MISTAKE, mistakes));
   else if (changes) found.append(table("Changes that a reload would make", CHANGED, changes.applied, { empty: "A reload of this document would change nothing at once." }), restart(changes));
   return found;

@@ -15,11 +15,11 @@ export default function diagnosis(context, main) {
   let by = "queued", busy = false, shown = "";
   const slow = pages(context, (cursor, limit) => ask("GET", "/slow-clients", { query: { by, cursor, limit } }), (items) =>
     table("Slow clients", [
-      { title: "Client id", value: (one) => one.client_id, show: (one) => link(one.client_id) }, { title: "State", value: (one) => one.connected, show: (one) => state(one.connected) },
-      { title: "Queued", value: (one) => one.queued, number: true }, { title: "Bytes", value: (one) => one.queued_bytes, show: (one) => bytes(one.queued_bytes), number: true },
-      { title: "In flight", value: (one) => one.inflight, show: (one) => `${number(one.inflight)} of ${number(one.receive_maximum)}`, number: true },
-      { title: "Oldest message", value: (one) => one.oldest, show: (one) => (one.oldest === null ? "–" : duration(one.oldest)), number: true },
-      { title: "Address", value: (one) => one.address },
+      { title: "Client id", value: "client_id", as: link }, { title: "State", value: "connected", as: state },
+      { title: "Queued", value: "queued", number: true }, { title: "Bytes", value: "queued_bytes", as: bytes, number: true },
+      { title: "In flight", value: "inflight", show: (one) => `${number(one.inflight)} of ${number(one.receive_maximum)}`, number: true },
+      { title: "Oldest message", value: "oldest", show: (one) => (one.oldest === null ? "–" : duration(one.oldest)), number: true },
+      { title: "Address", value: "address" },
     ], items, { empty: "No message waits for any client, so none of them is slow." }), { limit: 25 });
   const order = choice("Sort by", "by", [["queued", "messages that wait"], ["queued_bytes", "bytes that wait"], ["inflight", "messages in flight"]], { onchange: (event) => {
     by = event.target.value;
@@ -59,16 +59,16 @@ export default function diagnosis(context, main) {
 
   function show(topics, lost) {
     hot.replaceChildren(topics.started_at ? table("Hot topics", [
-      { title: "Topic", value: (one) => one.topic, show: topics.levels ? null : topic }, { title: "Messages", value: (one) => one.messages, number: true },
-      { title: "Per second", value: (one) => one.rate, number: true }, { title: "Bytes", value: (one) => one.bytes, show: (one) => bytes(one.bytes), number: true },
+      { title: "Topic", value: "topic", show: topics.levels ? null : topic }, { title: "Messages", value: "messages", number: true },
+      { title: "Per second", value: "rate", number: true }, { title: "Bytes", value: "bytes", as: bytes, number: true },
     ], topics.topics, { empty: "No message has arrived yet. Check the filter, or wait until clients publish." }) : "", node("p", { class: "soft" }, topics.started_at
       ? `${topics.running ? "Measuring" : "Measured"} ${cut(topics.filter)} for ${duration(topics.seconds)}: ${number(topics.messages)} messages.`
       : "Nothing has been measured. A measurement is a subscriber for a limited time; without one, it costs nothing."));
     drops.replaceChildren(lost.started_at ? table("Newest dropped messages", [
-      { title: "Time", value: (one) => one.time, show: (one) => time(one.time) }, { title: "Reason", value: (one) => one.reason },
-      { title: "Client", value: (one) => one.client_id, show: (one) => (one.client_id ? link(one.client_id) : "–") },
-      { title: "Topic", value: (one) => one.topic, show: topic }, { title: "QoS", value: (one) => one.qos, number: true },
-      { title: "Detail", value: (one) => one.detail, show: (one) => short(one.detail) },
+      { title: "Time", value: "time", as: time }, { title: "Reason", value: "reason" },
+      { title: "Client", value: "client_id", show: (one) => (one.client_id ? link(one.client_id) : "–") },
+      { title: "Topic", value: "topic", show: topic }, { title: "QoS", value: "qos", number: true },
+      { title: "Detail", value: "detail", as: short },
     ], lost.samples, { empty: "No message was dropped during the recording." }) : "", node("p", { class: "soft" }, lost.started_at
       ? `${lost.running ? "Recording" : "Recorded"} since ${time(lost.started_at)}: ${number(lost.recorded)} dropped messages.`
       : "Nothing has been recorded. The overview counts all drops by reason."));

@@ -1,18 +1,18 @@
 // The level of the broker's log, and its events live.
 import { may, open } from "../api.js";
-import { choice, field, form, node, section } from "../dom.js";
+import { badge, choice, field, form, node, section } from "../dom.js";
 import { clock, cut } from "../format.js";
 import { LiveList } from "../live_list.js";
 import { Tail } from "../tail.js";
 
 const LEVELS = ["debug", "info", "warning", "error"];
-const BADGES = { warning: "badge warn", error: "badge bad" };
+const BADGES = { warning: "warn", error: "bad" };
 
 export default function log(context, main) {
   const { ask, attempt, say } = context;
   const now = node("p", { "aria-live": "polite" }), setting = node("div");
   const lines = new LiveList(context.signal, "Log", "event", ["Time", "Level", "Event", "Fields"], (one) => node("tr", {},
-    node("td", { class: "nowrap" }, clock(one.time, true)), node("td", {}, node("span", { class: BADGES[one.level] ?? "badge" }, one.level)),
+    node("td", { class: "nowrap" }, clock(one.time, true)), node("td", {}, badge(one.level, BADGES[one.level])),
     node("td", {}, cut(one.event)), node("td", { class: "payload" }, fields(one.fields))));
   const tail = new Tail(context, (name, data) => {
     if (name === "log") lines.add(data);

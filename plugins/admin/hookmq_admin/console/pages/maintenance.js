@@ -1,6 +1,5 @@
 // Drain the broker, and back up its store.
-import { confirmed } from "../dialog.js";
-import { button, check, field, node, section } from "../dom.js";
+import { button, check, confirmed, field, node, section } from "../dom.js";
 import { bytes, cut, duration, number, time } from "../format.js";
 
 const EVERY = 1000;

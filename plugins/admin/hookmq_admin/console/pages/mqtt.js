@@ -1,10 +1,8 @@
 // An MQTT client in the page, over WebSocket, with its own user name and password.
 import { button, check, choice, field, form, node, section } from "../dom.js";
 import { cut, short } from "../format.js";
-import { MessageList } from "../message_list.js";
-import { messageView } from "../message_view.js";
+import { MessageList, messageView, publishForm } from "../messages.js";
 import { Client } from "../mqtt_client.js";
-import { publishForm } from "../publish_form.js";
 import { TopicTree } from "../topic_tree.js";
 
 const RETRY = [1000, 2000, 5000, 10_000];
@@ -14,7 +12,7 @@ const PREVIEW = 100_000;
 
 export default function mqtt(context, main) {
   const { say, signal } = context;
-  const badge = node("span", { class: "badge off", role: "status" }, "not connected");
+  const sign = node("span", { class: "badge off", role: "status" }, "not connected");
   const detail = node("div", { class: "card detail" }, node("p", { class: "empty" }, "Select a topic to see its last message."));
   const choose = (branch) => detail.replaceChildren(node("h3", { class: "id" }, cut(branch.topic, 300)), messageView(branch.last));
   const tree = new TopicTree(signal, choose), messages = new MessageList(signal, (message) => choose({ topic: message.topic, last: message }));
@@ -36,7 +34,7 @@ export default function mqtt(context, main) {
     ], "Subscribe", ({ filter, ...options }) => act(() => subscribe(filter, { ...options, qos: Number(options.qos), retainHandling: Number(options.retainHandling) })), { class: "bar" }), list),
     node("div", { class: "explorer" }, node("div", { class: "card" }, tree.element), node("div", {}, detail, messages.element)),
     section("Publish", publishForm((given) => act(() => publish(given)))));
-  main.append(node("div", { class: "head" }, node("h2", {}, "MQTT client"), badge),
+  main.append(node("div", { class: "head" }, node("h2", {}, "MQTT client"), sign),
     node("p", { class: "soft" }, "This client connects to a WebSocket listener with its own user name and password, like any other client. It disconnects when you leave this page."),
     connecting, parts);
   signal.addEventListener("abort", () => { wanted = null; clearTimeout(timer); client?.close(); });
@@ -52,8 +50,8 @@ export default function mqtt(context, main) {
   }
 
   function mark(text, online) {
-    badge.textContent = text;
-    badge.className = online ? "badge on" : "badge off";
+    sign.textContent = text;
+    sign.className = online ? "badge on" : "badge off";
     leave.disabled = !online && wanted === null;
   }
 

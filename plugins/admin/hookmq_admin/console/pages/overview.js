@@ -45,8 +45,8 @@ export default function overview(context, main) {
     show(now);
     drain.replaceChildren(drained.draining ? node("p", { class: "card bad" }, `The broker is draining: it refuses new clients, and ${number(drained.waiting)} clients are still to be disconnected.`) : "");
     listeners.replaceChildren(section("Listeners", table("Listeners", [
-      { title: "Name", value: (one) => one.name }, { title: "Type", value: (one) => one.type },
-      { title: "Address", value: (one) => one.address }, { title: "Connections", value: (one) => one.connections, number: true },
+      { title: "Name", value: "name" }, { title: "Type", value: "type" },
+      { title: "Address", value: "address" }, { title: "Connections", value: "connections", number: true },
     ], open.items)));
   }
 
@@ -101,8 +101,8 @@ export default function overview(context, main) {
       return { direction: direction === "in" ? "from clients" : "to clients", why: REASONS[why] ?? why, count };
     });
     drops.replaceChildren(section("Dropped messages by reason", table("Dropped messages since the start", [
-      { title: "Reason", value: (one) => one.why }, { title: "Direction", value: (one) => one.direction },
-      { title: "Messages", value: (one) => one.count, number: true },
+      { title: "Reason", value: "why" }, { title: "Direction", value: "direction" },
+      { title: "Messages", value: "count", number: true },
     ], reasons.filter((one) => one.count), { empty: "No message has been dropped." })));
   }
 }

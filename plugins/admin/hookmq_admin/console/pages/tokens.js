@@ -1,7 +1,6 @@
 // Tokens of the API.
 import { at, askTagged } from "../api.js";
-import { confirmed, shown } from "../dialog.js";
-import { button, choice, field, form, node, section } from "../dom.js";
+import { button, choice, confirmed, field, form, node, section, shown } from "../dom.js";
 import { time } from "../format.js";
 import { table } from "../table.js";
 
@@ -42,9 +41,9 @@ export default function tokens(context, main) {
     const [{ items }, found_tag] = await askTagged("GET", "/tokens", { signal });
     tag = found_tag;
     found.replaceChildren(table("Tokens", [
-      { title: "Name", value: (one) => one.name }, { title: "Role", value: (one) => one.role }, { title: "Publishes as", value: (one) => one.identity },
-      { title: "Created", value: (one) => one.created_at, show: (one) => time(one.created_at) }, { title: "By", value: (one) => one.created_by },
-      { title: "Expires", value: (one) => one.expires_at, show: (one) => (one.expires_at === null ? "never" : time(one.expires_at)) },
+      { title: "Name", value: "name" }, { title: "Role", value: "role" }, { title: "Publishes as", value: "identity" },
+      { title: "Created", value: "created_at", as: time }, { title: "By", value: "created_by" },
+      { title: "Expires", value: "expires_at", show: (one) => (one.expires_at === null ? "never" : time(one.expires_at)) },
       { title: "", show: (one) => button("Revoke", () => revoke(one), { class: "danger small", "aria-label": `Revoke ${one.name}` }) },
     ], items));
   }

@@ -1,15 +1,11 @@
 // Topics with live and retained messages, over the API. It needs no MQTT client.
 import { may, open } from "../api.js";
-import { confirmed } from "../dialog.js";
-import { button, field, form, node, section } from "../dom.js";
+import { button, confirmed, field, form, node, section } from "../dom.js";
 import { cut, number, payload, time } from "../format.js";
-import { MessageList } from "../message_list.js";
-import { messageView } from "../message_view.js";
-import { publishForm } from "../publish_form.js";
+import { MessageList, messageView, publishForm } from "../messages.js";
 import { pages, table } from "../table.js";
 import { Tail } from "../tail.js";
-import { WINDOW } from "../topic_rates.js";
-import { TopicTree } from "../topic_tree.js";
+import { TopicTree, WINDOW } from "../topic_tree.js";
 
 const RATE = 1000;
 const RATES = `A branch shows its messages since you began to follow and, per second, the mean of the last ${WINDOW} seconds. If the tail skips messages, this rate is an estimate: it assumes that the skipped ones belong to the same topics.`;
@@ -39,9 +35,9 @@ export default function topics(context, main) {
   const retained = pages(context, (cursor, limit) => ask("GET", "/retained", { query: { filter: wanted, cursor, limit } }), (items) => {
     for (const one of items) tree.add({ ...one, at: one.received_at });
     return table("Retained messages", [
-      { title: "Topic", value: (one) => one.topic, show: (one) => button(cut(one.topic), () => choose({ topic: one.topic, last: { ...one, at: one.received_at } }), { class: "plain" }) },
-      { title: "Bytes", value: (one) => one.bytes, number: true }, { title: "Payload", show: (one) => cut(payload(one.payload)) },
-      { title: "At", value: (one) => one.received_at, show: (one) => time(one.received_at) },
+      { title: "Topic", value: "topic", show: (one) => button(cut(one.topic), () => choose({ topic: one.topic, last: { ...one, at: one.received_at } }), { class: "plain" }) },
+      { title: "Bytes", value: "bytes", number: true }, { title: "Payload", show: (one) => cut(payload(one.payload)) },
+      { title: "At", value: "received_at", as: time },
     ], items, { empty: "No retained message matches. Use a wider filter, such as #, or publish a message with Retain." });
   }, { once: true });
   main.append(node("h2", {}, "Topics"),
