@@ -21,7 +21,7 @@ AGAIN := $(if $(filter-out 0,$(RERUNS)),--reruns $(RERUNS) -r fER)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS) $(AGAIN)
 MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml clients/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
-TESTS := conftest.py core/compiling.py bench tests tools $(wildcard $(MEMBERS:pyproject.toml=tests))
+TESTS := conftest.py core/compiling.py bench tests tools plugins/sinks/demo $(wildcard $(MEMBERS:pyproject.toml=tests))
 # Folders with slow tests, the longest first.
 PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins clients examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|' | sort -ru)
@@ -131,7 +131,7 @@ types-on-spark:
 	../.venv-spark/bin/mypy -p mqtt_pipelines && \
 	MYPYPATH=demo:examples:notebooks:tests/support:../spark/tests/support ../.venv-spark/bin/mypy --explicit-package-bases demo examples notebooks tests
 
-# Options of the demo, such as DEMO="--no-browser --devices 200".
+# Options of a demo, such as DEMO="--no-browser --devices 200".
 DEMO ?=
 # These have targets of their own, because they start Java again and install other versions of Spark.
 spark-versions: install .venv-spark/warm .venv-spark-3.5/.installed .venv-spark-4.0/.installed  ## read landed files with Spark 3.5 and 4.0
@@ -153,7 +153,10 @@ demo-spark: demo-tells install .venv-spark/warm  ## show a broker, 1,000 devices
 	JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \
 	exec .venv-spark/bin/python pipelines/demo/run.py $(DEMO)
 
-.PHONY: demo-spark demo-tells
+demo-sinks: install  ## show a plant whose messages fill PostgreSQL and Redis, and what happens if one of them is stopped
+	@exec .venv/bin/python plugins/sinks/demo/sinks_demo.py $(DEMO)
+
+.PHONY: demo-sinks demo-spark demo-tells
 demo-tells:
 	@[ -e .venv-spark/warm ] || echo "Preparing Spark. The first time, this downloads 700 MB and takes some minutes."
 

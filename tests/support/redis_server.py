@@ -9,13 +9,19 @@ import pytest
 from ports import free_port
 
 
+def server_program() -> str:
+    """Return the path of Redis or Valkey. Skip the test if neither is installed."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        pytest.skip("Redis is not installed (redis-server): apt-get install redis-server")
+    return program
+
+
 class RedisServer:
     """A running server. It writes each command to disk before it responds (`appendfsync always`)."""
 
     def __init__(self, *options: str) -> None:
-        program = shutil.which("redis-server") or shutil.which("valkey-server")
-        if program is None:
-            pytest.skip("Redis is not installed (redis-server): apt-get install redis-server")
+        program = server_program()
         self.folder = Path(mkdtemp(prefix="hookmq-redis-"))
         self.port = free_port()
         self._words = [

@@ -9,7 +9,7 @@ import pytest
 from hookmq.config_api import bind_values
 from hookmq.plugin import ConfigError
 from hookmq_sinks.driver import Rejected, TargetUnavailable
-from hookmq_sinks.drivers.postgres import PostgresDriver, PostgresSettings
+from hookmq_sinks.drivers.postgres import PostgresDriver, PostgresSettings, _reason
 from hookmq_sinks.record import Record
 from hookmq_sinks.testing import DriverContract, make_batch, make_record
 from postgres_server import PostgresServer
@@ -214,3 +214,9 @@ def test_mistakes_in_settings(change: dict[str, Any], message: str) -> None:
         bind_values(PostgresSettings, {**good, **change})
     assert message in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_refused_connection_is_named_without_the_hint_of_libpq() -> None:
+    with pytest.raises(psycopg.OperationalError) as caught:
+        psycopg.connect("postgresql://x@127.0.0.1:1/x")
+    assert _reason(caught.value).endswith("port 1 failed: Connection refused")

@@ -387,6 +387,8 @@ def _reason(error: Any) -> str:
     """Return the message of the database in one line, without values of the row."""
     primary = error.diag.message_primary if getattr(error, "diag", None) else None
     lines = [one.strip() for one in str(primary or error).splitlines() if one.strip()]
+    if primary is None:  # libpq adds a question as a hint
+        lines = [one for one in lines if not one.endswith("?")] or lines
     text = lines[-1] if primary is None and lines else " ".join(lines)
     column = getattr(error.diag, "column_name", None) if getattr(error, "diag", None) else None
     return f"{text} (column {column})" if column and column not in text else text or "unknown error"
