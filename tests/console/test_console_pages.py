@@ -267,7 +267,7 @@ def test_an_administrator_manages_a_queue(tab: Open, site: Operated) -> None:
 def test_sinks_show_their_state_and_their_lanes(tab: Open) -> None:
     view = tab().sign_in("viewer")
     view.go("sinks", "Sinks")
-    view.count("Sinks", 1)
+    view.count("Sinks", 2)
     row = view.page.get_by_role("row", name=re.compile(r"^plant file active 0 0 s "))
     view.sees(row)
     row.get_by_role("link", name="plant").click()
@@ -275,6 +275,19 @@ def test_sinks_show_their_state_and_their_lanes(tab: Open) -> None:
     view.sees(view.page.get_by_text("exactly once", exact=True))
     assert view.page.get_by_role("button", name="Pause").count() == 0
     assert view.page.get_by_role("region", name="Dead letters").count() == 0
+
+
+def test_a_webhook_is_a_sink_with_deliveries(tab: Open, site: Operated) -> None:
+    site.publish("hook/a", b"x")
+    view = tab().sign_in()
+    view.go("sinks", "Sinks")
+    view.page.get_by_role("link", name="erp").click()
+    view.sees(view.rows("Latest deliveries").first.get_by_role("cell", name="again"))
+    view.sees(view.page.locator("p.bad", has_text="refused"))
+    view.sees(view.page.get_by_text("This kind of sink has no lanes."))
+    view.press("Pause")
+    view.confirm("Pause the sink")
+    view.sees(view.page.get_by_role("button", name="Resume"))
 
 
 def test_an_administrator_manages_a_sink(tab: Open, site: Operated) -> None:

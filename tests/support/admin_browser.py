@@ -60,6 +60,13 @@ ACCOUNTS = """\
           key: "${{topic.2}}"
           driver: file
           target: {{path: {folder}/exported}}
+  - use: webhook
+    id: erp
+    config:
+      url: "http://127.0.0.1:9/hook"
+      events: [message.published]
+      filters: {{topics: ["hook/#"]}}
+      sign: {{secret: whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=}}
   - use: accounts
     config: {{unknown: ignore, anonymous: ignore, argon2: {{memory: 1MiB, passes: 1, lanes: 1}}}}
 """

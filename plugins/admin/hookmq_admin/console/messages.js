@@ -1,7 +1,7 @@
 // Messages: a live list of them, one in full, and a form that makes one.
 import { area, badge, button, check, choice, field, form, node, pairs } from "./dom.js";
 import { bytes, clock, cut, payload, pretty, time } from "./format.js";
-import { LiveList } from "./live_list.js";
+import { LiveList } from "./live.js";
 
 // Its items have the fields of the API, and `at` in epoch seconds.
 export class MessageList extends LiveList {

@@ -2,8 +2,7 @@
 import { may, open } from "../api.js";
 import { badge, choice, field, form, node, section } from "../dom.js";
 import { clock, cut } from "../format.js";
-import { LiveList } from "../live_list.js";
-import { Tail } from "../tail.js";
+import { LiveList, Tail } from "../live.js";
 
 const LEVELS = ["debug", "info", "warning", "error"];
 const BADGES = { warning: "warn", error: "bad" };

@@ -6,7 +6,7 @@ import { table } from "../table.js";
 import { age, Rates } from "./queues.js";
 
 const EVERY = 2000;
-const KINDS = { active: "on", retrying: "warn", failed: "bad" };
+const KINDS = { active: "on", retrying: "warn", failed: "bad", disabled: "bad" };
 const FULL = { block: "messages are refused", drop_oldest: "the oldest are dropped", drop_new: "new ones are dropped" };
 const state = (one) => badge(one.state, KINDS[one.state]);
 const stored = (one) => `${bytes(one.bytes)} of ${bytes(one.max_bytes)}`;
@@ -29,10 +29,11 @@ export default function sinks(context, main) {
 
 export function sink(context, main) {
   const name = context.part, { act, ask, attempt, say } = context, path = at`/sinks/${name}`, rates = new Rates();
-  const mark = node("span"), why = node("p", { class: "bad" }), row = node("div", { class: "row actions" }), facts = node("div", { class: "facts" }), lanes = node("div"), letters = node("div");
-  let paused = null;
+  const mark = node("span"), why = node("p", { class: "bad" }), row = node("div", { class: "row actions" }), facts = node("div", { class: "facts" }), lanes = node("div"), letters = node("div"), sent = section("Latest deliveries");
+  let stopped = null;
   main.append(node("p", {}, node("a", { href: "#/sinks" }, "All sinks")), node("div", { class: "head" }, node("h2", { class: "id" }, cut(name, 200)), mark),
-    row, why, facts, section("Lanes", lanes), may("operator") ? section("Dead letters", letters) : "");
+    row, why, facts, section("Lanes", lanes), sent, may("operator") ? section("Dead letters", letters) : "");
+  sent.hidden = true;
   context.refresh = async () => {
     await update();
     await peek(null);
@@ -45,10 +46,10 @@ export function sink(context, main) {
     rates.add([{ name, counts: { ...counts, end: one.end } }]);
     mark.replaceChildren(state(one));
     why.textContent = cut(one.reason, 1000);
-    if (paused !== (paused = one.state === "paused")) row.replaceChildren(...actions());
+    if (stopped !== (stopped = /paused|disabled/.test(one.state))) row.replaceChildren(...actions());
     facts.replaceChildren(pairs({
       Driver: one.driver, Topics: one.topics, Delivery: one.exactly_once ? "exactly once" : "at least once", Lag: `${number(one.lag)} messages`, Behind: age(one.lag_seconds),
-      "In/s": rates.of({ name, counts: { end: one.end } }, "end"), "Written/s": rates.of(one, "written"), Stored: stored(one), "If it is full": FULL[one.on_full],
+      "In/s": rates.of({ name, counts: { end: one.end } }, "end"), "Written/s": rates.of(one, "written"), Stored: stored(one), "If it is full": FULL[one.on_full] ?? one.on_full,
       Cursor: one.cursor, "Next offset": one.end, Written: counts.written, "Messages per batch": counts.written / batches, "Milliseconds per batch": counts.write_seconds / batches * 1000,
       Failures: counts.failures, "Restarts of its process": counts.restarts, Dropped: counts.dropped, "Dead letters": one.dead_letters,
       "Last error": one.last_error && `${time(one.last_error_at)}: ${one.last_error}`, ...one.driver_counts,
@@ -56,16 +57,26 @@ export function sink(context, main) {
     lanes.replaceChildren(table("Lanes", [
       { title: "Lane", show: (lane) => String(one.lanes.indexOf(lane) + 1) }, { title: "State", value: "state", show: state }, { title: "In memory", value: "waiting", number: true },
       { title: "Oldest", value: "oldest", number: true, as: age }, { title: "Reason", value: "reason" },
-    ], one.lanes));
+    ], one.lanes, { empty: "This kind of sink has no lanes." }));
+    if (one.driver === "webhook" && may("operator")) await deliveries();
+  }
+
+  async function deliveries() {
+    const { items } = await ask("GET", `${path}/deliveries`, { query: { limit: 25 } });
+    sent.hidden = false;
+    sent.replaceChildren(node("h3", {}, "Latest deliveries"), table("Latest deliveries", [
+      { title: "Time", value: "at", as: time }, { title: "Event", value: "event" }, { title: "Id", value: "id" }, { title: "Attempt", value: "attempt", number: true },
+      { title: "Seconds", value: "seconds", number: true }, { title: "Result", value: "result" }, { title: "Reason", value: "reason" },
+    ], items));
   }
 
   function actions() {
     if (!may("operator")) return [];
-    const what = paused ? "Resume" : "Pause";
+    const what = stopped ? "Resume" : "Pause";
     return [
       button("Test the connection", test),
-      button(what, () => act(`${what} the sink`, paused ? "It writes messages again." : "It stores messages and writes none until you resume it, even after a restart.", () =>
-        ask("POST", `${path}/${paused ? "resume" : "pause"}`, { body: {} }), { danger: !paused })),
+      button(what, () => act(`${what} the sink`, stopped ? "It writes messages again." : "It stores messages and writes none until you resume it, even after a restart.", () =>
+        ask("POST", `${path}/${stopped ? "resume" : "pause"}`, { body: {} }), { danger: !stopped })),
       may("admin") ? button("Move the cursor", () => act("Move the cursor", "All messages from this position on are written again, even if the target has them: first, next, an offset, a time such as 2030-01-31T12:00:00Z, or @ and epoch seconds. The position next skips all messages that wait.", (given) =>
         ask("POST", `${path}/seek`, { body: given }), { action: "Move", fields: [field("Position", "position", { required: true, maxlength: 64 })] })) : "",
     ];

@@ -2,9 +2,9 @@
 import { may, open } from "../api.js";
 import { button, confirmed, field, form, node, section } from "../dom.js";
 import { cut, number, payload, time } from "../format.js";
+import { Tail } from "../live.js";
 import { MessageList, messageView, publishForm } from "../messages.js";
 import { pages, table } from "../table.js";
-import { Tail } from "../tail.js";
 import { TopicTree, WINDOW } from "../topic_tree.js";
 
 const RATE = 1000;

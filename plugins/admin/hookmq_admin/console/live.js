@@ -1,4 +1,5 @@
-// A bounded live list, newest first, drawn a few times per second at most.
+// Live data: a bounded list, newest first, drawn a few times per second at most, and a stream of events that fills it.
+import { events } from "./api.js";
 import { button, node } from "./dom.js";
 import { number } from "./format.js";
 
@@ -70,5 +71,44 @@ export class LiveList {
     const shown = this.total > MAX_ROWS ? `, the newest ${MAX_ROWS} are shown` : "";
     const skipped = this.skipped ? `; ${number(this.skipped)} more were skipped to protect the broker` : "";
     this.note.textContent = this.total || this.skipped ? `${number(this.total)} ${this.noun}s${shown}${skipped}` : this.nothing();
+  }
+}
+
+// A stream that a person starts and stops. It ends with the page.
+export class Tail {
+  // `hear` gets each event's name and data; `ended` is called after the last.
+  constructor({ signal, say }, hear, ended = () => {}) {
+    this.say = say;
+    this.hear = hear;
+    this.ended = ended;
+    this.running = null;
+    this.stop = button("Stop", () => this.end("The tail is closed."), { disabled: true });
+    signal.addEventListener("abort", () => this.running?.abort());
+  }
+
+  end(text, bad = false) {
+    this.running?.abort();
+    this.running = null;
+    this.stop.disabled = true;
+    this.ended();
+    if (text) this.say(text, bad);
+  }
+
+  // Follow the stream that `ask(signal)` opens, until it ends. Throws if it cannot be opened.
+  async follow(ask, text) {
+    this.end("");
+    const mine = this.running = new AbortController();
+    const response = await ask(mine.signal);
+    this.stop.disabled = false;
+    this.say(text);
+    try {
+      for await (const [name, data] of events(response.body)) {
+        if (name === "end") return this.end(`The tail has ended: ${data.reason}.`, true);
+        this.hear(name, data);
+      }
+    } catch {
+      return mine.signal.aborted ? undefined : this.end("The tail has ended: the connection was lost.", true);
+    }
+    return mine.signal.aborted ? undefined : this.end("The tail has ended: the broker closed it.", true);
   }
 }
