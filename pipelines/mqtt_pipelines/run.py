@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -32,8 +33,8 @@ ON_FILES: Mapping[str, str | int | bool] = {
 
 Spark's default manager starts the program `readlink` for each rename. Hadoop's local file system already has checksums.
 """
-LOCAL: Mapping[str, str | int | bool] = {"spark.sql.shuffle.partitions": 4}
-"""Settings for Spark on one machine. Spark's default of 200 costs far more than a small batch with state."""
+SHUFFLED = 4
+"""Most tasks after a shuffle on one machine. Spark's default of 200 costs far more than a small batch with state."""
 QUERY_ID = "sql.streaming.queryId"
 WAIT = 0.2
 """Seconds between two checks of the running queries."""
@@ -67,7 +68,7 @@ def session(conf: "Conf") -> SparkSession:
         )  # The pipeline reports its own progress.
         use_this_python()
         if conf.spark.master.startswith("local"):
-            given.update(LOCAL)
+            given["spark.sql.shuffle.partitions"] = max(1, min(SHUFFLED, cores(conf.spark.master)))
     if _local(conf):
         given.update(ON_FILES)
     given.update(conf.spark.settings)
@@ -75,6 +76,14 @@ def session(conf: "Conf") -> SparkSession:
         if name not in submitted:
             builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+
+
+def cores(master: str) -> int:
+    """Return how many tasks a master such as `local[2]` runs at a time on this machine."""
+    found = re.match(r"local(?:\[(\d+|\*)|\Z)", master)
+    if found is None or found[1] == "*":
+        return os.cpu_count() or 1
+    return int(found[1] or 1)
 
 
 def _local(conf: "Conf") -> bool:

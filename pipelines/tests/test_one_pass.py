@@ -5,6 +5,7 @@ and are complete after the driver has failed between the two tables.
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile import land
@@ -13,6 +14,7 @@ from mqtt_pipelines.build import build
 from mqtt_pipelines.conf import Conf, load
 from mqtt_pipelines.sinks import Written
 from mqtt_pipelines.sinks.delta import DeltaSink
+from mqtt_pipelines.sinks.files import LOG, FileBatches, latest
 from mqtt_pipelines.sinks.fork import Fork
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +86,34 @@ def test_one_pass_with_state_for_ids_alone(spark: SparkSession, tmp_path: Path) 
     assert set((good + dead).values()) == {1}
     assert len(good) == 30 + 2 + 10
     assert sorted(dead) == [34, 35, 47]
+
+
+@pytest.mark.parametrize("other", ["files", "delta"])
+def test_a_batch_without_dead_letters_is_not_computed_for_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    log = Log()
+    texts: list[list[Any]] = [[{"n": 1}], [{"n": 2}], [{"n": 3}, "no JSON"], [{"n": 4}]]
+    land(spark, tmp_path, *([log.message(one, n) for one in some] for n, some in enumerate(texts)))
+    computed: list[int] = []
+    kind = DeltaSink if other == "delta" else FileBatches
+    whole = kind.write
+
+    def write(self: Any, batch: DataFrame, batch_id: int, app: str) -> Written:
+        if ".dead_letter." in app:
+            computed.append(batch_id)
+        return whole(self, batch, batch_id, app)
+
+    monkeypatch.setattr(kind, "write", write)
+    go(spark, conf(tmp_path, "files", other))
+    assert computed == [0, 2]  # The first creates the table.
+    dead = tmp_path / "dead"
+    if other == "delta":
+        assert offsets(delta(spark, dead)) == Counter([3])
+    else:
+        assert offsets(spark.read.parquet(str(dead))) == Counter([3])
+        assert latest(spark, f"{dead}/{LOG}") == 3
+    assert offsets(spark.read.parquet(str(tmp_path / "silver"))) == Counter([0, 1, 2, 4])
 
 
 @pytest.mark.parametrize(("format", "other"), [("files", "delta"), ("delta", "files")])

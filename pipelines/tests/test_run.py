@@ -90,6 +90,15 @@ def test_stopped_between_batches_and_gone_on(spark: SparkSession, tmp_path: Path
     assert spark.streams.active == []
 
 
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [("local", 1), ("local[2]", 2), ("local[16,4]", 16), ("local[*]", 3), ("local[*,4]", 3)],
+)
+def test_cores_of_a_master(monkeypatch: pytest.MonkeyPatch, master: str, expected: int) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert run.cores(master) == expected
+
+
 def test_python_that_is_too_slow_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     class Started:
         isActive = False

@@ -35,7 +35,7 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     sink = Fork(
         [
             branch("silver", open_sink(tables.silver), good),
-            branch("dead_letter", open_sink(tables.dead_letter), bad),
+            branch("dead_letter", open_sink(tables.dead_letter), bad, "dead is not null"),
         ]
     )
     frame = both(open_stream(spark, conf.source, "silver"), by)

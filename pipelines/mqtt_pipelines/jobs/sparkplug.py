@@ -29,7 +29,7 @@ def build(spark: SparkSession, conf: "Conf") -> list[Query]:
     fork = Fork(
         [
             branch("metrics", sink, metrics_of),
-            branch("sparkplug_dead_letter", letters, dead_letters_of),
+            branch("sparkplug_dead_letter", letters, dead_letters_of, "reason is not null"),
         ]
     )
     return [Query("metrics", both(raw, by), fork, checkpoint, conf.trigger)]

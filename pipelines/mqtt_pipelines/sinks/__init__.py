@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from mqtt_pipelines.settings import Table
@@ -42,6 +42,17 @@ class Sink(Protocol):
         (`app`, `batch_id`) identifies the batch. `app` consists of the pipeline's name, the query's name and the
         checkpoint id, so batch 0 of a new checkpoint is a different batch. The batch ids of one `app` only increase,
         but the last batch may be repeated.
+        """
+
+
+@runtime_checkable
+class SkippingSink(Sink, Protocol):
+    """A sink that can record an empty batch without computing it."""
+
+    def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
+        """Record a batch without rows, identified as for `write`. This runs on the driver, and may block.
+
+        Returns None if the batch must be written nevertheless, for example because the table does not exist yet.
         """
 
 

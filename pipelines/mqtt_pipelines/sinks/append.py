@@ -112,6 +112,19 @@ def append(
         held.unpersist()
 
 
+def skip(store: Store, batch_id: int, app: str) -> Written | None:
+    """Return the result of `append` for a batch without rows, or None if `append` must decide. This call blocks.
+
+    Such a batch leaves no note, unless its number shows that the checkpoint is older than the table.
+    """
+    with told(store):
+        state = store.look()
+    if state is None:  # The table gets its columns from the first batch.
+        return None
+    verdict = ledger.judge(state.get, app, batch_id, (), keyed=True)
+    return None if verdict.careful else Written(0, False, state.version)
+
+
 def _append(
     store: Store,
     rows: DataFrame,

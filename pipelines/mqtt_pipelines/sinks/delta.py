@@ -17,7 +17,7 @@ from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
-from mqtt_pipelines.sinks.append import Times, append
+from mqtt_pipelines.sinks.append import Times, append, skip
 from mqtt_pipelines.sinks.errors import brief
 from mqtt_pipelines.sinks.ledger import Span
 from mqtt_pipelines.sinks.parts import Part, Target
@@ -25,7 +25,7 @@ from mqtt_pipelines.sinks.parts import Part, Target
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 UNFIT = (
     "delta.columnMapping.mode",
@@ -56,6 +56,10 @@ class DeltaSink:
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
         """Append a batch unless the table already has it. Raises MqttError if the table refuses the batch."""
         return append(self, batch, batch_id, app, self.wait)
+
+    def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
+        """Return the result for a batch without rows, or None if the table needs a note of it. This call blocks."""
+        return skip(self, batch_id, app)
 
     def look(self) -> DeltaState | None:
         """Load the table, or return None if it does not exist. This call blocks. Raises MqttError if it cannot be

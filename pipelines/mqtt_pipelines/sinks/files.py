@@ -15,12 +15,15 @@ from pyspark_mqtt.errors import MqttError
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
 from mqtt_pipelines.sinks.folders import placed
+from mqtt_pipelines.sinks.java import java_array, java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 LOG = "_spark_metadata"
+EXECUTION = "org.apache.spark.sql.execution"
+SINKS = f"{EXECUTION}.streaming.sinks"
 
 
 class FilesSink:
@@ -81,18 +84,16 @@ class FileBatches:
         from pyspark.sql import functions as f
 
         table, spark = self.files.table, batch.sparkSession
-        if latest(spark, f"{table.path}/{LOG}") >= batch_id:
+        if _last(_log(spark, table.path)) >= batch_id:
             return Written(0, True, str(batch_id))
         columns.partitions((), table.partition_by, batch.columns, self.name)
         frame, names = placed(batch, table.partition_by)
         counted: Any = frame.observe("written", f.count(f.lit(1)).alias("rows"))
-        jvm: Any = spark.sparkContext._jvm
-        python = jvm.org.apache.spark.api.python.PythonUtils
-        parquet = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
-        sink = jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
+        python = java_class(spark, "org.apache.spark.api.python.PythonUtils")
+        sink = java_class(spark, f"{SINKS}.FileStreamSink")(
             spark._jsparkSession,
             absolute(spark, table.path),
-            parquet,
+            java_class(spark, f"{EXECUTION}.datasources.parquet.ParquetFileFormat")(),
             python.toSeq(names),
             python.toScalaMap(dict(table.options)),
         )
@@ -101,12 +102,38 @@ class FileBatches:
         rows = seen.get().getLong(0) if seen.isDefined() else 0
         return Written(int(rows), False, str(batch_id))
 
+    def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
+        """Record a batch without rows, unless the folder has it. This call blocks.
+
+        Returns None if the folder has no batch yet. Its first batch must be written, because that creates a file with
+        the columns.
+        """
+        log = _log(spark, self.files.table.path)
+        last = _last(log)
+        if last < 0:
+            return None
+        if last < batch_id:
+            log.add(batch_id, java_array(spark, f"{SINKS}.SinkFileStatus"))
+        return Written(0, last >= batch_id, str(batch_id))
+
+
+def _log(spark: SparkSession, folder: str) -> Any:
+    """Return the log of the batches in a folder, as an object of Spark."""
+    kind = java_class(spark, f"{SINKS}.FileStreamSinkLog")
+    none = java_class(spark, "scala.Option").empty()
+    return kind(kind.VERSION(), spark._jsparkSession, f"{absolute(spark, folder)}/{LOG}", none)
+
+
+def _last(log: Any) -> int:
+    """Return the last batch in a log, or -1 if there is none."""
+    found = log.getLatestBatchId()
+    return int(found.get()) if found.isDefined() else -1
+
 
 def absolute(spark: SparkSession, folder: str) -> str:
     """Return the folder's URI, as Spark derives it from a relative path."""
-    jvm: Any = spark.sparkContext._jvm
     java: Any = spark.sparkContext._jsc
-    path = jvm.org.apache.hadoop.fs.Path(folder)
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
     return str(path.getFileSystem(java.hadoopConfiguration()).makeQualified(path).toString())
 
 
@@ -114,9 +141,8 @@ def latest(spark: SparkSession, folder: str) -> int:
     """Return the last batch in a log written by Spark, or -1 if there is none. The function works on all of Spark's
     file systems.
     """
-    jvm: Any = spark.sparkContext._jvm
     java: Any = spark.sparkContext._jsc
-    path = jvm.org.apache.hadoop.fs.Path(folder)
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
     system = path.getFileSystem(java.hadoopConfiguration())
     if not system.exists(path):
         return -1

@@ -2,23 +2,31 @@
 
 Each table records its batches itself. If the driver is killed between two tables, the batch runs again, and the tables
 that already have it skip it.
+
+Most batches have no dead letters. The first table's job counts them. If there are none, Spark does not run another job.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 
-from mqtt_pipelines.sinks import Sink, StreamSink, Written
-from mqtt_pipelines.sinks.files import FileBatches, FilesSink
+from mqtt_pipelines.sinks import Sink, SkippingSink, StreamSink, Written
+from mqtt_pipelines.sinks.files import EXECUTION, FileBatches, FilesSink
+from mqtt_pipelines.sinks.java import java_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+log = logging.getLogger("mqtt_pipelines")
+COUNTED = "fork"
 DEAD_LETTER = "dead_letter"
 """The end of the names of branches and queries that write dead letters."""
 
@@ -31,14 +39,18 @@ class Branch:
     """The table's name. The table records batches under it, as if it had a query of its own."""
     sink: Sink
     pick: Callable[[DataFrame], DataFrame]
+    where: str = ""
+    """The condition in SQL for the rows that `pick` uses. If it is given, a batch without such rows is not computed."""
 
 
-def branch(name: str, sink: Sink | StreamSink, pick: Callable[[DataFrame], DataFrame]) -> Branch:
+def branch(
+    name: str, sink: Sink | StreamSink, pick: Callable[[DataFrame], DataFrame], where: str = ""
+) -> Branch:
     """Return a branch for a sink of either kind."""
     if isinstance(sink, Sink):
-        return Branch(name, sink, pick)
+        return Branch(name, sink, pick, where)
     assert isinstance(sink, FilesSink), "no other sink is Spark's own"
-    return Branch(name, FileBatches(sink), pick)
+    return Branch(name, FileBatches(sink), pick, where)
 
 
 class Fork:
@@ -64,12 +76,21 @@ class Fork:
         query, _, checkpoint_id = app.rpartition(".")
         pipeline = query.rpartition(".")[0]
         # Without this, each table would read the source, parse, and change the state again.
-        held = batch.persist(StorageLevel.MEMORY_AND_DISK)
+        conditions = [one.where for one in self.branches[1:] if one.where]
+        held = _counting(batch, conditions).persist(StorageLevel.MEMORY_AND_DISK)
+        done: list[Written] = []
         try:
-            done = [
-                one.sink.write(one.pick(held), batch_id, f"{pipeline}.{one.name}.{checkpoint_id}")
-                for one in self.branches
-            ]
+            for one in self.branches:
+                name = f"{pipeline}.{one.name}.{checkpoint_id}"
+                said = None
+                # If the first table had the batch, its rows were not computed, and so not counted.
+                if (
+                    (done and not done[0].repeated)
+                    and (one.where and isinstance(one.sink, SkippingSink))
+                    and _count(held, conditions.index(one.where)) == 0
+                ):
+                    said = one.sink.skip(batch.sparkSession, batch_id, name)
+                done.append(said or one.sink.write(one.pick(held), batch_id, name))
         finally:
             held.unpersist()
         letters = [
@@ -83,3 +104,28 @@ class Fork:
             done[0].version,
             sum(letters) if letters else None,
         )
+
+
+def _counting(batch: DataFrame, conditions: Sequence[str]) -> DataFrame:
+    """Return the batch. When it is computed, it counts the rows of each condition."""
+    from pyspark.sql import functions as f
+
+    counts = [f.count_if(f.expr(one)).alias(f"rows_{n}") for n, one in enumerate(conditions)]
+    return batch.observe(COUNTED, *counts) if counts else batch
+
+
+def _count(held: DataFrame, number: int) -> int | None:
+    """Return a count of `_counting`, or None if Spark does not tell. The rows must have been computed."""
+    java: Any = held._jdf
+    try:
+        # Spark reports such counts only for the frame of an action. Here, that frame contains this one.
+        cached = java.queryExecution().withCachedData().cacheBuilder().cachedPlan()
+        found = (
+            java_object(held.sparkSession, f"{EXECUTION}.CollectMetricsExec")
+            .collect(cached)
+            .get(COUNTED)
+        )
+        return int(found.get().getLong(number)) if found.isDefined() else None
+    except (Py4JError, PySparkException):
+        log.debug("The rows of each table were not counted", exc_info=True)
+        return None

@@ -18,7 +18,7 @@ from pyspark_mqtt.errors import MqttError
 
 from mqtt_pipelines.settings import Table
 from mqtt_pipelines.sinks import Written, columns
-from mqtt_pipelines.sinks.append import Times, append
+from mqtt_pipelines.sinks.append import Times, append, skip
 from mqtt_pipelines.sinks.errors import brief
 from mqtt_pipelines.sinks.ledger import KEY, Span, spans
 from mqtt_pipelines.sinks.parts import Part, Target, spans_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as IcebergTable
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 NOTE = "mqtt-pipelines."
 """Prefix of the properties that record batches."""
@@ -59,6 +59,10 @@ class IcebergSink:
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
         """Append a batch unless the table already has it. Raises MqttError if the table refuses the batch."""
         return append(self, batch, batch_id, app, self.wait)
+
+    def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
+        """Return the result for a batch without rows, or None if the table needs a note of it. This call blocks."""
+        return skip(self, batch_id, app)
 
     @property
     def catalog(self) -> Catalog:
