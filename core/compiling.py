@@ -24,7 +24,8 @@ ROOT: Final = Path(__file__).resolve().parent
 PACKAGE: Final = ROOT / "hookmq"
 
 COMPILED: Final = (
-    "mqtt/*", "model/metrics", "routing/*", "session/*", "storage/group_commit", "storage/commit_pause",
+    "mqtt/*", "model/metrics", "routing/*", "session/*", "storage/columns", "storage/group_commit",
+    "storage/commit_pause",
     "broker/*", "broker/*/*",
 )  # fmt: skip
 """Patterns of the modules to compile: those that handle every message. They exclude modules whose classes plugins

@@ -6,10 +6,12 @@ Everything in ``__all__`` stays compatible within a major version of `HOOK_API`,
 
 from hookmq.model.client import ClientRecord
 from hookmq.model.message import make_message
+from hookmq.storage.columns import MessageColumns, Room, collect
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import (
     Bounded,
     BoundedJournal,
+    Columnar,
     Committed,
     Diverting,
     ExpiredEntries,
@@ -56,6 +58,7 @@ __all__ = [
     "Bounded",
     "BoundedJournal",
     "ClientRecord",
+    "Columnar",
     "CommitId",
     "Committed",
     "Dequeue",
@@ -72,6 +75,7 @@ __all__ = [
     "Journal",
     "Loaded",
     "MemoryStore",
+    "MessageColumns",
     "Paged",
     "PutMessage",
     "PutPublisher",
@@ -84,11 +88,13 @@ __all__ = [
     "Queued",
     "Readable",
     "Record",
+    "Room",
     "SessionRecord",
     "SetPacket",
     "Store",
     "StoreFailed",
     "Volatile",
+    "collect",
     "group_owner",
     "make_message",
     "session_owner",

@@ -14,12 +14,13 @@ from hookmq.broker.inline_publish import passed
 from hookmq.broker.plain_receivers import forward_seen, hand_over_acknowledged
 from hookmq.broker.publish.fan_out import publish
 from hookmq.broker.published_events import client_message
+from hookmq.broker.state import BrokerState
 from hookmq.hooks.call import run_deliver
 from hookmq.model.message import Message
 from hookmq.mqtt.encoder import encode_publish_parts
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.primitives import Reader
-from hookmq.mqtt.properties import In, Properties
+from hookmq.mqtt.properties import EMPTY, In, Properties
 from hookmq.mqtt.property_section import check_response_topic, read_properties
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.routing.route import CachedPublish, Route
@@ -38,6 +39,7 @@ from hookmq.session.session import IDLE, PENDING, QUEUEING, UNENCODED, Session
 from hookmq.storage.records import PutReceived
 
 _OPEN: Final = Phase.OPEN  # compiled code reads a module's own constants directly
+_EMPTY: Final = EMPTY
 _SECTIONS: Final = 64
 """The maximum number of property sections to remember per connection. Publishers often repeat the same section."""
 _TOPIC_ALIAS: Final = 0x23
@@ -116,7 +118,8 @@ def forward(
     assert session is not None
     route = cached.route
     qos = cached.header >> 1 & 3
-    if route.bounded and state.parking.without_room(route.bounded):
+    stores = bool(route.columns) and _has_room(state, route)
+    if not stores and route.bounded and state.parking.without_room(route.bounded):
         return REFUSED
     if route.large and state.collecting is not None:
         return REFUSED
@@ -124,15 +127,7 @@ def forward(
     taken = session.received
     if qos:
         number = data[stop] << 8 | data[stop + 1]
-        if not number:
-            return REFUSED
-        if taken is not None and (
-            len(taken) + connection.unacknowledged
-            >= connection.receive_maximum + connection.carried
-            or (qos == 2 and number in taken)
-        ):
-            return REFUSED
-        if taken is None and connection.unacknowledged >= connection.receive_maximum:
+        if not number or not _within_quota(connection, taken, qos, number):
             return REFUSED
         if qos == 2:
             state.metrics.received_qos2 += 1
@@ -141,6 +136,9 @@ def forward(
         message = passed(connection, cached, session, data[start:after], qos, properties, number)
         if message is None:
             return CONTINUED
+    if stores and qos != 2 and not cached.told and not state.fan_outs:
+        _store(connection, session, route, data, start, after, qos, number, properties, message)
+        return FORWARDED
     if qos == 0:
         if message is None:
             message = client_message(
@@ -174,6 +172,24 @@ def forward(
         )
     _publish(connection, session, route, message, number)
     return FORWARDED if connection.phase is _OPEN else CONTINUED
+
+
+def _has_room(state: BrokerState, route: Route) -> bool:
+    """Return whether the columns of the route's journals have room, so that no journal needs to be asked."""
+    if state.parking.waiting:
+        return False  # earlier messages wait for room
+    return all(room.used < room.limit for room in route.rooms)
+
+
+def _within_quota(
+    connection: ClientConnection, taken: set[int] | None, qos: int, number: int
+) -> bool:
+    """Return whether the client may send a QoS 1 or 2 message, which does not repeat one of the packet ids `taken`."""
+    if taken is None:
+        return connection.unacknowledged < connection.receive_maximum
+    if len(taken) + connection.unacknowledged >= connection.receive_maximum + connection.carried:
+        return False
+    return qos != 2 or number not in taken
 
 
 def _publish(
@@ -216,6 +232,46 @@ def _publish(
         acknowledgement.add_condition()
         committer.after_commit(acknowledgement.met)
     connection.answer(acknowledgement)
+    state.writes.schedule()
+
+
+def _store(
+    connection: ClientConnection,
+    session: Session,
+    route: Route,
+    data: bytes,
+    start: int,
+    after: int,
+    qos: int,
+    number: int,
+    properties: Properties,
+    message: Message | None,
+) -> None:
+    """Store a QoS 0 or 1 message that only journals with columns receive. No `Message` is created for them."""
+    state = connection.state
+    if message is None:
+        payload = data[start:after]
+        sender = session.client.client_id
+        now = state.arrival()
+        expires: float | None = None
+        if (
+            properties is not _EMPTY
+            and (interval := properties.message_expiry_interval) is not None
+        ):
+            expires = now + interval
+        for columns in route.columns:
+            columns.add(route.topic, payload, qos, properties, sender, now, expires)
+    else:
+        for columns in route.columns:
+            columns.add_message(message)
+    state.committer.stored()
+    if qos:
+        answer = PUBACK + PACKET_IDS[number]
+        if not _join(connection, answer, 1):
+            acknowledgement = Acknowledgement(connection.release, answer, 1)
+            acknowledgement.add_condition()
+            state.committer.after_commit(acknowledgement.met)
+            connection.answer(acknowledgement)
     state.writes.schedule()
 
 

@@ -13,7 +13,15 @@ from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.session import UNENCODED, Session
-from hookmq.storage.protocols import Bounded, BoundedJournal, Diverting, Journal
+from hookmq.storage.columns import MessageColumns, Room
+from hookmq.storage.protocols import (
+    Bounded,
+    BoundedJournal,
+    Columnar,
+    Diverting,
+    Journal,
+    Volatile,
+)
 
 Subscriber = Session | SharedSubscription
 
@@ -103,6 +111,7 @@ class Route:
         "_by_session",
         "asked",
         "bounded",
+        "columns",
         "groups",
         "journals",
         "large",
@@ -111,6 +120,7 @@ class Route:
         "plain5",
         "plugin_clients",
         "recipients",
+        "rooms",
         "simple",
         "single_durable",
         "topic",
@@ -135,6 +145,12 @@ class Route:
         self.bounded: tuple[BoundedJournal, ...] = ()
         if journals:
             self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
+        self.columns: tuple[MessageColumns, ...] = ()
+        """The columns of all journals, if only journals receive the messages and all of them have columns."""
+        self.rooms: tuple[Room, ...] = ()
+        """The `Room` of each of the `columns`, if it has one."""
+        if journals and not recipients and not groups:
+            self._collect()
         self.plain3: list[Session] = []
         self.plain5: list[Session] = []
         self.plugin_clients: list[Session] = []
@@ -164,6 +180,22 @@ class Route:
         self.single_durable = self.simple and durable == 1 and len(recipients) == 1 and not asked
         """Whether the route is simple and its only recipient is durable and plain."""
         self.matched = len(self.recipients) + len(self.groups) + len(self.journals)
+
+    def _collect(self) -> None:
+        """Set `columns` and `rooms` if all journals have columns."""
+        columns: list[MessageColumns] = []
+        rooms: list[Room] = []
+        for journal in self.journals:
+            if not isinstance(journal, Columnar) or isinstance(journal, Volatile):
+                return
+            found = journal.columns(self.topic)
+            columns.append(found)
+            if found.room is not None:
+                rooms.append(found.room)
+            elif isinstance(journal, Bounded):
+                return
+        self.columns = tuple(columns)
+        self.rooms = tuple(rooms)
 
     def recipient_of(self, session: Session) -> "Recipient | None":
         """Return the recipient for `session`, or None."""

@@ -262,6 +262,12 @@ class GroupCommit:
         except Exception as error:
             self._fail(f"journal {journal.name}: {error!r}")
 
+    def stored(self) -> None:
+        """Note that a message was added to the columns of journals, as part of the batch."""
+        self._journaled = True
+        self.added += 1
+        self.collecting = True
+
     def hold_batch(self) -> None:
         """Prevent the batch from being committed or split until `release_batch`. More records of this effect will follow
         in later turns."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from hookmq.model.message import Message
+from hookmq.storage.columns import MessageColumns
 from hookmq.storage.records import (
     CommitId,
     Loaded,
@@ -151,6 +152,22 @@ class Bounded(Protocol):
 
 class BoundedJournal(Journal, Bounded, Protocol):
     """A `Journal` that can be full."""
+
+
+@runtime_checkable
+class Columnar(Protocol):
+    """Optional members for a `Journal` that collects messages as columns, which costs less than `Journal.append`."""
+
+    def columns(self, topic: str) -> MessageColumns:
+        """Return the columns for messages on `topic`, which this journal wants.
+
+        The broker then adds most messages that no one else receives to these columns, and calls `append` for the
+        others. It calls `append` for all messages once `Room.used` of the columns has reached `Room.limit`. At the next
+        `flush`, the journal takes what the columns contain, which belongs to the commit that is flushed.
+
+        If the journal is `Bounded`, its columns must have a `Room`. While `Room.limit` is not reached, the broker does
+        not read `full`. The columns are cached in the route, like the result of `Journal.wants`.
+        """
 
 
 @runtime_checkable

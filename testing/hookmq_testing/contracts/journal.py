@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hookmq.storage.protocols import Journal, StoreFailed
+from hookmq.storage.protocols import Columnar, Journal, StoreFailed
 from hookmq.storage.records import CommitId
 
 from hookmq_testing.contracts.samples import make_message
@@ -73,6 +73,21 @@ class JournalContract:
         self.append(journal, CommitId("s", 2), b"4")
         self.flush(journal, CommitId("s", 2))
         assert self.payloads(journal) == [b"1", b"2", b"3", b"4"]
+        self.close(journal)
+
+    def test_what_its_columns_contain_belongs_to_the_next_flush(self) -> None:
+        journal = self.opened(CommitId("s", 0))
+        if not isinstance(journal, Columnar):
+            pytest.skip("the journal has no columns")
+        journal.columns("journal/x").add_message(make_message("journal/x", b"1"))
+        self.append(journal, CommitId("s", 1), b"2")
+        journal.columns("journal/x").add_message(make_message("journal/x", b"3"))
+        self.flush(journal, CommitId("s", 1))
+        journal.columns("journal/x").add_message(make_message("journal/x", b"4"))
+        self.flush(journal, CommitId("s", 2))
+        assert self.payloads(journal) == [b"1", b"2", b"3", b"4"]
+        journal = self.reopened(journal, CommitId("s", 1))
+        assert self.payloads(journal) == [b"1", b"2", b"3"]
         self.close(journal)
 
     def test_a_flush_of_nothing(self) -> None:
