@@ -5,7 +5,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from hookmq.plugin import StoreError
-from hookmq_toolkit.message_record import decode_block
+from hookmq_toolkit.message_columns import decode_columns
 from hookmq_toolkit.segment_log import Frame, LogTail, Trimmed
 
 from hookmq_sinks.lane import Entry, Lane
@@ -85,7 +85,7 @@ class Feed:
         lanes, count, maker = self._lanes, len(self._lanes), self._maker
         offset = frame.offset
         try:
-            messages = decode_block(frame.payload)
+            messages = decode_columns(frame.payload)
         except ValueError as error:
             raise StoreError(f"record {offset}: {error}") from error
         for message in messages:

@@ -4,7 +4,7 @@ from datetime import datetime
 from math import isfinite
 from typing import Final
 
-from hookmq_toolkit.message_record import decode_block
+from hookmq_toolkit.message_columns import decode_columns
 from hookmq_toolkit.segment_log import SegmentLog, Trimmed
 
 FORMS: Final = "first, next, an offset, a time such as 2030-01-31T12:00:00Z, or @ and epoch seconds"
@@ -49,7 +49,7 @@ def _first_since(log: SegmentLog, time: float) -> int:
         if segment.base >= log.readable:
             break
         frames = log.read(segment.base, 1)
-        if not frames or decode_block(frames[0].payload)[0].received_at >= time:
+        if not frames or decode_columns(frames[0].payload)[0].received_at >= time:
             break
         start = segment.base
     while start < log.readable:
@@ -59,7 +59,7 @@ def _first_since(log: SegmentLog, time: float) -> int:
             start = error.earliest
             continue
         for frame in frames:
-            for at, message in enumerate(decode_block(frame.payload)):
+            for at, message in enumerate(decode_columns(frame.payload)):
                 if message.received_at >= time:
                     return frame.offset + at
             start = frame.end

@@ -6,8 +6,9 @@ from typing import Final
 
 from hookmq.mqtt_api import compile_filter
 from hookmq.plugin import Message, Runtime, StoreError
-from hookmq.storage_api import CommitId, StoreFailed
-from hookmq_toolkit.message_record import PER_RECORD, encode_block
+from hookmq.storage_api import CommitId, MessageColumns, Room, StoreFailed
+from hookmq_toolkit.message_columns import encode_columns
+from hookmq_toolkit.message_record import PER_RECORD
 from hookmq_toolkit.segment_log import Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder
 
@@ -45,13 +46,10 @@ class SinkLog:
             verify=False,
         )
         self.on_committed: Callable[[], None] = _nothing
-        self.low_disk = False
         self.done = 0
         """The stored cursor: messages below it may be deleted."""
         self.dropped = 0
         """Messages that `drop_new` left out since the start. The sink's process finds those of `drop_oldest`."""
-        self.bytes = 0
-        """The size of the segments and of all messages that are not written yet."""
         self._runtime = runtime
         self._plugin = plugin
         self._wanted = [compile_filter(one) for one in config.topics]
@@ -59,9 +57,14 @@ class SinkLog:
         self._drops_new = config.on_full == "drop_new"
         self._blocks = config.on_full == "block"
         self._max = config.max_bytes
+        self._low_disk = False
+        self._stored = 0
+        """The size of the segments and of all messages that were passed to the log."""
+        self._room = Room(PER_RECORD)
+        self._columns = MessageColumns(self._room)
         self._commit: CommitId | None = None
-        self._messages: list[Message] = []
-        self._groups: list[tuple[CommitId, list[Message]]] = []
+        """The commit of the newest message that `append` got; None if no message is buffered."""
+        self._groups: list[tuple[CommitId, MessageColumns]] = []
         self._fill = Fill(self._say_fill)
         self._trimming = False
         self._closed = False
@@ -77,38 +80,69 @@ class SinkLog:
     @property
     def full(self) -> bool:
         """Whether messages must be refused."""
-        if self.bytes < self._max and not self.low_disk:
-            return False
-        if not self._blocks or self._closed:
+        if not self._blocks or self._closed or self._room.used < self._room.limit:
             return False
         self._fill.look(1.0)
         return True
 
     @property
+    def bytes(self) -> int:
+        """The size of the segments and of all messages that are not written yet."""
+        return self._stored + self._room.used
+
+    @property
     def filled(self) -> bool:
         """Whether the log has no room."""
-        return self.bytes >= self._max or self.low_disk
+        return self.bytes >= self._max or self._low_disk
+
+    @property
+    def low_disk(self) -> bool:
+        """Whether the disk has too little free space. The log then counts as full."""
+        return self._low_disk
+
+    @low_disk.setter
+    def low_disk(self, low: bool) -> None:
+        self._low_disk = low
+        self._settle()
+
+    def _settle(self) -> None:
+        """Compute from which size of buffered messages on the log is full."""
+        if self._blocks or self._drops_new:
+            self._room.limit = 0 if self._low_disk else self._max - self._stored
+
+    def columns(self, topic: str) -> MessageColumns:
+        """Return the columns of all messages."""
+        return self._columns
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Add a message to the batch of `commit`."""
-        if self._drops_new and (self.bytes >= self._max or self.low_disk):
+        if self._drops_new and self.filled:
             self.dropped += 1
             self._fill.look(1.0)
             return
         if commit is not self._commit:
-            self._commit = commit
-            self._messages = []
-            self._groups.append((commit, self._messages))
-        self._messages.append(message)
-        self.bytes += PER_RECORD + len(message.topic) + len(message.payload)
+            if self._commit is not None and commit != self._commit:
+                self._end_commit(self._commit)
+            self._commit = commit  # the caller usually passes the same object again
+        self._columns.add_message(message)
+
+    def _end_commit(self, commit: CommitId) -> None:
+        """Take the buffered messages, which belong to `commit`, out of the columns."""
+        if len(self._columns):
+            self._groups.append((commit, self._columns.take()))
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write the buffered messages with a single fsync."""
+        self._end_commit(commit if self._commit is None else self._commit)
         groups, self._groups, self._commit = self._groups, [], None
-        for one, messages in groups:
-            for start in range(0, len(messages), _BLOCK):
-                run = messages if len(messages) <= _BLOCK else messages[start : start + _BLOCK]
-                self.log.append(one, encode_block(run, retain=True), len(run))
+        for one, columns in groups:
+            count = len(columns)
+            for start in range(0, count, _BLOCK):
+                run = columns if count <= _BLOCK else columns.part(start, start + _BLOCK)
+                self.log.append(one, encode_columns(run), len(run))
+        self._stored += self._room.used
+        self._room.used = 0
+        self._settle()
 
         def written(failed: StoreFailed | None) -> None:
             if failed is None and groups:
@@ -119,12 +153,8 @@ class SinkLog:
 
     def _measure(self) -> None:
         """Correct the estimated size."""
-        buffered = sum(
-            PER_RECORD + len(one.topic) + len(one.payload)
-            for _, messages in self._groups
-            for one in messages
-        )
-        self.bytes = self.log.size + self.log.buffered + buffered
+        self._stored = self.log.size + self.log.buffered
+        self._settle()
         if self.bytes >= self._max and self.config.on_full == "drop_oldest":
             self._trim()
         self._fill.look(1.0 if self.low_disk else self.bytes / self._max)
@@ -151,8 +181,8 @@ class SinkLog:
         except StoreError:
             self.log.close()
             raise
-        self._groups, self._commit = [], None
-        self.bytes = self.log.size
+        self._stored = self.log.size
+        self._settle()
 
     # deletion --------------------------------------------------------------------------------------------------------
 

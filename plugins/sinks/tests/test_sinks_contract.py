@@ -11,7 +11,7 @@ from hookmq.plugin import StoreError
 from hookmq_sinks.plugin import SinksPlugin
 from hookmq_testing import DurableStore, Harness, PluginInstance, make_plugin
 from hookmq_testing.contracts import PluginContract
-from hookmq_toolkit.message_record import decode_block
+from hookmq_toolkit.message_columns import decode_columns
 
 
 def sink(tmp_path: Path, **more: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def plugin_of(broker: Harness) -> SinksPlugin:
 def payloads(broker: Harness) -> list[bytes]:
     (one,) = plugin_of(broker).sinks
     frames = one.log.read(one.log.earliest, 1 << 30)
-    return [message.payload for frame in frames for message in decode_block(frame.payload)]
+    return [message.payload for frame in frames for message in decode_columns(frame.payload)]
 
 
 def test_matching_messages_are_stored_before_the_acknowledgement(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_matching_messages_are_stored_before_the_acknowledgement(tmp_path: Path)
         assert payloads(broker) == [b"1", b"4"]
         (one,) = plugin_of(broker).sinks
         frames = one.log.read(0, 1 << 20)
-        kept = [decode_block(frame.payload)[0] for frame in frames]
+        kept = [decode_columns(frame.payload)[0] for frame in frames]
         assert [(one.qos, one.retain, one.sender) for one in kept] == [
             (1, False, "c"),
             (2, True, "c"),

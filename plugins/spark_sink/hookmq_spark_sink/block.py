@@ -10,11 +10,13 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from hookmq.plugin import EMPTY, Message
+from hookmq.plugin import EMPTY, Message, Properties
+from hookmq.storage_api import MessageColumns, collect
 
+T = TypeVar("T")
 Data = bytes | bytearray | memoryview
 
 MAGIC: Final = b"HqAB"
@@ -191,16 +193,21 @@ def weight(message: Message) -> int:
     variable fields.
     """
     size = 32 + len(message.payload) + 4 * len(message.topic) + 4 * len(message.sender or "")
-    properties = message.properties
-    if properties is not EMPTY:
-        size += 4 * len(properties.content_type or "") + 4 * len(properties.response_topic or "")
-        size += len(properties.correlation_data or b"")
-        for key, value in properties.user_property or ():
-            size += 8 + 4 * (len(key) + len(value))
+    if message.properties is not EMPTY:
+        size += properties_size(message.properties)
     return size
 
 
-def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Sequence[Message]]:
+def properties_size(found: Properties) -> int:
+    """Return an upper bound of the bytes that a message's properties need."""
+    size = 4 * len(found.content_type or "") + 4 * len(found.response_topic or "")
+    size += len(found.correlation_data or b"")
+    for key, value in found.user_property or ():
+        size += 8 + 4 * (len(key) + len(value))
+    return size
+
+
+def split(messages: Sequence[T], weights: Sequence[int]) -> Iterator[Sequence[T]]:
     """Split messages into runs that fit into one block each."""
     if len(messages) <= MAX_ROWS and sum(weights) <= MAX_BYTES:
         yield messages
@@ -212,6 +219,20 @@ def split(messages: Sequence[Message], weights: Sequence[int]) -> Iterator[Seque
             start, size = number, 0
         size += one
     yield messages[start:]
+
+
+def split_columns(columns: MessageColumns) -> Iterator[MessageColumns]:
+    """Split messages into runs that fit into one block each."""
+    weights = [
+        32 + len(payload) + 4 * len(topic) + 4 * len(sender or "")
+        for payload, topic, sender in zip(
+            columns.payloads, columns.topics, columns.senders, strict=True
+        )
+    ]
+    for row, properties in columns.properties.items():
+        weights[row] += properties_size(properties)
+    for run in split(range(len(columns)), weights):
+        yield columns.part(run[0], run[-1] + 1)
 
 
 class _Encoded(dict[str | None, bytes | None]):
@@ -231,27 +252,42 @@ _encoded = _Encoded()
 
 def encode(partition: int, base: int, messages: Sequence[Message]) -> bytes:
     """Encode messages as a block. The first message has the offset `base`. There must be at least one message."""
-    return assemble(build(partition, base, messages))
+    return encode_columns(partition, base, collect(messages))
+
+
+def encode_columns(partition: int, base: int, columns: MessageColumns) -> bytes:
+    """Encode messages as a block. The first message has the offset `base`. There must be at least one message."""
+    return assemble(build_columns(partition, base, columns))
 
 
 def build(partition: int, base: int, messages: Sequence[Message]) -> Block:
+    """Return messages as a block. The first message has the offset `base`. There must be at least one message."""
+    return build_columns(partition, base, collect(messages))
+
+
+def build_columns(partition: int, base: int, columns: MessageColumns) -> Block:
     """Return messages as a block. The first message has the offset `base`. There must be at least one message.
 
     It works on whole columns. Calling Python code for each message would cost more than all the rest.
     """
-    count = len(messages)
-    times = [int(m.received_at * 1e6) for m in messages]
+    count = len(columns)
+    times = [int(time * 1e6) for time in columns.times]
     buffers: Buffers = {(TIMESTAMP, VALUES): struct.pack(f"<{count}q", *times)}
     text = _encoded.__getitem__
-    topics: list[Any] = list(map(text, [m.topic for m in messages]))
+    topics: list[Any] = list(map(text, columns.topics))
     _variable(buffers, TOPIC, topics)
-    _variable(buffers, PAYLOAD, [m.payload for m in messages])
-    buffers[QOS, VALUES] = bytes([m.qos for m in messages])
-    buffers[RETAIN, VALUES] = bytes([m.retain for m in messages])
+    _variable(buffers, PAYLOAD, columns.payloads)
+    buffers[QOS, VALUES] = bytes(columns.qos)
+    retained = bytearray(count)
+    for row in columns.retained:
+        retained[row] = 1
+    buffers[RETAIN, VALUES] = retained
     nulls: dict[int, int] = {}
-    _nullable(buffers, nulls, CLIENT_ID, list(map(text, [m.sender for m in messages])))
-    properties = [m.properties for m in messages]
-    if properties.count(EMPTY) < count:
+    _nullable(buffers, nulls, CLIENT_ID, list(map(text, columns.senders)))
+    if columns.properties:
+        properties = [EMPTY] * count
+        for row, one in columns.properties.items():
+            properties[row] = one
         for column, texts in (
             (CONTENT_TYPE, [one.content_type for one in properties]),
             (RESPONSE_TOPIC, [one.response_topic for one in properties]),

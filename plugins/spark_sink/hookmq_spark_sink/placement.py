@@ -59,9 +59,11 @@ def by_name(topic: str, partitions: int) -> int:
 
 
 class Placement(Protocol):
-    """Chooses partitions. `places` caches the partitions of topics for which `place` need not be called."""
+    """Chooses partitions. `places` caches the partitions of topics for which `place` need not be called. If `mixed` is
+    set, the messages of a topic are in several partitions."""
 
     places: dict[str, int]
+    mixed: bool
 
     def place(self, topic: str) -> int:
         """Return the partition of a message."""
@@ -72,6 +74,8 @@ class Placement(Protocol):
 
 class ByTopic:
     """Keeps the messages of a topic in one partition, and therefore in order."""
+
+    mixed = False
 
     def __init__(self, call: Callable[[str, int], int], partitions: int) -> None:
         self.places: dict[str, int] = {}
@@ -95,6 +99,8 @@ class RoundRobin:
     The messages of a topic are in several partitions, and therefore not in order. The partition with the fewest
     messages comes first; `ends` contains the offset after the last message of each.
     """
+
+    mixed = True
 
     def __init__(self, partitions: int, ends: Sequence[int]) -> None:
         self.places: dict[str, int] = {}

@@ -6,28 +6,19 @@ merged. Buffered messages count with an estimate that is never too low.
 
 from typing import Final
 
-from hookmq.plugin import Message
+from hookmq.storage_api import Room
 
+from hookmq_spark_sink.block import properties_size
 from hookmq_spark_sink.config import StreamConfig
 
 PER_RECORD: Final = 64
-"""Bytes of a record in addition to the fields that `append` and `properties_size` count: its numbers and its positions
-in the columns.
-"""
+"""Bytes of a record without its payload, texts and properties: its numbers and its places in the columns."""
+PER_CHARACTER: Final = 4
+"""Bytes of a character of a topic or a client id, which is the maximum of UTF-8."""
 PER_BLOCK: Final = 1024
 """Bytes of a block and its frame without any record, including the padding."""
 _FILE: Final = 512
 """Bytes at the beginning of a file."""
-
-
-def properties_size(message: Message) -> int:
-    """Return an upper bound of the bytes that a message's properties need."""
-    found = message.properties
-    size = 4 * len(found.content_type or "") + 4 * len(found.response_topic or "")
-    size += len(found.correlation_data or b"")
-    for key, value in found.user_property or ():
-        size += 8 + 4 * (len(key) + len(value))
-    return size
 
 
 class Space:
@@ -38,22 +29,28 @@ class Space:
     - `copying`: the size of the file whose copy is being made.
     - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when both together
       reach `limit`.
-    - `room`: the bytes of buffered messages at which messages are refused.
+    - `low_disk`: whether the disk has too little free space, so that all messages are refused.
+    - `pending`: the estimated size of the buffered messages, which is never too low, and the size at which messages are
+      refused.
 
     With `on_full: drop_oldest`, files are deleted before a commit is written (`lacking`), so only buffered messages
     count. Two commits and one file fit into `max_bytes`, because only the newest file must be kept.
     """
 
-    __slots__ = ("_drop", "_max", "copying", "floor", "limit", "room", "stored", "writing")
+    __slots__ = (
+        "_drop", "_max", "copying", "floor", "limit", "low_disk", "pending", "stored", "writing",
+    )  # fmt: skip
 
     def __init__(self, config: StreamConfig) -> None:
         self.stored = self.writing = self.copying = self.floor = 0
+        self.low_disk = False
+        self.pending = Room(PER_RECORD, PER_CHARACTER, PER_BLOCK, properties_size)
         self._drop = config.on_full == "drop_oldest"
         self._max = config.max_bytes
         self.limit = config.max_bytes
         if self._drop:
             self.limit = (config.max_bytes - config.segment_size) // 2 - _FILE
-        self.room = self.limit
+        self.pending.limit = self.limit
 
     @property
     def used(self) -> int:
@@ -61,12 +58,12 @@ class Space:
         return self.stored + self.writing + self.copying
 
     def settle(self) -> None:
-        """Compute `floor` and `room`."""
+        """Compute `floor`, and the limit of `pending`."""
         self.floor = self.used
         if self._drop:
             # Files that should be deleted could not be deleted.
             self.floor = self.limit if self.stored + self.copying > self._max else 0
-        self.room = self.limit - self.floor
+        self.pending.limit = 0 if self.low_disk else self.limit - self.floor
 
     def lacking(self) -> bool:
         """Return whether the oldest files must be deleted before the next write."""

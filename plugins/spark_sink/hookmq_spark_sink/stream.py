@@ -6,14 +6,15 @@ frame of the log contains a block of one partition.
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from hookmq.mqtt_api import compile_filter
-from hookmq.plugin import EMPTY, Message, Runtime, StoreError, Timer
-from hookmq.storage_api import CommitId, StoreFailed
+from hookmq.plugin import Message, Runtime, StoreError, Timer
+from hookmq.storage_api import CommitId, MessageColumns, StoreFailed
 from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
@@ -22,7 +23,7 @@ from hookmq_spark_sink.ages import Ages
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, states
 from hookmq_spark_sink.index import closed_indexes
-from hookmq_spark_sink.space import PER_BLOCK, PER_RECORD, Space, properties_size
+from hookmq_spark_sink.space import Space
 from hookmq_spark_sink.summary import Counts, Summary, summary
 from hookmq_spark_sink.upkeep import StreamUpkeep
 
@@ -36,7 +37,8 @@ stream would have too many files.
 """
 REFUSING: Final = 60.0
 """Seconds for which the stream counts as full after a refusal."""
-Rows = dict[int, list[Message]]
+Parts = list[tuple[int, MessageColumns]]
+"""Messages with their partitions."""
 
 
 class Stream:
@@ -80,15 +82,15 @@ class Stream:
         self._placement: placement.Placement = placement.make(
             config.placement, config.partitions, self.next
         )
-        self._places = self._placement.places
-        self._groups: list[tuple[CommitId, Rows]] = []
+        self._places = None if self._placement.mixed else self._placement.places
+        self._groups: list[tuple[CommitId, Parts]] = []
         self._commit: CommitId | None = None
-        """The commit of the newest message, whose rows are `_rows`; None if no message is buffered."""
-        self._rows: Rows = {}
+        """The commit of the newest message that `append` got; None if no message is buffered."""
+        self._columns: dict[int, MessageColumns] = {}
+        """The buffered messages of each partition. With `partition_by: round_robin`, partition 0 has those of all."""
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
         self.space = Space(config)
-        self._pending = 0
-        """Estimated size in bytes of the messages that are buffered but not yet written; never too low."""
+        self._room = self.space.pending
         self._refused_at = float("-inf")
         self._state: files.StateFile | None = None
         self._state_failed = False
@@ -109,7 +111,7 @@ class Stream:
     def full(self) -> bool:
         """Return whether to refuse messages. They are refused if the disk is full, or if the stream has reached its
         hard limit and nothing may be deleted."""
-        if self._pending < self.space.room and not self.upkeep.low_disk:
+        if self._room.used < self._room.limit:
             return False
         self.counts.refused += 1
         self._refused_at = self._runtime.now()
@@ -119,7 +121,7 @@ class Stream:
     @property
     def fill(self) -> float:
         """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 upwards."""
-        return (self.space.used + self._pending) / self.config.max_bytes
+        return (self.space.used + self._room.used) / self.config.max_bytes
 
     def look_at_fill(self) -> None:
         """Log when the stream is nearly full, full, or has room again."""
@@ -143,46 +145,60 @@ class Stream:
         hide refusals.
         """
         return (
-            self.upkeep.low_disk
-            or self._pending >= self.space.room
-            or self._runtime.now() - self._refused_at < REFUSING
+            self._room.used >= self._room.limit or self._runtime.now() - self._refused_at < REFUSING
         )
+
+    def columns(self, topic: str) -> MessageColumns:
+        """Return the columns of the partition of `topic`, or of all partitions with `partition_by: round_robin`."""
+        if self._places is None:
+            place = 0
+        else:
+            known = self._places.get(topic)
+            place = self._placement.place(topic) if known is None else known
+        found = self._columns.get(place)
+        if found is None:
+            found = self._columns[place] = MessageColumns(self._room)
+        return found
 
     def append(self, commit: CommitId, message: Message) -> None:
         """Buffer a message. `flush` writes it as part of a block."""
-        topic = message.topic
-        place = self._places.get(topic)
-        if place is None:
-            place = self._placement.place(topic)
         if commit is not self._commit:
-            self._begin_commit(commit)
-        size = PER_RECORD + 4 * (len(topic) + len(message.sender or "")) + len(message.payload)
-        found = self._rows.get(place)
-        if found is None:
-            self._rows[place] = [message]
-            size += PER_BLOCK
-        else:
-            found.append(message)
-        self._pending += size
-        if message.properties is not EMPTY:
-            self._pending += properties_size(message)
+            if self._commit is not None and commit != self._commit:
+                self._end_commit(self._commit)
+            self._commit = commit  # the caller usually passes the same object again
+        self.columns(message.topic).add_message(message)
 
-    def _begin_commit(self, commit: CommitId) -> None:
-        """Make `append` collect the messages of `commit` in `_rows`."""
-        if self._commit != commit:
-            self._rows = {}
-            self._groups.append((commit, self._rows))
-        self._commit = commit  # the caller usually passes the same object again
+    def _end_commit(self, commit: CommitId) -> None:
+        """Take the buffered messages, which belong to `commit`, out of the columns."""
+        parts: Parts = []
+        for place, columns in self._columns.items():
+            if len(columns):
+                parts += self._divided(place, columns.take())
+        self._placement.flushed()
+        if parts:
+            self._groups.append((commit, parts))
+
+    def _divided(self, place: int, columns: MessageColumns) -> Parts:
+        """Return the messages by partition."""
+        if self._places is not None:
+            return [(place, columns)]
+        parts: Parts = []
+        at = 0
+        for chosen, same in groupby(map(self._placement.place, columns.topics)):
+            end = at + sum(1 for _ in same)
+            parts.append((chosen, columns.part(at, end)))
+            at = end
+        return parts
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Write all buffered messages as blocks with a single fsync."""
+        self._end_commit(commit if self._commit is None else self._commit)
         groups, self._groups = self._groups, []
         self._commit = None
-        self._placement.flushed()
         if not groups:
             self.log.flush(done)
             return
-        self.space.writing, self._pending = self._pending, 0  # an estimate until it is encoded
+        self.space.writing, self._room.used = self._room.used, 0  # an estimate until it is encoded
         self.space.settle()
         wait = self.last_flush + self.config.flush_window - self._runtime.now()
         if wait > 0:
@@ -192,7 +208,7 @@ class Stream:
 
     def _flush(
         self,
-        groups: list[tuple[CommitId, Rows]],
+        groups: list[tuple[CommitId, Parts]],
         done: Callable[[StoreFailed | None], None],
     ) -> None:
         self._waiting = None
@@ -200,14 +216,13 @@ class Stream:
         made: list[tuple[int, block.Head]] = []
         size = 0
         small = self.space.writing <= block.MAX_BYTES  # so is each part of it
-        for commit, rows in groups:
-            for place, messages in rows.items():
-                if small and len(messages) <= block.MAX_ROWS:
-                    runs: Iterable[Sequence[Message]] = (messages,)
-                else:
-                    runs = block.split(messages, list(map(block.weight, messages)))
+        for commit, parts in groups:
+            for place, columns in parts:
+                runs: Iterable[MessageColumns] = (columns,)
+                if not small or len(columns) > block.MAX_ROWS:
+                    runs = block.split_columns(columns)
                 for run in runs:
-                    data = block.encode(place, self.next[place], run)
+                    data = block.encode_columns(place, self.next[place], run)
                     self.next[place] += len(run)
                     self.log.append(commit, data, len(run))
                     made.append((commit.number, block.read_head(data)))
@@ -349,7 +364,7 @@ class Stream:
             for number, (_, end) in one.parts.items():
                 self.ages.note(number, end, one.newest)
         self._placement = placement.make(described.placement, described.partitions, self.next)
-        self._places = self._placement.places
+        self._places = None if self._placement.mixed else self._placement.places
         files.read_consumers(self.folder, self.log.id)
         self._state = files.StateFile(self.folder, self._boot)
         self.space.stored = self.log.size
@@ -371,7 +386,7 @@ class Stream:
     @property
     def size(self) -> int:
         """Return the stored size in bytes, including an estimate for buffered messages."""
-        return self.space.stored + self.space.writing + self._pending
+        return self.space.stored + self.space.writing + self._room.used
 
     @property
     def oldest(self) -> float | None:

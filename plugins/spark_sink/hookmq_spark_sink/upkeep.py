@@ -212,7 +212,7 @@ class StreamUpkeep:
                 )
         stream.write_operation()
         if result.low_disk != self.low_disk:
-            self.low_disk = result.low_disk
+            self.low_disk = stream.space.low_disk = result.low_disk
             if result.low_disk:
                 stream.tell("warning", "spark_sink.disk_low", free=result.free, refused=True)
             else:

@@ -1,0 +1,173 @@
+"""Messages of a sink's log: a block holds messages of one commit, in offset order, with one column for each field.
+
+Unlike `hookmq_toolkit.message_record`, storing a message needs no `Message`. A block is `_HEAD`, then the flags and the
+arrival times of all messages, their topics, client ids, origins and payloads. If `_HEAD` says so, the expiry times and
+properties follow. Text that is the same in all messages is stored once.
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import isnan, nan
+from typing import Final
+
+from hookmq.mqtt_api import EMPTY, In, Properties, decode_section, encode_section
+from hookmq.plugin import Message
+from hookmq.storage_api import MessageColumns, make_message
+
+_HEAD: Final = struct.Struct("<BBI")
+"""Version, the optional columns, and the number of messages."""
+_VERSION: Final = 1
+_EXPIRES: Final = 1
+_PROPERTIES: Final = 2
+"""The bits of the optional columns."""
+_QOS: Final = 3
+_NO_SENDER: Final = 4
+_RETAIN: Final = 8
+"""The flags of a message: its QoS, whether it has no sender, and RETAIN."""
+_SAME: Final = struct.Struct("<BH")
+"""Before text: whether all messages have the same one, and its length."""
+_CLIENT: Final = "client"
+_LONG: Final = 1 << 10
+_REMEMBERED: Final = 1 << 14
+"""Limits of the texts whose encoding is remembered: characters of each, and number."""
+
+
+class _Encoded(dict[str, bytes]):
+    """Text as UTF-8. Topics and client ids repeat, so most of them are encoded already."""
+
+    def __missing__(self, text: str) -> bytes:
+        if len(text) > _LONG:
+            return text.encode()
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        found = self[text] = text.encode()
+        return found
+
+
+_encoded = _Encoded()
+
+
+def encode_columns(columns: MessageColumns) -> bytes:
+    """Return the messages in `columns` as bytes. Does not block.
+
+    It works on columns without a call of Python code for each message, which would cost more than all the rest.
+    """
+    count = len(columns)
+    if not count:
+        return b""
+    flags = bytearray(columns.qos)
+    senders = columns.senders
+    if None in senders:
+        for row, sender in enumerate(senders):
+            if sender is None:
+                flags[row] |= _NO_SENDER
+    for row in columns.retained:
+        flags[row] |= _RETAIN
+    origins = [_CLIENT]
+    if columns.origins:
+        origins = [_CLIENT] * count
+        for row, origin in columns.origins.items():
+            origins[row] = origin
+    optional = (_EXPIRES if columns.expires else 0) | (_PROPERTIES if columns.properties else 0)
+    parts: list[bytes | bytearray] = [
+        _HEAD.pack(_VERSION, optional, count), flags, struct.pack(f"<{count}d", *columns.times),
+    ]  # fmt: skip
+    _add_texts(parts, columns.topics)
+    _add_texts(parts, [sender or "" for sender in senders])
+    _add_texts(parts, origins)
+    _add_values(parts, columns.payloads)
+    if columns.expires:
+        expires = map(columns.expires.get, range(count), [nan] * count)
+        parts.append(struct.pack(f"<{count}d", *expires))
+    if columns.properties:
+        sections = [b""] * count
+        for row, properties in columns.properties.items():
+            sections[row] = encode_section(properties, In.PUBLISH)
+        _add_values(parts, sections)
+    return b"".join(parts)
+
+
+def _add_texts(parts: list[bytes | bytearray], texts: Sequence[str]) -> None:
+    first = texts[0]
+    if texts.count(first) == len(texts):
+        data = _encoded[first]
+        parts += (_SAME.pack(1, len(data)), data)
+        return
+    encoded = list(map(_encoded.__getitem__, texts))
+    parts += (
+        _SAME.pack(0, 0), struct.pack(f"<{len(encoded)}H", *map(len, encoded)), b"".join(encoded),
+    )  # fmt: skip
+
+
+def _add_values(parts: list[bytes | bytearray], values: Sequence[bytes]) -> None:
+    parts += (struct.pack(f"<{len(values)}I", *map(len, values)), b"".join(values))
+
+
+def decode_columns(data: bytes) -> list[Message]:
+    """Return the messages in a block. Raises ValueError if the bytes are damaged."""
+    if not data:
+        return []
+    try:
+        return _Block(data).messages()
+    except Exception as error:
+        raise ValueError(f"not a block of messages: {error}") from error
+
+
+class _Block:
+    """A block that is being decoded."""
+
+    def __init__(self, data: bytes) -> None:
+        version, self._optional, self._count = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"unknown version {version}")
+        self._data = data
+        self._at = _HEAD.size
+
+    def messages(self) -> list[Message]:
+        count = self._count
+        flags = self._take(count)
+        times = struct.unpack(f"<{count}d", self._take(8 * count))
+        topics, senders, origins = self._texts(), self._texts(), self._texts()
+        payloads = self._values("I")
+        expires: Sequence[float] = [nan] * count
+        if self._optional & _EXPIRES:
+            expires = struct.unpack(f"<{count}d", self._take(8 * count))
+        properties = [EMPTY] * count
+        if self._optional & _PROPERTIES:
+            properties = list(map(_properties, self._values("I")))
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes too many")
+        return [
+            make_message(
+                topic, payload, flag & _QOS, flag & _RETAIN != 0, section,
+                None if flag & _NO_SENDER else sender, origin, time, None if isnan(expiry) else expiry,
+            )
+            for topic, payload, flag, section, sender, origin, time, expiry in zip(
+                topics, payloads, flags, properties, senders, origins, times, expires, strict=True
+            )
+        ]  # fmt: skip
+
+    def _take(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        begin = self._at
+        self._at += size
+        if self._at > len(self._data):
+            raise ValueError("it is incomplete")
+        return self._data[begin : self._at]
+
+    def _texts(self) -> list[str]:
+        same, length = _SAME.unpack(self._take(_SAME.size))
+        if same:
+            return [self._take(length).decode()] * self._count
+        return [value.decode() for value in self._values("H")]
+
+    def _values(self, kind: str) -> list[bytes]:
+        size = struct.calcsize(f"<{self._count}{kind}")
+        lengths = struct.unpack(f"<{self._count}{kind}", self._take(size))
+        joined = self._take(sum(lengths))
+        return [joined[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]
+
+
+def _properties(section: bytes) -> Properties:
+    return decode_section(section, In.PUBLISH) if section else EMPTY
