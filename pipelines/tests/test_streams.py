@@ -148,7 +148,7 @@ def test_windows_are_given_when_they_are_closed(spark: SparkSession, tmp_path: P
     assert {row.window_start for row in withheld} == {at(120), at(200)}
     assert stream.counted("numRowsDroppedByWatermark") == 0
 
-    # They come when the device goes on, each once; the query that goes on is a new start.
+    # They arrive once each, when the device continues. The continued query is a new start.
     later = [reading(Log(0), "d1", 1000, 1.0, offset=100)]
     assert stream.add(later).run() == [
         row for row in batch(spark, messages + later, windows) if row.window_end <= at(910)

@@ -133,7 +133,7 @@ def at_time(found: Mapping[int, int | None], log: Log, name: str, strategy: str)
 
 
 def check(start: Offsets, log: Log, fail: bool, warn: "list[str]") -> Offsets:
-    """Return ``start`` if the log still has all records from there on.
+    """Return ``start`` if the log still has all records from these offsets on.
 
     Otherwise, raise DataLossError. If ``fail`` is false, add a message to ``warn`` instead, and return the log's
     earliest offsets.

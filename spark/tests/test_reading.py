@@ -262,7 +262,7 @@ def test_a_query_goes_on_where_it_was(spark: SparkSession, log: FakeLog, tmp_pat
     log.partitions[0], later = log.partitions[0][:100], log.partitions[0][100:]
     available_now(stream(spark, log, consumerGroup="etl"), tmp_path)
     log.partitions[0] += later
-    # Where it begins now is in the checkpoint, whatever the options say.
+    # The checkpoint now decides where the query begins, regardless of the options.
     available_now(stream(spark, log, startingOffsets="latest", consumerGroup="etl"), tmp_path)
     assert keys(spark, tmp_path) == ALL
     # The last batch of AvailableNow is reported, too.

@@ -128,7 +128,7 @@ def test_rules_of_the_user_come_before_those_of_its_groups(site: AccountSite) ->
 
 
 def test_rules_have_the_meaning_of_acl_file(site: AccountSite) -> None:
-    """This covers containment for allowed subscriptions, overlap for denied ones, maximum QoS, RETAIN and variables."""
+    """Test containment for allowed subscriptions, overlap for denied ones, maximum QoS, RETAIN and variables."""
     site.user(
         "ann",
         deny("subscribe", topic="home/secret"),

@@ -356,8 +356,8 @@ def test_too_many_passwords_at_once() -> None:
 
 
 def test_a_group_that_is_deleted_while_a_password_is_hashed() -> None:
-    """Otherwise, the new user would belong to an unknown group, no decision about it would be possible, and exports
-    could not be imported.
+    """The new user must not belong to the deleted group. If it did, no decision about the user would be possible, and
+    exports could not be imported.
     """
     site = AccountSite()
     site.group("g")

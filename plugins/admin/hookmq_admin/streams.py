@@ -72,7 +72,9 @@ class _Rows:
         self._left = MAX_ROWS
 
     async def read(self, owner: StreamOwner) -> "_Rows":
-        """Ask the plugin, and return self. Raises whatever the plugin raises, or an error for a wrong value."""
+        """Read the plugin's streams, and return self. Raises the plugin's exception, or an error
+        for an invalid value.
+        """
         for one in await owner.list_streams():
             if not self._take():
                 break

@@ -52,7 +52,7 @@ def test_a_user_from_its_creation_to_its_deletion(site: Site) -> None:
 
 
 def test_passwords_and_hashes_are_never_shown(site: Site) -> None:
-    """They do not appear in responses, the audit log or the log. Not even their length is revealed."""
+    """Passwords and hashes do not appear in responses, the audit log or the log. Not even their length is revealed."""
     add(site, "zoe")
     site.ask("PUT", "/users/zoe/password", json={"password": "short"})
     document = site.ask("GET", "/accounts", params={"hashes": "true"}).json

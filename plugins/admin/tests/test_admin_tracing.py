@@ -215,7 +215,7 @@ def test_the_options_are_those_of_the_api() -> None:
 
 
 def test_a_trace_that_fails_ends_its_response() -> None:
-    """Otherwise, the response would stay open and silent for as long as the client waits."""
+    """The response ends if the trace fails. It must not stay open and silent for as long as the client waits."""
     reasons: list[str] = []
 
     class Stream(EventStream):

@@ -77,7 +77,7 @@ class Compactor:
                     if segment.base < upto:
                         removed += self._rewrite(segment, newest, replace)
             except FileNotFoundError:
-                return removed  # retention deletes segments meanwhile; the next call goes on
+                return removed  # retention deleted a segment; the next call continues
             self.clean = upto
 
     def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:

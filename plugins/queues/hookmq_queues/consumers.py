@@ -48,7 +48,7 @@ class Consumer:
     freed: bool = False
     """Whether it holds fewer messages than its entry states."""
     entry: _Entry | None = field(default=None, repr=False)
-    """Its entry in the heap; None while it cannot take a message."""
+    """The consumer's entry in the heap, or None while it cannot take a message."""
 
     @property
     def key(self) -> tuple[str, str]:

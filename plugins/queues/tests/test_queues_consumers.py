@@ -94,7 +94,7 @@ def test_equals_take_turns() -> None:
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_messages_are_shared_in_proportion_to_the_weights(acknowledged: bool) -> None:
-    """This holds both for consumers that acknowledge at once and for slow ones."""
+    """Messages are shared by weight among consumers that acknowledge at once, and also among slow ones."""
     consumers, _ = filled(1000, slow=1, fast=4)
     served: Counter[str] = Counter()
     for _ in range(100):
@@ -150,7 +150,9 @@ def test_a_choice_among_a_thousand_looks_at_few(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_choice_by_filter_looks_at_filters_and_not_at_consumers() -> None:
-    """Otherwise, one consumer with a filter would slow down a group with many consumers."""
+    """The cost of a choice depends on the number of filters, so one filter does not slow down a group with many
+    consumers.
+    """
     consumers, _ = filled(20, **{f"c{number}": 1 for number in range(1000)})
     consumers.add(consumer("narrow", filter=f"{JOBS}/a"))
     looked: list[str] = []

@@ -155,7 +155,9 @@ def test_a_duplicate_is_acknowledged_and_not_stored(make: Make) -> None:
 
 @pytest.mark.parametrize(("scope", "stored"), [("client", [b"p", b"q"]), ("queue", [b"p"])])
 def test_whose_duplicates_count(make: Make, scope: str, stored: list[bytes]) -> None:
-    """Otherwise, a client that guesses another client's ids could suppress that client's messages."""
+    """By default, only messages from the same client are duplicates. A client that guesses another client's ids cannot
+    suppress that client's messages.
+    """
     harness = make(queues=[{**DEDUPE, "dedupe_scope": scope}])
     for name in ("p", "q"):
         publish(harness.connect(name), name.encode(), ("message-id", "1"))
@@ -184,7 +186,9 @@ def test_a_duplicate_is_acknowledged_after_the_commit(make: Any) -> None:
 @pytest.mark.parametrize("how", ["stop", "crash"])
 @pytest.mark.parametrize("settled", [True, False])
 def test_duplicates_are_known_after_a_restart(make: Any, how: str, settled: bool) -> None:
-    """This holds even if all messages were settled and their segments could be deleted."""
+    """Duplicates are recognized after a restart, even if all messages were settled and their
+    segments could be deleted.
+    """
     queues = [{**DEDUPE, "max_bytes": "64KiB"}]  # the smallest segments
     harness = make(queues=queues)
     publisher = harness.connect("p")

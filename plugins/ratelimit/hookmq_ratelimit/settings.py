@@ -71,7 +71,7 @@ def _made(kind: type[T], value: Any) -> T:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: what it counts and per what, how much it allows, and what happens above it."""
+    """One limit: what it counts, its scope, how much it allows, and what happens above it."""
 
     what: What = setting("publishes", "what is counted")
     per: Per | None = setting(

@@ -53,7 +53,7 @@ def test_nobody_has_another_banned_by_using_his_names(per: str, username: str | 
         assert mallory.closed
         harness.connect("device", username="alice", password=b"right")
         harness.connect("device", password=b"token:alice")
-        # A banned client stays banned, whatever user name it sends.
+        # A banned client stays banned, regardless of its user name.
         for name in (username, "bob"):
             again = harness.connect("device", username=name, password=b"token:mallory")
             again.expect_disconnect(ReasonCode.MESSAGE_RATE_TOO_HIGH)

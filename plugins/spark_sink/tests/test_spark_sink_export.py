@@ -809,7 +809,7 @@ BY_DAY = Rules(tail=True, once=True, by_day=True)
 
 
 class Days(Exports):
-    """Exports by day, and reads the folders of the days with the payloads of their files."""
+    """Exports messages by day, and reads the payloads in each day's folder."""
 
     today = 0
 

@@ -167,7 +167,7 @@ def test_retention_by_time(keep: Keep) -> None:
     kept.runtime.advance(700)
     kept.look()
     assert kept.stream.earliest[0] > 30
-    # The last segment is never deleted, but a new one begins, so that it is not the last for ever.
+    # The last segment is never deleted, but a new one begins, so that it does not stay the last one.
     kept.publish(b"new")
     kept.runtime.advance(3700)
     kept.look()
@@ -419,7 +419,7 @@ def test_small_blocks_of_sealed_segments_are_merged(keep: Keep, compression: str
     assert [kept.rows(place) for place in range(3)] == before
     index.refresh(read_state(kept.stream.folder))
     assert len(list(index.blocks(0, 0, 1 << 60))) < len(places)
-    for segment, place in places:  # who reads goes on with the old files
+    for segment, place in places:  # readers continue with the old files
         assert parse(segment, place).base == place.base
     latest = kept.stream.latest
     stream = kept.open()
