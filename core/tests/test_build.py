@@ -65,7 +65,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
         (package / name).write_text(f"# {name}\n")
     (folder / "hookmq" / f"router{SUFFIX}").write_bytes(b"the module")
     (folder / f"{LIBRARY}{SUFFIX}").write_bytes(b"no library")
-    monkeypatch.setitem(sys.modules, LIBRARY, ModuleType(LIBRARY))  # has been loaded
+    monkeypatch.setitem(sys.modules, LIBRARY, ModuleType(LIBRARY))  # already loaded
     write(package, *FILES)
     return package
 
@@ -220,7 +220,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_variable(
     assert capsys.readouterr().err == (
         "hookmq: HOOKMQ_BUILD is 'rubbish': expected 'pure' or 'compiled'\n"
     )
-    # An importing program gets an ordinary ImportError.
+    # A program that imports the package gets an ordinary ImportError.
     monkeypatch.setattr("sys.argv", ["program.py"])
     with pytest.raises(ImportError, match="rubbish"):
         choose_or_exit(str(package))

@@ -50,7 +50,7 @@ class Trace:
         if not above and not name.endswith(STARTS):
             return None
         if name == "PacketReader.feed" and self.calls:
-            return None  # the receiver's acknowledgement is another packet
+            return None  # the receiver's acknowledgement is a packet of its own
         if not name.endswith(">"):  # a comprehension is not a separate call in newer Pythons
             self.calls.append((path.removeprefix(ROOT), name))
         return True
@@ -204,7 +204,7 @@ def test_the_fast_path_with_an_observer(harnesses: Callable[..., Harness]) -> No
     without, _ = known_topic(harnesses, None)
     one, (plugin,) = known_topic(harnesses, Observing)
     assert plugin.seen == 6
-    # Notifying takes the same calls for all messages of a turn, except for making each.
+    # Notifying takes the same calls for all messages in a turn. Only creating each message's event adds calls.
     assert len(one.calls) <= len(without.calls) + 25, str(one)
 
 

@@ -78,7 +78,7 @@ def test_this_floor_knows_no_world(path: Path) -> None:
     floors: set[str] = set()
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        # What only type checkers import, no module loads. `test_layers` holds it so, too.
+        # Imports for type checkers are never executed. `test_layers` ignores them too.
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []
     for node in ast.walk(tree):

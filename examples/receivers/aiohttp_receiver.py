@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS latest (topic TEXT PRIMARY KEY, value TEXT);
 
 
 def handle(database: sqlite3.Connection, event: Received) -> None:
-    """Handle an event: replace this function. It stores the latest payload of each topic."""
+    """Handle an event. Replace this function, which stores the latest payload of each topic."""
     if event.type == "hookmq.message.published":
         row = (event.data["topic"], str(event.data.get("payload")))
         database.execute("INSERT OR REPLACE INTO latest VALUES (?, ?)", row)

@@ -189,7 +189,7 @@ async def test_a_subscription_has_its_options(port: int) -> None:
     for topic in "abc":
         await client.publish(topic, b"x", 1)
     await client.ping()
-    assert [m.topic for m in client.messages] == ["c"]  # the others are not for the own messages
+    assert [m.topic for m in client.messages] == ["c"]  # the other subscriptions are No Local
     assert client.messages[0].properties.subscription_identifier == (9,)
     await leave(client)
 
@@ -340,7 +340,7 @@ async def test_a_session_that_is_gone(script: Script) -> None:
     await client.wait_closed()
     await script.accept(client)
     assert client.inflight == {}
-    script.send(Publish("in", b"2", 2, packet_id=7))  # not the message of the session before
+    script.send(Publish("in", b"2", 2, packet_id=7))  # not the message from the previous session
     assert await client.until(lambda: client.received == 2)
     assert await script.take(Pubrec) == Pubrec(7)
     assert script.nothing()
@@ -395,7 +395,7 @@ async def test_a_refused_message_is_finished(script: Script) -> None:
     script.send(Puback(packet.packet_id, 0x97))
     with pytest.raises(AssertionError, match="got 0x97"):
         await publishing
-    script.send(Puback(99))  # for nothing that was sent
+    script.send(Puback(99))  # does not acknowledge anything
     assert await client.expect(Puback) == Puback(99)
     await leave(client)
 

@@ -244,7 +244,7 @@ def test_plain_observers_run_in_a_thread_as_in_the_broker(monkeypatch: pytest.Mo
         assert (plugin.seen, batches) == ([("a", False), ("b", False), ("c", False)], 1)
         client.publish("d", b"ask", 1)
         [failed] = harness.logged("plugin.failed")
-        assert "PluginError" in str(failed["error"])  # the broker's state is not for threads
+        assert "PluginError" in str(failed["error"])  # threads must not access the broker's state
         client.disconnect()
     assert plugin.seen[-1] == ("one", True)
 
@@ -399,7 +399,7 @@ def test_fixtures(harness: Harness, broker_harness: Any) -> None:
 
 
 def test_the_plugin_imports_nothing_of_hookmq() -> None:
-    # It is loaded in every run of every project that has HookMQ installed.
+    # pytest loads the plugin in every run of every project that has HookMQ installed.
     code = (
         "import sys, hookmq_testing.pytest_plugin; "
         "print(sorted(name for name in sys.modules if name.startswith('hookmq')))"

@@ -139,7 +139,7 @@ def test_make_plugin_refuses_settings_as_serve_does(
     with pytest.raises((ConfigError, PluginError)) as caught:
         make_plugin(kind, written, "it")
     assert type(caught.value) is type(expected.value)
-    # a test has no file whose line could be named, and no distribution
+    # a test has no configuration file with a line number, and no distribution
     words = str(expected.value).partition(": ")[2] if "f:" in str(expected.value) else None
     if words is not None:
         assert words in str(caught.value)

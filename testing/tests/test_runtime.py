@@ -241,7 +241,7 @@ def test_a_late_wake_up_is_stale(runtime: VirtualRuntime, spawn: Spawn) -> None:
     _, cancel = spawn(work())
     runtime.run_until_idle()
     cancel()
-    event.set()  # wakes it in the same turn in which the cancel is thrown
+    event.set()  # wakes the coroutine in the same turn in which the cancellation is raised
     runtime.advance(3.0)
     assert seen == [2.0]
     assert not runtime.tasks
@@ -279,7 +279,7 @@ def test_blocking_calls_take_time_and_overtake_each_other() -> None:
     made = {number: when for word, number, when in seen if word == "made"}
     told = {number: when for word, number, when in seen if word == "told"}
     assert all(0 < made[number] < told[number] < 1 for number in made)
-    assert max(told.values()) > BLOCKING  # a few take long
+    assert max(told.values()) > BLOCKING  # a few calls take long
 
 
 def test_advance_leaves_blocking_calls_under_way() -> None:

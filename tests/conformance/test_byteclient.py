@@ -210,7 +210,7 @@ def test_a_socket_that_is_reset_is_closed(pair: tuple[ByteClient, socket.socket]
 
 def test_a_socket_offers_what_is_taken(pair: tuple[ByteClient, socket.socket]) -> None:
     client, other = pair
-    client.offer(bytes(1 << 26))  # nobody reads it
+    client.offer(bytes(1 << 26))  # the peer does not read
     assert other.recv(10) == bytes(10)
     assert client.fileno() > 0
 

@@ -144,7 +144,7 @@ def test_will_qos_0_to_2_is_accepted(harness: Harness, level: int, qos: int) -> 
 
 
 FIELDS = [
-    # the user name flag without a user name, and the other way round
+    # the user name flag without a user name, and vice versa
     pytest.param(0x82, b"", marks=statement("MQTT-3.1.2-17", "MQTT311-3.1.2-19")),
     pytest.param(0x82, b"\x00\x05abc", marks=statement("MQTT-3.1.2-17", "MQTT311-3.1.2-19")),
     pytest.param(0x02, m.text("u"), marks=statement("MQTT-3.1.2-16", "MQTT311-3.1.2-18")),
@@ -156,7 +156,7 @@ FIELDS = [
     pytest.param(
         0x82, m.text("u") + m.text("p"), marks=statement("MQTT-3.1.2-18", "MQTT311-3.1.2-20")
     ),
-    # a will that is not there, half there, and there without its flag
+    # a missing will, an incomplete will, and a will without its flag
     pytest.param(0x06, b"", marks=statement("MQTT-3.1.2-9", "MQTT311-3.1.2-9")),
     pytest.param(0x06, b"\x00\x01w", marks=statement("MQTT-3.1.2-9", "MQTT311-3.1.2-9")),
     pytest.param(0x06, b"\x00\x01w\x00\x03x", marks=statement("MQTT-3.1.2-9", "MQTT311-3.1.2-9")),
@@ -196,7 +196,7 @@ def test_connect_cut_anywhere_is_refused(harness: Harness, level: int) -> None:
         harness.settle()
         assert client.wire.closed
         data = client.take()
-        if level == 4 or size < 7:  # before the version was read nothing can be said
+        if level == 4 or size < 7:  # without the version, the broker cannot send a reason
             assert data == b""
         else:
             assert data[2:4] == b"\x00\x81"
@@ -279,11 +279,12 @@ def test_mqtt_5_assigns_a_client_id_if_it_is_empty(harness: Harness, clean: bool
         assigned.append(found[3:].decode())
     assert len(set(assigned)) == 3
     assert list(harness.broker.sessions) == assigned
-    # It is as if the client had sent it: it can come back with it.
+    # The client can resume its session with the assigned client id.
     client.close()
     again = in_memory(harness).connect(assigned[2], clean=False, properties=m.session_expiry(60))
     properties = again.accepted(present=True)
-    assert not [one for one in properties if one[0] == 0x12]  # only when the broker chose
+    # Only sent if the broker chose the client id.
+    assert not [one for one in properties if one[0] == 0x12]
 
 
 @statement("MQTT-3.1.3-6", "MQTT-3.2.2-16")

@@ -126,7 +126,7 @@ def test_a_byte_order_mark_is_a_character(harness: Harness, level: int) -> None:
 @statement("MQTT-1.5.5-1")
 @edge(37)
 def test_variable_byte_integers(harness: Harness) -> None:
-    # Remaining Length of five bytes: refused before the rest is there
+    # Remaining Length of five bytes: refused before the rest arrives
     join(harness).send(b"\x30\x80\x80\x80\x80\x01").refused(0x81)
     # Over-long forms: Remaining Length, Property Length, Subscription Identifier
     join(harness).send(b"\x30\x85\x00\x00\x01t\x00x").refused(0x81)
@@ -135,7 +135,7 @@ def test_variable_byte_integers(harness: Harness) -> None:
     # Five bytes for a Subscription Identifier
     body = b"\x00\x01\x06\x0b\x80\x80\x80\x80\x01\x00\x01t\x00"
     join(harness).send(m.packet(0x82, body)).refused(0x81)
-    # What we write is the shortest form at each border; `frames` checks it.
+    # The broker uses the shortest form at each boundary; `frames` checks it.
     client = join(harness)
     client.subscribe(("t", 0))
     for size in (127, 128, 16383, 16384):
@@ -178,7 +178,7 @@ def test_connect_with_header_flags_is_refused(harness: Harness, level: int) -> N
     packet = m.connect(level=level)
     for flags in range(1, 16):
         client = in_memory(harness, level).send(bytes((0x10 | flags,)) + packet[1:])
-        client.not_accepted()  # its version was not read: nothing can be said
+        client.not_accepted()  # without the version, the broker cannot send a reason
     assert not harness.broker.sessions
 
 
@@ -229,9 +229,9 @@ def test_our_packet_ids_are_not_in_flight_and_never_0(harness: Harness, level: i
     sender = join(harness, "sender", level)
     sender.publish("t", b"stays", 2, 1)
     first = client.take_publish()[2]
-    harness.broker.sessions["c"].last_packet_id = 65_530  # rather than 65,000 messages
+    harness.broker.sessions["c"].last_packet_id = 65_530  # instead of sending 65,000 messages
     seen = []
-    for _ in range(10):  # around the end and past the id that is still in flight
+    for _ in range(10):  # past the wrap-around, and past the id that is still in flight
         sender.publish("u", b"", 1, 2)
         seen.append(client.take_publish()[2])
         client.send(m.puback(seen[-1]))

@@ -119,7 +119,7 @@ def test_our_disconnects(broker_harness: Any) -> None:
     idle = join(harness, "idle", keep_alive=1, **keep)
     harness.advance(2)
     ended(idle)
-    for code in range(0x80, 0x100):  # also what a plugin might ask for
+    for code in range(0x80, 0x100):  # including codes that a plugin might choose
         client = (
             join(harness, "kicked", **keep)
             if code == 0x80

@@ -182,7 +182,7 @@ def test_authenticating_again(quiz: Harness) -> None:
     client.subscribe(("t", 0))
     client.send(m.auth(0x19, METHOD + m.auth_data(b"ask")))
     client.expect(QUESTION)
-    client.publish("t", b"meanwhile")  # other traffic goes on
+    client.publish("t", b"meanwhile")  # other packets are processed meanwhile
     client.expect(m.publish("t", b"meanwhile"))
     client.send(answer(b"42"))
     client.expect(m.auth(0x00, METHOD))  # not a second CONNACK
@@ -226,7 +226,7 @@ def test_auth_packets_fit(quiz: Harness) -> None:
 @edge(48)
 def test_auth_without_problem_information(quiz: Harness) -> None:
     client = in_memory(quiz).connect(properties=METHOD + m.problem_information(0))
-    client.expect(QUESTION)  # it never has a reason in words
+    client.expect(QUESTION)  # AUTH never has a reason string
 
 
 @edge(51)

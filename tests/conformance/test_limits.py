@@ -30,7 +30,7 @@ def test_a_publish_of_the_maximum_size_is_sent_and_a_larger_one_is_not(
     sender.publish("t", payload + b"!", qos, 1)
     client.expect()
     sender.publish("t", payload, qos, 2)
-    client.expect(fits)  # the id that the other would have had
+    client.expect(fits)  # with the packet id that the dropped message would have used
     assert len(harness.broker.sessions["c"].inflight) == number
 
 
@@ -178,7 +178,8 @@ def test_connack_leaves_its_reason_out(broker_harness: Any) -> None:
     for size, answer in ((len(long), long), (len(long) - 1, b"\x20\x03\x00\x87\x00")):
         client = in_memory(harness).connect("denied", properties=m.packet_size(size))
         client.ends(answer)
-    in_memory(harness).connect("denied", properties=m.packet_size(4)).ends()  # not even that
+    # Even the bare CONNACK is too large.
+    in_memory(harness).connect("denied", properties=m.packet_size(4)).ends()
 
 
 @statement(
@@ -212,7 +213,7 @@ def test_request_problem_information(broker_harness: Any, asked: bytes, told: bo
     client.expect(m.packet(0x90, b"\x00\x03", section or b"\0", b"\x87"))
     client.subscribe(("t", 0))
     client.publish("t", properties=m.user("a", "b"))
-    client.expect(m.publish("t", properties=m.user("a", "b")))  # PUBLISH keeps its own
+    client.expect(m.publish("t", properties=m.user("a", "b")))  # PUBLISH keeps its user properties
     client.publish("kick")
     client.ends(m.disconnect(0x87, LONG))
     denied = in_memory(harness).connect("denied", properties=asked)
@@ -354,7 +355,7 @@ def test_every_alias_that_was_offered(harness: Harness) -> None:
         client.publish(f"t/{number}", b"1", properties=m.alias(number))
         client.publish("", b"2", properties=m.alias(number))
         client.expect(m.publish(f"t/{number}", b"1"), m.publish(f"t/{number}", b"2"))
-    client.publish("other", b"3", properties=m.alias(64))  # it is assigned again
+    client.publish("other", b"3", properties=m.alias(64))  # assigns the alias to another topic
     client.publish("", b"4", properties=m.alias(64))
     client.expect(m.publish("other", b"3"), m.publish("other", b"4"))
 
@@ -382,7 +383,7 @@ def test_no_aliases_offered(broker_harness: Any) -> None:
 def test_unknown_alias_and_no_topic(harness: Harness) -> None:
     join(harness).send(m.publish("", b"x", properties=m.alias(1))).refused(0x82)
     join(harness).send(m.publish("", b"x")).refused(0x82)
-    # Mappings end with the connection, also when the session goes on.
+    # Aliases end with the connection, even if the session continues.
     keep: dict[str, Any] = {"clean": False, "properties": m.session_expiry(100)}
     client = join(harness, "d", **keep)
     client.publish("t", b"x", properties=m.alias(1))
@@ -400,7 +401,7 @@ def test_aliases_of_two_directions_and_connections_are_independent(harness: Harn
     one, two = join(harness, "one"), join(harness, "two")
     one.publish("t/one", properties=m.alias(3))
     two.publish("t/two", properties=m.alias(3))
-    # The broker numbers its own aliases, and gives them with the first message of a topic.
+    # The broker assigns its own aliases, with the first message on each topic.
     reader.expect(
         m.publish("t/one", properties=m.alias(1)), m.publish("t/two", properties=m.alias(2))
     )
@@ -415,7 +416,7 @@ def test_aliases_of_two_directions_and_connections_are_independent(harness: Harn
     reader.expect(m.publish("", b"3", properties=m.alias(2)))
 
 
-# --- topic aliases from us ----------------------------------------------------------------------------------------------
+# --- topic aliases from the broker --------------------------------------------------------------------------------------
 
 
 @statement("MQTT-3.1.2-27", "MQTT-3.3.2-8")
@@ -449,7 +450,7 @@ def test_our_aliases_are_in_range_and_stand_for_what_was_said(harness: Harness, 
                     used += 1
                     topic = known[aliases[0]]
             assert (topic, payload) == (name, bytes((turn,)))
-    assert used  # they are used at all
+    assert used  # some aliases were used
 
 
 @statement("MQTT-3.3.2-7", "MQTT-3.1.2-26")

@@ -75,7 +75,8 @@ def test_connack_has_no_session_present(harness: Harness) -> None:
     client.close()
     join(harness, "sender").publish("t", b"x", 1, 1)
     client = in_memory(harness, 3).connect("c", clean=False)
-    client.expect(b"\x20\x02\x00\x00", m.publish("t", b"x", 1, 1, level=3))  # though it is there
+    # No Session Present flag, although the session exists.
+    client.expect(b"\x20\x02\x00\x00", m.publish("t", b"x", 1, 1, level=3))
 
 
 class Censor(Plugin):

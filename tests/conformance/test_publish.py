@@ -176,7 +176,7 @@ def test_properties_are_forwarded_as_they_are(
     old.subscribe(("t", qos))
     number = 1 if qos else 0
     sender = join(harness, "sender")
-    for turn in range(3):  # the second and third may take another way
+    for turn in range(3):  # the second and third message may take the fast path
         sender.publish("t", b"x", qos, 1 + turn, properties=properties)
         id = number and turn + 1
         client.expect(m.publish("t", b"x", qos, id, properties=properties))
@@ -279,7 +279,7 @@ def test_expiry_while_there_is_no_room(harness: Harness) -> None:
         sender.publish("t", bytes((number,)), 1, number, properties=m.expiry(seconds))
     client.expect(m.publish("t", b"\x01", 1, 1, properties=m.expiry(1)))
     harness.advance(20)
-    client.send(m.puback(1))  # the first was under way and is not expired by that
+    client.send(m.puback(1))  # the first message is in flight and does not expire
     client.expect(m.publish("t", b"\x03", 1, 2, properties=m.expiry(30)))
 
 

@@ -141,7 +141,8 @@ def test_a_pubrec_that_refuses(harness: Harness, code: int) -> None:
     client.expect(m.publish("t", b"x", 2, 1))
     client.send(m.pubrec(1, code))
     client.expect()  # no PUBREL
-    harness.broker.sessions["c"].last_packet_id = 0  # as after 65,534 others: the id is free
+    # As if 65,534 other messages had followed: the id is free.
+    harness.broker.sessions["c"].last_packet_id = 0
     sender.publish("t", b"y", 2, 2)
     client.expect(m.publish("t", b"y", 2, 1))
     client.send(m.pubrec(1, code))
@@ -248,7 +249,7 @@ def test_qos_1_with_the_same_id_is_a_new_message(harness: Harness, level: int) -
 def test_qos_2_is_delivered_once(harness: Harness, level: int, dup: bool) -> None:
     client = reader(harness, level, 0)
     sender = join(harness, "sender", level)
-    for _ in range(2):  # the second time around it is a new message
+    for _ in range(2):  # the second time, it is a new message
         sender.publish("t", b"x", 2, 5)
         sender.expect(m.pubrec(5))
         client.expect(m.publish("t", b"x", level=level))
@@ -258,7 +259,7 @@ def test_qos_2_is_delivered_once(harness: Harness, level: int, dup: bool) -> Non
             client.expect()
         sender.send(m.pubrel(5))
         sender.expect(m.pubcomp(5))
-    sender.send(m.pubrel(5))  # said twice: unknown now
+    sender.send(m.pubrel(5))  # a repeated PUBREL: the id is now unknown
     sender.expect(m.pubcomp(5, 0x92 if level == 5 else None))
 
 

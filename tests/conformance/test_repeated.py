@@ -53,7 +53,7 @@ def test_bad_headers(harness: Harness, level: int, qos: int) -> None:
         if codes:
             sender.refused(*codes)
             reader.expect()
-        else:  # an empty payload is in order
+        else:  # an empty payload is valid
             reader.expect(m.publish("t", b"", level=level))
 
 
@@ -224,7 +224,7 @@ def test_every_exchange_is_completed(harness: Harness, level: int, qos: int, gra
         elif given == 2:
             reader.send(m.pubrec(number))
             reader.expect(m.pubrel(number))
-            reader.send(m.pubrec(number))  # said twice
+            reader.send(m.pubrec(number))  # repeated
             reader.expect(m.pubrel(number))
             reader.send(m.pubcomp(number))
         reader.expect()

@@ -73,9 +73,10 @@ def test_an_empty_payload_clears(harness: Harness, level: int, qos: int) -> None
     sender.publish("t", b"x", retain=True)
     live.expect(m.publish("t", b"x", level=level))
     sender.publish("t", b"", qos, 1, retain=True)
-    live.expect(m.publish("t", b"", qos, 1 if qos else 0, level=level))  # as any other
+    live.expect(m.publish("t", b"", qos, 1 if qos else 0, level=level))  # like any other message
     reader(harness, level, ("t", 0)).expect()
-    sender.publish("never", b"", qos, 2, retain=True)  # and where there was none nothing is kept
+    # Clearing a topic without a retained message retains nothing.
+    sender.publish("never", b"", qos, 2, retain=True)
     reader(harness, level, ("never", 0)).expect()
 
 
@@ -108,10 +109,10 @@ def test_retain_handling(harness: Harness, handling: int, first: bool, again: bo
     client.expect(*([kept] if again else []))
     client.close()
     client = join(harness, present=True, **keep)
-    client.subscribe(("t", handling))  # known from the connection before
+    client.subscribe(("t", handling))  # the subscription exists since the previous connection
     client.expect(*([kept] if again else []))
     client.unsubscribe("t")
-    client.subscribe(("t", handling))  # new again
+    client.subscribe(("t", handling))  # a new subscription again
     client.expect(*([kept] if first else []))
 
 

@@ -61,7 +61,7 @@ def test_clean_start_discards_the_session(harness: Harness, level: int) -> None:
     join(harness, "sender", level).publish("t", b"new", 1, 1)
     client.expect()
     client.close()
-    # and leaves nothing for a later one
+    # nor does it leave messages for a later session
     client = join(harness, "c", present=False, **keep(level))
     client.expect()
 
@@ -86,7 +86,7 @@ def test_without_a_stored_session_one_is_made(harness: Harness, level: int) -> N
     client = in_memory(harness, level).connect("c", clean=False)
     frame = client.take_one()
     assert frame[0] == 0x20
-    assert m.body(frame)[:2] == b"\x00\x00"  # no other bit of the flags either
+    assert m.body(frame)[:2] == b"\x00\x00"  # all other bits of the flags are 0 too
     if level == 4:
         assert frame == b"\x20\x02\x00\x00"
 
@@ -290,7 +290,7 @@ def test_keep_alive(harness: Harness, level: int) -> None:
         client.send(packet)
     client.take()
     harness.advance(14.9)
-    client.send(m.PINGREQ[:1])  # half a packet is none
+    client.send(m.PINGREQ[:1])  # half a packet does not count
     client.expect()
     watcher.expect()
     harness.advance(0.2)
@@ -317,7 +317,7 @@ def test_server_keep_alive(broker_harness: Any) -> None:
     client.expect()
     harness.advance(0.2)
     client.refused(0x8D)
-    # 3.1.1 cannot be told, so that its own value holds
+    # The broker cannot announce another value to a 3.1.1 client, so the client's own value applies.
     old = join(harness, "old", 4, keep_alive=100)
     harness.advance(149)
     old.expect()

@@ -89,7 +89,7 @@ def test_one_suback_with_a_code_for_each_filter_in_order(broker_harness: Any, le
     client.send(m.subscribe(0x0102, *filters, level=level))
     denied = 0x87 if level == 5 else 0x80
     client.expect(m.suback(0x0102, 0, denied, 2, 1, denied, 1, level=level))
-    # as if each had come alone: the last word on "a" holds, and what was refused does not deliver
+    # as if each had arrived alone: the last subscription to "a" applies, and refused ones deliver nothing
     sender = join(harness, "sender")
     for topic in ("a", "b", "c"):
         sender.publish(topic, b"x", 2, 1)
@@ -133,7 +133,7 @@ def test_subscribing_again_replaces(harness: Harness, level: int) -> None:
         client.subscribe(("t", 0), properties=m.identifier(4))
         sender.publish("t", b"x")
         client.expect(m.publish("t", b"x", properties=m.identifier(4)))
-        client.subscribe(("t", 0x08))  # and without one there is none
+        client.subscribe(("t", 0x08))  # subscribing without an identifier removes it
         sender.publish("t", b"x", retain=True)
         client.expect(m.publish("t", b"x", retain=True))
         client.subscribe(("t", NO_LOCAL | 0x20))
@@ -205,7 +205,7 @@ def test_overlapping_subscriptions(harness: Harness, level: int, order: tuple[in
         properties = m.identifier(granted + 1) if level == 5 and name != "#" else b""
         client.subscribe((name, granted), properties=properties)
     join(harness, "sender", level).publish("a/b", b"x", 2, 1)
-    frame = client.take_one()  # one copy, with all the identifiers there are
+    frame = client.take_one()  # one copy, with all identifiers
     first, topic, packet_id, properties_found, payload = m.split_publish(frame, level)
     assert (first, topic, packet_id, payload) == (0x34, b"a/b", 1, b"x")
     if level == 5:

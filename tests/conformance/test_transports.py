@@ -155,7 +155,7 @@ async def test_a_text_frame_closes(dial: Dial) -> None:
     await client.packet()
     client.send_frame(TEXT, m.PINGREQ)
     data = await client.read_to_end()
-    assert data[:1] == b"\x88"  # a close frame, and then the end; PINGREQ was not answered
+    assert data[:1] == b"\x88"  # a close frame, then the end of the stream, without a PINGRESP
     assert data[2:4] == (1003).to_bytes(2, "big")
     assert len(data) == 2 + data[1]
 

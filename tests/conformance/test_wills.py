@@ -233,7 +233,7 @@ def test_an_expiry_that_was_0_cannot_be_raised(harness: Harness) -> None:
         client = join(harness, "c", properties=properties, will=WILL)
         client.send(m.disconnect(0, m.session_expiry(10)))
         client.refused(0x82)
-        watcher.expect(GONE)  # it was no valid DISCONNECT
+        watcher.expect(GONE)  # the DISCONNECT was not valid, so the will is published
     assert list(harness.broker.sessions) == ["watcher"]
 
 

@@ -137,7 +137,8 @@ def judge(service: Service, acked: dict[str, set[int]]) -> list[str]:
         lost = acked[name] - set(numbers)
         if lost:
             wrong.append(f"{len(lost)} of {name} lost")
-        # A publisher may send QoS 1 again that was taken before the kill: another message, and another event.
+        # After a kill, a publisher may repeat a QoS 1 message that was already accepted. That is a new message with its
+        # own event.
         places = {id: place for place, id in enumerate(_ids(service, name))}
         events = [of[id][1] for id in places]
         if qos == 2 and len(set(events)) != len(events):

@@ -159,7 +159,7 @@ def test_the_certificates_of_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_example_permits_its_rules_and_nothing_else(plant: Plant, version: Any) -> None:
     five = version == V5
-    wrong, no = 0x86, 0x87  # paho tells the return codes 4 and 5 of 3.1.1 so
+    wrong, no = 0x86, 0x87  # paho's codes for return codes 4 and 5 of MQTT 3.1.1
     # who may connect
     for name in ("meter9", "nobody"):
         assert plant.refused("devices", name, version, cert=name) == wrong
@@ -235,7 +235,7 @@ def test_a_name_is_nobody_elses_by_another_way_in(plant: Plant) -> None:
     with gate:
         assert gate.subscribe("site/north/#", 1) == 1
         assert plant.refused("apps", "gateway1", username="gateway1", password=gateway) == 0x87
-        # A token that is good for `apps` does not make a client the owner of that name either.
+        # A token that is valid for `apps` does not give access to the other client's session either.
         app = plant.token("gateway1", groups=["dashboards"])
         assert plant.refused("apps", "gateway1", username="gateway1", password=app) == 0x85
         assert plant.refused("people", "gateway1", username="ann", password=PASSWORD) == 0x85
@@ -250,7 +250,8 @@ def _handshake(plant: Plant, certificate: str, strange: bool) -> None:
         socket.create_connection(address, 60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as sock,
     ):
-        # In TLS 1.3 the client's certificate is refused after the client's part of the handshake.
+        # In TLS 1.3, the server refuses the client's certificate only after the client has finished its part of the
+        # handshake.
         sock.sendall(encode(Connect("meter7", 5, True, 0), 5))
         if not sock.recv(100):
             raise OSError("closed")
@@ -316,7 +317,7 @@ def test_clients_above_their_rate_are_slowed_or_refused(plant: Plant) -> None:
     ):
         assert app.subscribe("plant/+/data/#", 1) == 1
         sent: list[bytes] = []
-        # Who needs longer for 70 messages than the limit's rate allows sends more: each time as many as all before.
+        # A slow machine may send 70 messages without exceeding the rate limit. Then double the number of messages.
         while 'outcome="throttled"' not in plant.metrics():
             more = [b"%d" % number for number in range(len(sent), 2 * len(sent) + 70)]
             for payload in more:

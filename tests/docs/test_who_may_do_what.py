@@ -35,7 +35,7 @@ def cells(table: str) -> dict[tuple[str, int, int], str]:
 
 @pytest.mark.parametrize(("table", "title", "version", "qos"), CASES)
 def test_a_denial(table: str, title: str, version: int, qos: int) -> None:
-    # Of publishing the page says that 3.1 is like 3.1.1.
+    # For publishing, the page says that 3.1 behaves like 3.1.1.
     column = 4 if table == "publish" and version == 3 else version
     assert told(table, title, version, qos) == cells(table)[title, column, qos]
 

@@ -137,7 +137,7 @@ def test_a_session_keeps_what_was_sent_while_its_client_was_away(
         for number in range(20):
             assert two.publish(topic, b"%d" % number, qos) == 0
     back = Client(broker.ports["tcp"], me, version, clean=False, expiry=60)
-    assert back.connect() == (0, version != V31)  # CONNACK of 3.1 cannot tell
+    assert back.connect() == (0, version != V31)  # the CONNACK of 3.1 has no Session Present flag
     assert back.payloads(20) == [b"%d" % number for number in range(20)]
     back.disconnect()
     with Client(broker.ports["tcp"], me, version, clean=True) as ended:

@@ -142,7 +142,7 @@ def traced(files: frozenset[str], into: Lines) -> Iterator[None]:
         sys.settrace(None)
 
 
-# -- putting a mutant in place of the module
+# -- replacing the module with a mutant
 
 
 def functions_in(code: CodeType) -> Iterator[CodeType]:
@@ -193,7 +193,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
-# -- trying them
+# -- testing the mutants
 
 
 class Trial:
@@ -217,7 +217,7 @@ class Trial:
             return True
         seconds, lines = measured
         self.functions = {file: functions_of(file) for file in files}
-        gc.freeze()  # the forks share what they do not change
+        gc.freeze()  # memory that the forks do not change remains shared
         for mutant in self.wanted:
             place = str(path_of(mutant.module))
             span = range(mutant.first_line, mutant.last_line + 1)

@@ -33,7 +33,7 @@ def main() -> int:
         help="1 is a storm of 20,000 clients (%(default)s)",
     )
     options = parser.parse_args()
-    # A storm needs that many sockets here and in the broker, which inherits the limit.
+    # A storm needs one socket per client, both here and in the broker, which inherits the limit.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < STORM * options.scale + SPARE:

@@ -117,7 +117,8 @@ def test_a_plugin_has_no_circles(member: Member) -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 taken[name] |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
         taken[name] &= modules.keys()
-    order = list(TopologicalSorter(taken).static_order())  # raises CycleError, which names them
+    # Raises CycleError, which names the modules.
+    order = list(TopologicalSorter(taken).static_order())
     assert set(order) == modules.keys()
 
 
@@ -141,7 +142,7 @@ def test_each_distribution_can_be_found_and_judged(member: Member) -> None:
     purpose. Users of a package index can then find and judge it."""
     classifiers = member.project["classifiers"]
     assert len(classifiers) == len(set(classifiers))
-    assert not [one for one in classifiers if one.startswith("License ::")]  # `license` says it
+    assert not [one for one in classifiers if one.startswith("License ::")]  # `license` contains it
     prefix = "Programming Language :: Python :: 3."
     found = tuple(one.removeprefix(prefix[:-2]) for one in classifiers if one.startswith(prefix))
     assert found == PYTHONS

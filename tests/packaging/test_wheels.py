@@ -16,7 +16,7 @@ from recording import V5, Client
 from serving import serving
 from workspace import ROOT, Member, members
 
-# All in one process: the wheels and the environments are made once.
+# Run all tests in one process, so that the wheels and environments are made only once.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("wheels")]
 ALL = [pytest.param(member, id=member.name) for member in members()]
 PUBLISHED = [one for one in ALL if not str(one.id).startswith("hookmq-example-")]

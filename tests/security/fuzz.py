@@ -143,7 +143,7 @@ def codec() -> Target:
         assert whole.buffered == pieces.buffered <= 300
         for packet in found:
             if getattr(packet, "dup", False) and not packet.qos:  # type: ignore[union-attr]
-                continue  # only 3.1 has it, and it is not repeated
+                continue  # only 3.1 allows it, and the encoder does not repeat it
             level = whole.version
             reader = Decoder(0 if hasattr(packet, "client_id") else level, server=server)
             assert reader.feed(encode(packet, level)) == [packet]
@@ -416,9 +416,7 @@ def fuzz(
             print(f"{name}: input {done} failed, kept in {path}: {data.hex()[:400]}")
             return done, len(reached), False
         lines = {at for at, seen in enumerate(SEEN[: _Marks.count]) if seen} if any(SEEN) else set()
-        if (
-            seed or not lines <= reached
-        ):  # compiled modules have no lines: then the seeds are all there is
+        if seed or not lines <= reached:  # compiled modules report no lines, so keep only the seeds
             reached |= lines
             corpus.append(data)
     return done, len(reached), True

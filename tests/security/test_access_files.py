@@ -91,7 +91,7 @@ KINDS = {
 
 
 def _half(file: Path) -> None:
-    # In the middle of a line.
+    # Cut in the middle of a line.
     text = file.read_bytes()
     middle = len(text) // 2
     if text[middle - 1 : middle] == b"\n":
@@ -141,7 +141,8 @@ def test_at_start_the_plugin_is_not_made(file: Path, name: str, damage: str) -> 
     DAMAGE[damage](file)
     with pytest.raises(PluginError) as found:
         kind.make(file)
-    # `hookmq serve` ends: it names the plugin and the file, and for `auth_jwt` the key that names the file.
+    # `hookmq serve` exits. The error names the plugin and the file, and for `auth_jwt` also the key that contains the
+    # file's name.
     assert isinstance(found.value.__cause__, ConfigError)
     place = f"plugins[0].config.{kind.key}: " if kind.plugin is AuthJwtPlugin else ""
     assert str(found.value).startswith(f"plugin 'it': {place}{file}:")
@@ -332,7 +333,7 @@ def test_any_configuration_is_good_or_an_error_of_ours(
     )
     try:
         made = build(loads(text, environ={}, folder=folder))
-    except HookMQError as error:  # PluginError for what the plugin found when it was made
+    except HookMQError as error:  # PluginError if the plugin's constructor found the problem
         said = str(error)
         if name == "auth_jwt":
             assert "s3cret" not in said

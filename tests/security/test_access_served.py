@@ -45,7 +45,7 @@ class Answers(KeyServer):
             return web.Response(body=self.body)
         asked = await request.json()
         if self.mood == "broken":
-            # It reveals everything it was sent, and what it expected.
+            # The response reveals everything that was sent, and the expected header.
             return web.Response(status=500, text=json.dumps([asked, HEADER]))
         if self.mood == "nonsense":
             return web.Response(text=f"{asked} {HEADER}")
@@ -220,7 +220,7 @@ def test_services_that_die_open_nothing(
         assert there.publish("http/a", b"", 1) == 0x87
         service.mood = mood
     try:
-        # What nobody but acl_file had an opinion about is remembered for the connection.
+        # The verdict for a topic that only acl_file decided is cached for the connection.
         assert there.publish("open/a", b"", 1) == 0x10
         for topic in ("open/b", "http/a", "http/b"):
             assert there.publish(topic, b"", 1) == 0x83
@@ -293,7 +293,7 @@ def test_no_secret_is_told_anywhere(service: Answers, tmp_path: Path) -> None:
             service.mood = mood
             attempts()
         service.mood = "well"
-        # Files with mistakes, in which the mistake is where the secret is.
+        # Make the files invalid in the part that contains the secret.
         (tmp_path / "users.yaml").write_text(f"version: 1\nusers:\n  alice: {{hsh: '{HASH}'}}\n")
         served.wait_for("auth_password.reload_failed")
         (tmp_path / "secret.txt").write_text(SIGNING[:20])

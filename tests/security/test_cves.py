@@ -68,7 +68,7 @@ def test_cve_2017_7651_a_big_length_after_connect(harness: Harness) -> None:
     refused_early(client)
 
 
-# A CONNECT of MQTT 3.1 may have QoS bits, and which version it is stands behind them.
+# A CONNECT of MQTT 3.1 may have QoS bits, and the version comes after them.
 CONNECTS = (0x10, 0x12, 0x14, 0x16)
 
 
@@ -120,7 +120,7 @@ def test_cve_2026_58210_what_follows_connect_while_a_plugin_decides(harness: Har
     assert len(client.connection.rest) + 2 * len(held) == 200_000
     never.set(None)
     client.accepted()
-    assert client.take() == m.PINGRESP * 100_000  # none was lost
+    assert client.take() == m.PINGRESP * 100_000  # no PINGREQ was lost
     assert client.wire.reading
 
 
@@ -135,7 +135,7 @@ def test_cve_2020_13849_slow_connect_and_long_keep_alive(broker_harness: Any) ->
         for client in slow:
             client.send(packet[at : at + 1])
         harness.advance(0.5)
-    in_memory(harness).ends()  # full
+    in_memory(harness).ends()  # the connection limit is reached
     harness.advance(6)
     for client in slow:
         client.ends()
@@ -390,7 +390,8 @@ def test_cve_2023_28366_packet_ids_are_bounded(broker_harness: Any) -> None:
     harness = broker_harness(config={"broker": {"receive_maximum": 10}})
     client = join(harness)
     client.send(*(m.publish("t", b"x", 2, number) for number in range(1, 11)))
-    client.send(*(m.publish("t", b"x", 2, number) for number in range(1, 11)))  # again
+    # Sends the same packet ids again.
+    client.send(*(m.publish("t", b"x", 2, number) for number in range(1, 11)))
     assert len(harness.broker.sessions["c"].received or ()) == 10
     client.take()
     client.send(m.publish("t", b"x", 2, 11))

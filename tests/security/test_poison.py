@@ -133,7 +133,7 @@ def test_every_text_of_older_clients(harness: Harness) -> None:
         sender.close()
         harness.advance(10)
     room.check()
-    again = join(harness, "later")  # gets what was retained
+    again = join(harness, "later")  # gets the retained message
     again.subscribe(("#", 2))
     decoder = Decoder(5, server=False)
     assert decoder.feed(again.take())

@@ -174,7 +174,7 @@ def gathered(target: Target) -> None:
         sock.sendall(UPGRADE)
         while not sock.recv(4096).endswith(b"\r\n\r\n"):
             pass
-        with suppress(OSError):  # refused by then
+        with suppress(OSError):  # the server may have closed the connection by then
             sock.sendall(b"\x82\xff" + size.to_bytes(8, "big") + bytes(4) + bytes(size - 1))
     target.well()
     assert target.resident() - before < 30 * MEGABYTE
@@ -254,7 +254,7 @@ def never_reading(target: Target) -> None:
         if number % 50 == 0:
             target.well()
     for peer in deaf:
-        peer.offer(m.PINGREQ * 10_000)  # answers that are not read either
+        peer.offer(m.PINGREQ * 10_000)  # responses that are not read either
     target.well()
     for peer in (*deaf, *senders[1:]):
         peer.close()

@@ -112,7 +112,7 @@ def test_a_planted_bug_is_found_and_made_short(tmp_path: pathlib.Path) -> None:
 
 def test_shrinking_keeps_what_fails() -> None:
     plan = make_plan(3)
-    # No client is called so: nothing fails, and nothing is left out.
+    # This invariant does not exist, so nothing fails and nothing is left out.
     assert shrink(plan, "no such invariant", 0.2, lambda text: None) == plan
     assert "PLAN = Plan(" in as_test(plan, "1 owed", "text")
 

@@ -42,7 +42,8 @@ def check_silence(text: str) -> None:
     for word in (SECRET, PAYLOAD.decode(), TOKEN):
         assert word not in text
         assert word.encode().hex() not in text
-    # Its first line, for the stack of a loop that a busy machine held up may name `TracebackException` (`loop.blocked`).
+    # Search for the first line of a traceback. On a busy machine, the stack of a blocked loop may contain the name
+    # `TracebackException` (`loop.blocked`).
     assert "Traceback (most recent" not in text
     assert "internal.error" not in text
 

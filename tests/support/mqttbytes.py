@@ -239,7 +239,7 @@ def auth(code: int, properties: bytes = b"") -> bytes:
     return packet(0xF0, bytes((code,)), section(properties))
 
 
-# --- taking apart -----------------------------------------------------------------------------------------------------
+# --- parsing ----------------------------------------------------------------------------------------------------------
 
 
 def frames(data: bytes) -> list[bytes]:

@@ -28,7 +28,7 @@ class S3Server:
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        # The first user is created without a user.
+        # Allow requests without credentials, because the first user must be created without one.
         environment = {"INITIAL_NO_AUTH_ACTION_COUNT": "1000000", "PATH": "/usr/bin:/bin"}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

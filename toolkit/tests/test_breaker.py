@@ -48,7 +48,7 @@ def test_one_probe_at_a_time_and_what_comes_of_it() -> None:
     probe = breaker.ask()
     assert probe is not None
     assert breaker.ask() is None
-    probe.end(None)  # given up: the next may try
+    probe.end(None)  # abandoned, so the next request may be the probe
     probe.end(True)  # too late to count
     again = breaker.ask()
     assert again is not None

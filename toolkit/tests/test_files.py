@@ -58,7 +58,7 @@ class Followed:
     def __init__(self, path: Path, interval: float = 2.0) -> None:
         self.path = path
         self.path.write_text("first")
-        self.runtime = VirtualRuntime(blocking=0.0)  # looks are counted
+        self.runtime = VirtualRuntime(blocking=0.0)  # no delays, so that checks can be counted
         self.told: list[str] = []
         self.reads = 0
         self.error: Exception | None = None

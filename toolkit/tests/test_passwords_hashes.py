@@ -36,7 +36,7 @@ MADE = {
     "sha512-crypt": passlib.sha512_crypt.using(rounds=1000).hash(PASSWORD),
     "salted-sha512": passlib.ldap_salted_sha512.hash(PASSWORD),
 }
-# What other programs made: openssl passwd, crypt_blowfish, mosquitto_passwd 2.0.11.
+# Hashes made by other programs: openssl passwd, crypt_blowfish, mosquitto_passwd 2.0.11.
 FOREIGN: list[tuple[Format, str, bytes, str]] = [
     ("yaml", "sha512-crypt", b"Hello world!",
      "$6$saltstring$svn8UoSVapNtMuq1ukKS4tPQd8iKwSMHWjl/O817G3uBnIFNjnQJuesI68u4OTLiBFdcbYEdFCoEOfaS35inz1"),
@@ -55,7 +55,7 @@ def test_every_scheme(scheme: str) -> None:
     assert verify(hash, PASSWORD) is True
     for wrong in (b"", PASSWORD + b"x", PASSWORD[:-1], PASSWORD.upper(), b"\0", b"\0" + PASSWORD):
         assert verify(hash, wrong) is False
-    # HMAC fills its key up with zeros, and so cannot tell these from the password.
+    # HMAC pads its key with zeros, so it cannot distinguish this password from the right one.
     assert verify(hash, PASSWORD + b"\0") is (scheme.startswith("pbkdf2") or scheme == "scrypt")
 
 

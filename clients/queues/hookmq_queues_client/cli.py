@@ -151,7 +151,7 @@ async def work(client: Client, worker: Worker) -> int:
     running = asyncio.create_task(worker.run())
     then = iter((worker.stop,))
     for number in (signal.SIGTERM, signal.SIGINT):
-        # The first signal stops the worker, and each further one ends it.
+        # The first signal stops the worker. Any further signal cancels it.
         loop.add_signal_handler(number, lambda: next(then, running.cancel)())
     async with client:
         return await running
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except asyncio.CancelledError:
         unfinished = 1
     if unfinished:
-        # A thread that still runs would keep the process. Its message is back in the queue.
+        # A thread that is still running would keep the process alive. Its message is already back in the queue.
         logging.shutdown()
         sys.stderr.flush()
         os._exit(1)

@@ -206,8 +206,8 @@ class Connection:
         for future in waiting:
             if not future.done():
                 future.set_exception(self._lost(why))
-                future.exception()  # nobody may wait for it
-        # Let those go that wait for room. They find the connection closed.
+                future.exception()  # retrieve the exception, because nothing may await the future
+        # Wake up the calls that wait for room. They will find the connection closed.
         for _ in range(MAX_PENDING):
             self._room.release()
 

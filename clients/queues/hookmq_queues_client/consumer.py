@@ -83,7 +83,7 @@ class Consumer:
             if self._error is not None:
                 self._stopped = True
                 raise self._error
-        self._arrived.put_nowait(None)  # for others that wait
+        self._arrived.put_nowait(None)  # wake up other readers
         raise StopAsyncIteration
 
     async def stop(self) -> None:
@@ -98,7 +98,7 @@ class Consumer:
         if connection is None or not connection.is_open:
             return
         if self._explicit:
-            # Without a subscription, the client could not settle what it has.
+            # Without its subscription, the client could not settle the messages that it holds.
             connection.takes_more = False
         else:
             with contextlib.suppress(QueueClientError, TimeoutError):

@@ -210,7 +210,8 @@ async def test_a_stream_is_read_from_any_position(connect: Connect) -> None:
             message = await anext(messages)
             assert (message.offset, message.group) == (expected, group)
             await message.ack()
-        async with queue.consume(group=group, start="first") as messages:  # it exists
+        # The group exists, so `start` is ignored.
+        async with queue.consume(group=group, start="first") as messages:
             if expected < 4:
                 assert (await anext(messages)).offset == expected + 1
     with pytest.raises(Refused, match="start: ") as caught:

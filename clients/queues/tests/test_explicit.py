@@ -103,7 +103,7 @@ async def test_a_message_of_another_consumer_cannot_be_settled(
     ):
         await message.ack()
     assert not message.settled
-    # The refused one takes no room of the consumer any more.
+    # The refused message no longer counts against the consumer's prefetch.
     await queue.publish(b"y")
     assert (await anext(slow)).payload == b"y"
 
@@ -132,7 +132,7 @@ async def test_a_lost_answer_settles_once(
     direct = connect().queue(explicit).consume(prefetch=2)
     assert (await anext(direct)).payload == b"two"
     await network.cut()
-    assert not await settling  # nobody knows, but the broker has settled it
+    assert not await settling  # the client does not know that the broker has settled the message
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await anext(direct)
@@ -182,7 +182,8 @@ async def test_a_worker_settles_by_what_its_handler_does(
         await finished.wait()
     worker.stop()
     assert await running == 0
-    assert network.connections == connections + 1  # none was needed to give messages back
+    # Returning messages to the queue needed no new connection.
+    assert network.connections == connections + 1
     expected = {b"good": 1, b"rejected": 1, b"retried": 2, b"broken": 3}
     assert sorted(found) == sorted(
         (payload, count) for payload, last in expected.items() for count in range(1, last + 1)

@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\nTry {self.prog} --help.\n")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments. For an unknown argument, suggest the nearest option and exit with 2."""
+        """Parse the arguments. For an unknown argument, suggest the nearest option and exit with status 2."""
         # argparse cannot intermix options and positional arguments in a parser with subcommands
         parse = self.parse_known_args if self._subparsers else self.parse_known_intermixed_args
         known, extra = parse(arguments)

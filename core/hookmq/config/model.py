@@ -133,7 +133,7 @@ def loads(
     environ: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] = ".",
 ) -> Config:
-    """Read the configuration from `text`. Otherwise, works like `load`. ``$file`` is relative to `folder`."""
+    """Read the configuration from `text`, in the same way as `load`. ``$file`` is relative to `folder`."""
     variables = os.environ if environ is None else environ
     problems = ConfigProblems()
     root = document.parse(text, source, problems)

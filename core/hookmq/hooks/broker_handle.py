@@ -514,7 +514,7 @@ class BrokerHandle(Protocol):
         """
 
     def follow_log(self, recent: int = 0) -> LogFollower:
-        """Follow the log, starting with the latest `recent` events, at most 500.
+        """Follow the log, starting with the latest `recent` events (up to 500).
 
         Only events that are logged can be followed: see `set_log_level`. This plugin's own events are included, so do
         not log an event for each one you receive. Following ends when the plugin stops. Raises PluginError as

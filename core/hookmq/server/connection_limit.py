@@ -96,7 +96,7 @@ class ListenerConnections:
 
     def refuse(self, why: str, peer: object) -> None:
         """Count a connection that is closed before the broker sees it. Log ``listener.refused`` at most once per
-        second; The field `unsaid` is the number of refusals since the last log line."""
+        second. The field `unsaid` is the number of refusals since the last log line."""
         self.metrics.connections_refused += 1
         now = self.loop.time()
         if now - self._told < QUIET:

@@ -122,7 +122,7 @@ def test_drain_after_the_store_failed(broker_harness: Make) -> None:
     store.fail()
     told = drain(harness)
     harness.settle()
-    assert told == ["done"]  # it does not wait for a commit that never comes
+    assert told == ["done"]  # the drain does not wait for a commit that will never finish
     one.expect_disconnect(0x8B)
 
 
@@ -142,7 +142,7 @@ def test_wills_and_observers_at_drain(broker_harness: Make) -> None:
         (ReasonCode.SERVER_SHUTTING_DOWN, EndedBy.SERVER, True)
     }
     assert [message.payload for message in store.messages.values()] == [b"now"]
-    # The other waits for its delay, in the store.
+    # The other will is stored until its delay has passed.
     assert store.sessions["two"].session.will is not None
 
 
@@ -168,7 +168,7 @@ def test_a_plugin_that_is_added_gets_the_very_next_message(broker_harness: Make,
     sub, pub = harness.connect("sub"), harness.connect("pub")
     sub.subscribe("t", 1)
     for _ in range(3):
-        pub.publish("t", b"x", qos)  # by the shortest way
+        pub.publish("t", b"x", qos)  # on the fast path
     assert pub.connection.memo
     hooks = ("authorize", "on_publish", "on_deliver", "on_published", "on_delivered")
     plugin = HookRecorder(*hooks)
@@ -199,7 +199,7 @@ def test_a_removed_plugin_is_no_longer_asked(broker_harness: Make, qos: int) -> 
         pub.publish("t", b"x", qos)
         sub.expect_message("t", b"x")
     assert plugin.calls() == []
-    assert pub.connection.memo  # nothing stands in its way any more
+    assert pub.connection.memo  # nothing prevents the fast path any more
 
 
 def test_a_pending_decision_stays_with_the_plugin_that_was_called(broker_harness: Make) -> None:
@@ -287,7 +287,7 @@ def test_connections_keep_what_connack_promised(broker_harness: Make) -> None:
     assert new.connack is not None
     told = new.connack.properties
     assert (told.maximum_qos, told.retain_available, told.maximum_packet_size) == (0, 0, 1000)
-    # The older connection does not know that, and has done nothing wrong.
+    # The older connection does not know the new limits, so its packets are not errors.
     old.publish("t", bytes(5000), 2, expect=0)
     old.publish("t", b"x", 1, retain=True, expect=0)
     old.publish("", b"x", topic_alias=20)
@@ -308,7 +308,7 @@ def test_a_client_never_gets_more_than_it_takes_from_an_older_connection(
     small = harness.connect("small", maximum_packet_size=2000)
     small.subscribe("t", 1)
     for _ in range(3):
-        old.publish("t", bytes(5000), 1)  # which it may
+        old.publish("t", bytes(5000), 1)  # the old connection's limit allows this
         old.publish("t", bytes(5000), 0)
     small.ping()
     small.expect_nothing()

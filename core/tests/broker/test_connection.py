@@ -160,7 +160,7 @@ def test_3_1_1_cannot_be_told_a_keep_alive(broker_harness: Make) -> None:
 
 
 def test_keep_alive_begins_with_connack(broker_harness: Make) -> None:
-    # A plugin's hesitation is not the client's silence.
+    # While a plugin decides, the client is not considered silent.
     recorder = HookRecorder("on_connect")
     harness = broker_harness([recorder])
     verdict = harness.clock.event()

@@ -76,7 +76,7 @@ def test_a_subscriber_that_reconnects_between_slices_is_a_new_session(broker_har
     again.send_subscribe("t", 1)
     harness._together -= 1
     harness.settle()
-    assert again.messages == []  # a new session, which was not there when the message came
+    assert again.messages == []  # this session was created after the message was published
     pub.publish("t", b"y", 1)
     assert [message.payload for message in again.messages] == [b"y"]
 

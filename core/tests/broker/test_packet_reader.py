@@ -201,7 +201,7 @@ def test_a_protocol_error_behind_connect_ends_the_wait(
 
 
 def test_messages_above_the_clients_packet_size_are_dropped(harness: Harness) -> None:
-    # Edge case 20: equal is allowed
+    # Edge case 20: exactly the limit is allowed
     client = harness.connect("c", maximum_packet_size=64)
     client.subscribe("a")
     other = harness.connect("d")
@@ -217,14 +217,14 @@ def test_messages_above_the_clients_packet_size_are_dropped(harness: Harness) ->
 def test_packets_over_our_size_are_refused_by_their_header(
     broker_harness: Make, version: int
 ) -> None:
-    # Edge case 21 [MQTT-3.2.2-15]; a packet of just that size is taken
+    # Edge case 21 [MQTT-3.2.2-15]; a packet of exactly that size is accepted
     harness = broker_harness(config={"broker": {"max_packet_size": 256}})
     client = harness.connect("c", version)
     client.subscribe("a")
     size = len(encode(Publish("a", b"x" * 200), version))
     client.publish("a", b"x" * (200 + 256 - size))
     client.expect_message("a")
-    client.raw(b"\x30\xfe\x01")  # 257 bytes; three have arrived
+    client.raw(b"\x30\xfe\x01")  # announces 257 bytes, of which three have arrived
     client.expect_disconnect(ReasonCode.PACKET_TOO_LARGE)
 
 
@@ -237,7 +237,8 @@ def test_connect_may_come_byte_by_byte(harness: Harness) -> None:
 
 @pytest.mark.parametrize("size", [3, 7, 64])
 def test_a_conversation_in_any_segments(harness: Harness, size: int) -> None:
-    client = harness.open(auto_ack=False)  # nothing may come between two segments
+    # Automatic acknowledgements would come between two segments.
+    client = harness.open(auto_ack=False)
     packets = (
         Connect("c", 5, True, 0),
         Subscribe(1, (SubscribeRequest("a", 2),)),
@@ -258,7 +259,7 @@ def test_a_conversation_in_any_segments(harness: Harness, size: int) -> None:
 def test_few_bytes_are_taken_before_connect(harness: Harness) -> None:
     scope = Scope(connect_bytes=100)
     client = harness.open(scope=scope)
-    client.raw(b"\x10\xc8\x01")  # 203 bytes are announced
+    client.raw(b"\x10\xc8\x01")  # announces 203 bytes
     client.expect_closed()
     client = harness.open(scope=scope)
     client.raw(encode(Connect("c" * 60, 5, True, 0), 5))

@@ -39,12 +39,12 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
     harness = broker_harness(journals=[journal], plugins=[observer])
     pub, sub = harness.connect("pub"), harness.connect("sub")
     sub.subscribe(["t", "u"], 0)
-    for number in range(before):  # the later ones go the short way
+    for number in range(before):  # all but the first take the fast path
         pub.publish("t", b"%d" % number, qos, expect=0)
     sub.unread.clear()
     pub.publish("t", b"too much", qos, expect=0x97)
     pub.publish("u", b"fine", qos, expect=0)
-    if qos == 1:  # a repetition is a second delivery, which QoS 2 must not be
+    if qos == 1:  # a repeated message would be a second delivery, which QoS 2 does not allow
         sub.expect_message("t", b"too much")
     sub.expect_message("u", b"fine")
     sub.expect_nothing()
@@ -82,7 +82,7 @@ def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
     acknowledged = [packet.packet_id for packet in pub.received if isinstance(packet, kind)]
     assert acknowledged[-2:] == [101, 102]
     journal.room = 5
-    pub.publish("t", b"5", qos, packet_id=105)  # room for it, but others came first
+    pub.publish("t", b"5", qos, packet_id=105)  # there is room for this one, but others came first
     harness.advance(1)
     journal.room = 10
     harness.advance(1)

@@ -162,7 +162,7 @@ def test_a_client_that_ends_while_the_rate_limit_holds_its_message(
     for told in (first, second):
         assert "the client 'c' has ended" in str(told.error)
     assert limits.limit.cancelled == 1
-    for go in limits.limit.waiting:  # a limit that ignores the cancellation
+    for go in limits.limit.waiting:  # simulates a limit that ignores the cancellation
         go(None)
     assert received(harness) == []
 
@@ -174,7 +174,7 @@ def test_a_wait_that_ends(harness: Harness, client: ClientHandle, limits: Limits
     (go,) = limits.limit.waiting
     limits.limit.left = 1
     go(None)
-    go(None)  # a limit that calls twice
+    go(None)  # simulates a limit that calls `go` twice
     harness.settle()
     assert told.result == 0
     assert received(harness) == [b"1"]
@@ -190,7 +190,7 @@ def test_a_rate_limit_that_raises(
         limits.limit.fault = ArithmeticError("no count")
     else:
         limits.fault = ArithmeticError("no count")
-        harness.handle("gw").invalidate_authz()  # it is asked again
+        harness.handle("gw").invalidate_authz()  # makes the broker ask for a limit again
         harness.settle()
     called: list[int] = []
     client.publish_later("t", b"1", qos, done=called.append)

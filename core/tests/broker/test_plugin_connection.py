@@ -204,7 +204,7 @@ def test_a_message_that_no_plugin_sees_is_encoded_once(broker_harness: Make) -> 
         before = harness.broker.state.work
         client.publish_later("a", b"then", qos)
         harness.settle()
-        # A receiver that needs its own delivery is a step of work. These share one packet.
+        # Each receiver that needs its own delivery counts as one unit of work. These receivers share one packet.
         assert harness.broker.state.work - before == 1
 
 

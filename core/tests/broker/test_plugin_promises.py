@@ -128,7 +128,7 @@ def test_the_store_fails(harness: Harness, store: SlowStore) -> None:
     assert all(one.done for one in told.values())
     errors = {name: str(told[name].error) for name in waiting}
     assert errors == dict.fromkeys(waiting, "plugin 'mine': the store failed: disk on fire")
-    # From now on, nothing waits for a commit that will never come.
+    # From now on, calls must not wait for a commit that will never finish.
     later = {name: Told(harness, awaitable) for name, awaitable in calls(harness).items()}
     harness.settle()
     assert {name for name, one in later.items() if not one.done or one.error is None} == set()

@@ -59,7 +59,7 @@ def test_an_error_names_the_bound() -> None:
         space.put("a", b"", BOUNDS)
     with pytest.raises(PluginError, match=says):
         space.set_timer("d", 1.0, b"", BOUNDS)
-    space.set_timer("a", 2.0, b"", BOUNDS)  # one that it has
+    space.set_timer("a", 2.0, b"", BOUNDS)  # an existing timer
 
 
 def test_a_value_above_a_lowered_bound_may_shrink() -> None:

@@ -73,7 +73,7 @@ def test_a_timer_in_the_past_is_due_now(broker_harness: Make) -> None:
     plugin = Clocked()
     harness = broker_harness([plugin])
     harness.handle("clock").set_timer("k", EPOCH - 5.0)
-    assert plugin.called == []  # not within the call
+    assert plugin.called == []  # not during the call
     harness.settle()
     assert times(plugin) == [(0, "k")]
 

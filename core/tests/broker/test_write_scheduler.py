@@ -81,7 +81,7 @@ def test_publishes_during_a_commit_are_one_next_commit(harness: Harness, store: 
     store.slow = True
     before = len(store.committed)
     for number in range(10):
-        pub.publish("t", b"%d" % number, 1)  # each in turns of its own
+        pub.publish("t", b"%d" % number, 1)  # each in its own turn
     pub.expect_nothing()
     store.finish(all=False)
     harness.settle()
@@ -102,7 +102,7 @@ def test_a_store_that_commits_at_once_answers_in_the_same_turn(broker_harness: M
     turn = harness.clock.turns
     with harness.together():
         fed.publish("t", b"", 1)
-    assert fed.wire.writes[-1].turn <= turn + 2  # fed in the first turn, written at its end
+    assert fed.wire.writes[-1].turn <= turn + 2  # received in the first turn, written at its end
 
 
 def test_one_write_for_many_packets(broker_harness: Make) -> None:

@@ -45,7 +45,7 @@ def test_over_tls(broker: Any, kind: str, capfdbinary: Captured) -> None:
     assert main(["pub", *options, *words, "--cafile", broker.ca, "-m", "x", "-r"]) == 0
     assert main(["sub", *options, *words, "--insecure", "-C", "1", "-W", "10"]) == 0
     assert capfdbinary.readouterr().out == b"x\n"
-    # in a process of its own, for paho leaves the socket of a failed handshake to the garbage collector
+    # use a separate process, because paho leaves the socket of a failed handshake to the garbage collector
     command = [sys.executable, "-m", "hookmq.cli", "pub", *options, *words, "--tls", "-m", "x"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=120)
     assert done.returncode == 1

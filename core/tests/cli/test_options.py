@@ -142,7 +142,7 @@ def test_flags_of_mosquitto_are_there_or_said_to_be_missing(command: str) -> Non
     known = set(re.findall(r"--?[A-Za-z][A-Za-z0-9-]*", command_parser(command).format_help()))
     missing = set(re.findall(r"`(--?[A-Za-z0-9-]+)`", INTRODUCTION))
     assert not flags - known - missing
-    assert not missing & known - {"--tls", "-R"}  # -R is one of sub's
+    assert not missing & known - {"--tls", "-R"}  # -R is an option of `sub`
 
 
 Captured = pytest.CaptureFixture[bytes]

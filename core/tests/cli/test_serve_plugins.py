@@ -138,7 +138,8 @@ async def test_the_life_of_two_plugins(
         "a reload 2 1 open",
         "b reload 2 1 open",
     ]
-    assert broker.log_levels() == LogLevels("error", "error")  # the reload returned to it
+    # The reload restored the configured level.
+    assert broker.log_levels() == LogLevels("error", "error")
     told.clear()
     os.kill(os.getpid(), signal.SIGTERM)
     async with asyncio.timeout(60):

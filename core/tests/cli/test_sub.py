@@ -120,7 +120,7 @@ def on_a_terminal(words: list[str]) -> bytes:
     """Return what a command writes to a terminal."""
     leader, follower = os.openpty()
     try:
-        tty.setraw(follower)  # line ends come as they were written
+        tty.setraw(follower)  # keep line ends as they were written
         command = [sys.executable, "-m", "hookmq.cli", *words]
         code = subprocess.call(command, stdout=follower, timeout=60)
         assert code == 0
@@ -136,5 +136,5 @@ def test_a_payload_does_not_drive_the_terminal(tcp: list[str], capfdbinary: Capt
     words = ["sub", *tcp, "-t", "terminal/#", "-v", "-C", "1", "-W", "10s"]
     assert on_a_terminal(words) == rb"terminal/\u202e \x1b]0;mine\x07\x9b2J" + b"\n"
     capfdbinary.readouterr()
-    assert main(words) == 0  # into a file or a pipe it goes as it is
+    assert main(words) == 0  # output to a file or pipe is not escaped
     assert capfdbinary.readouterr().out == f"terminal/\u202e {payload}\n".encode()

@@ -115,7 +115,7 @@ WRONG = [
      "3:50: plugins[0].hooks.on_publish.timeout: expected a duration such as 5s or 250ms, found the text 'never'"),
     ("plugins: [{use: a, filters: ['a/#/b']}]",
      "3:30: plugins[0].filters[0]: '#' is not the whole last level"),
-    # no YAML
+    # not YAML
     ("broker: {max_qos: !!int 1}", "3:19: the tag tag:yaml.org,2002:int is not supported"),
     ("broker: !!python/object:os.system {}", "3:9: the tag tag:yaml.org,2002:python/object:os.system is not supported"),
     ("broker: [1, 2", "4:1: not YAML: while parsing a flow sequence: did not find expected ',' or ']'"),

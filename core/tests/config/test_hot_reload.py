@@ -289,7 +289,7 @@ async def test_a_reload_never_goes_on_without_a_guard(changed: str, why: str) ->
         await settled(live)
         assert live.hooks is before
         assert live.hooks.plugins[0].plugin.config.text == "one"
-        # At start it may be missing, and then there is nothing to lose.
+        # At startup, the file may be missing, since there is nothing to lose yet.
     async with running(changed) as live:
         assert [one.id for one in live.hooks.plugins if not one.disabled] == []
         await live.reload(config(changed + "broker: {max_qos: 1}\n"))
@@ -406,7 +406,7 @@ async def test_a_plugin_that_can_goes_on_with_another_configuration() -> None:
         bad = text.replace("TEXT", "b") + "  - {use: noted, id: other, config: {text: bad}}\n"
         with pytest.raises(PluginError):
             await live.reload(config(bad))
-        assert [one for one in Noted.told if "supple" in one] == []  # none of it applies
+        assert [one for one in Noted.told if "supple" in one] == []  # none of it was applied
         await live.reload(config(text.replace("TEXT", "b")))
         assert live.hooks.plugins[-1].plugin is plugin
         assert [one for one in Noted.told if "supple" in one] == [

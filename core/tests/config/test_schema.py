@@ -97,7 +97,7 @@ def test_a_model_brings_its_schema_as_it_is() -> None:
     class Modelled(Plugin):
         Config = Model
 
-    # the reference is relative to the resource that `$id` makes of it
+    # `$id` makes the schema a resource of its own, and the reference is relative to it
     assert of_plugin("m", Modelled) == {"$id": "hookmq:plugin:m", **Model.model_json_schema()}
 
 

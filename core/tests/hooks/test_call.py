@@ -169,7 +169,7 @@ def test_legal_answers(
         assert bench.told == []
         bench.runtime.advance(0.2)
         assert bench.told == [told]
-        cancel()  # harmless when it has ended
+        cancel()  # harmless after the call has ended
     stats = call.stats
     assert getattr(stats, outcome) == stats.calls == stats.timed == 1
     assert (stats.pending, stats.error, stats.timeout) == (0, 0, 0)
@@ -192,7 +192,7 @@ def wrong_for(hook: str) -> list[Any]:
         False,
         "deny",
         0,
-        lambda: Accept,  # the class, not one
+        lambda: Accept,  # the class, not an instance
         object(),
         RuntimeError("boom"),
         KeyError(),
@@ -239,7 +239,7 @@ def test_wrong_answers_close(bench: Bench, way: str, hook: str, answer: Any) -> 
 def test_an_awaited_result_is_not_awaited_again(bench: Bench, way: str, hook: str) -> None:
     bench.run(hook, bench.call(hook, "p", way, _coroutine), allow=True)
     bench.runtime.advance(0.2)
-    # a coroutine left unawaited would be a warning, and warnings are errors
+    # an unawaited coroutine would cause a warning, and warnings are errors
     assert bench.told == [(FAILURES[hook], "p")]
     assert "cannot be awaited here" in str(bench.runtime.logged[0][2]["error"])
 
@@ -283,7 +283,7 @@ def test_a_cancelled_decision_tells_nothing(bench: Bench, way: str, turns: int, 
 def test_a_runtime_that_forgets_a_coroutine_leaves_none_unawaited(
     bench: Bench, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # asyncio's task ends a coroutine that it never began without touching what that would have awaited
+    # asyncio's task can close a coroutine that has not started; the awaitable inside it would never be awaited
     monkeypatch.setattr(bench.runtime, "spawn", lambda awaitable, done: lambda: None)
     cancel = bench.run("on_publish", bench.call("on_publish", "p", way, None))
     bench.runtime.run_until_idle()
@@ -422,10 +422,10 @@ def test_authorize_leaves_out_what_is_narrowed_to_other_topics(bench: Bench) -> 
     [
         ("alarms/1", Allow(), (Allow(), "p")),
         ("$share/g/alarms/+", Allow(), (Allow(), "p")),
-        ("#", Allow(), (Deny(), "")),  # it may not grant what lies outside of its filters
+        ("#", Allow(), (Deny(), "")),  # the plugin may not grant anything outside its filters
         ("#", BANNED, (BANNED, "p")),  # but it may refuse it
         ("+/1", Allow(), (Deny(), "")),
-        ("lights/#", BANNED, (Deny(), "")),  # it is not asked
+        ("lights/#", BANNED, (Deny(), "")),  # the plugin is not called
     ],
 )
 def test_narrowed_plugins_and_subscriptions(
@@ -603,7 +603,7 @@ def test_on_publish_cannot_change_the_source_of_a_message(bench: Bench) -> None:
 # on_deliver ------------------------------------------------------------------------------------------------------
 
 DELIVERIES: list[tuple[Any, str, Any, str]] = [
-    # the answer, on_error, what comes out, the outcome counted
+    # returned value, on_error, resulting message, counted outcome
     (None, "pass", MESSAGE, "abstain"),
     (MESSAGE, "pass", MESSAGE, "abstain"),
     (OTHER, "pass", OTHER, "replace"),

@@ -129,7 +129,7 @@ def test_a_failure_refuses_to_start(story: Story, bound: Bound, way: str) -> Non
     ((error,),) = story.told[2:]
     assert isinstance(error, PluginError)
     assert str(error) == "plugin 'b': on_startup failed: OSError: no route"
-    # those that had been started are ended, the others are not
+    # on_shutdown is called only for plugins that were started
     hooks.shutdown(10.0, story.done)
     story.runtime.advance(1)
     assert story.told[3:] == [("on_shutdown", "a"), ()]

@@ -133,7 +133,7 @@ def test_narrowing_by_topic(
     assert ids(chains.authorize[Action.SUBSCRIBE], "#") == ["alarms", "all", "mixed"]
     assert ids(chains.authorize[Action.SUBSCRIBE], "t/#") == ["all"]
     assert ids(chains.on_subscribe, "+/1") == ["alarms", "all", "mixed"]
-    # connecting is about no topic
+    # on_connect has no topic, so filters do not narrow it
     assert ids(chains.on_connect, "whatever") == ["alarms", "all", "mixed"]
 
 

@@ -112,7 +112,7 @@ def test_the_parts_are_the_text() -> None:
         registry.gauge(name, "A.", partial(gauge, name))
     parts = registry.parts(openmetrics=True)
     assert next(parts).startswith("# HELP hookmq_a ")
-    assert read == ["a"]  # the rest is read when it is asked for
+    assert read == ["a"]  # the other metrics are read only when they are needed
     assert list(parts)[-1] == "# EOF\n"
     for openmetrics in (True, False):
         assert "".join(registry.parts(openmetrics)) == registry.text(openmetrics)
@@ -223,7 +223,7 @@ def test_numbers(value: float, text: str) -> None:
 
 def _is_counter(name: str) -> bool:
     counted = isinstance(getattr(Metrics(), name), int | dict)
-    # `received_by_qos` makes counts of these two; each listener has its traffic.
+    # `received_by_qos` converts these two into counts. `listeners` has the traffic of each listener.
     return (
         counted
         and name not in ("listeners", "received_qos_sum", "received_qos2")

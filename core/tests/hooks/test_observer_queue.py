@@ -27,7 +27,7 @@ def test_order_is_kept(way: str, seconds: float, blocking: float) -> None:
     watcher = Watcher(runtime, way, seconds=seconds)
     hooks = bind(runtime, watcher)
     publish(hooks, *range(300))
-    assert watcher.seen == []  # never within the broker's call
+    assert watcher.seen == []  # never during the broker's call
     runtime.advance(200)
     assert watcher.seen == list(range(300))
     assert (watcher.count("ok"), watcher.count("calls")) == (300, 300)
@@ -49,7 +49,8 @@ def test_clients_get_their_packets_before_observers_their_events(runtime: Virtua
     watcher.failing = told
     for _ in range(2):
         publish(hooks, "x")
-        runtime.call_soon(lambda: order.append("written"))  # as the broker does, after it told
+        # The broker, too, schedules its writes after it notifies observers.
+        runtime.call_soon(lambda: order.append("written"))
         runtime.advance(1)
     assert order == ["written", "told"] * 2
 
@@ -225,7 +226,7 @@ def test_an_event_that_takes_too_long_is_given_up(runtime: VirtualRuntime, way: 
     watcher.seconds = 1.0
     publish(hooks, 3)
     runtime.advance(10)
-    assert watcher.seen == [3]  # 2 was begun while it was still slow
+    assert watcher.seen == [3]  # 2 was started while the plugin was still slow
     assert (watcher.count("timeout"), watcher.count("ok")) == (2, 1)
     assert not runtime.tasks
 

@@ -30,7 +30,7 @@ def test_provide_rate_limiter_holds_a_publish_and_those_behind_it(version: int, 
         gate.tokens = 1
         for number in range(5):
             client.publish("a/b", b"%d" % number, qos)
-        client.ping()  # answered all the same
+        client.ping()  # PINGREQ is answered nevertheless
         assert [m.payload for m in other.messages] == [b"0"]
         while gate.waiting:
             gate.let()
@@ -50,7 +50,8 @@ def test_the_short_way_is_measured_by_the_same() -> None:
         for _ in range(5):
             client.publish("a/b", b"12")
         assert len(client.connection.memo) == 1
-        assert gate.taken == [8, 8, 8]  # 2 + 3 of the topic, no properties: 1, 2 of the payload
+        # 2 + 3 bytes for the topic, 1 for no properties, 2 for the payload.
+        assert gate.taken == [8, 8, 8]
         assert len(gate.waiting) == 1
         gate.let()
         gate.let()
@@ -175,7 +176,7 @@ def test_a_reload_measures_anew() -> None:
         harness.connect("other").publish("out", b"")
         client.publish("a", b"", 1)
         harness.reload(plugins=[Metering(Measure(second))])
-        assert len(client.messages) == 1  # what waited for the old limit waits no more
+        assert len(client.messages) == 1  # messages that waited for the old limit are sent now
         assert harness.broker.state.sessions["measured"].paused == 0
         first.let()
         assert client.expect(Puback).code == 0x10
@@ -205,7 +206,7 @@ def test_the_meters_of_several_plugins_all_hold() -> None:
         assert (len(gates[0].taken), len(gates[1].taken), len(gates[2].taken)) == (1, 1, 0)
         gates[2].let()
         assert client.expect(Puback).code == 0x10
-        client.publish("a", b"", 1)  # the first was asked once only
+        client.publish("a", b"", 1)  # the first limit was asked only once
         gates[1].let()
         assert [len(gate.taken) for gate in gates] == [2, 2, 1]
         gates[2].let(LimitExceeded("x", Deny(ReasonCode.QUOTA_EXCEEDED)))
@@ -264,7 +265,7 @@ def test_reading_stops_behind_a_held_publish_at_the_byte_limit() -> None:
         for number in range(100):
             connection = client.connection
             partial = len(connection.partial) if connection.partial is not None else 0
-            # What is held, the packet above it, and the rest of one read.
+            # The held bytes, the packet that exceeded the limit, and the rest of one read.
             assert connection.held_bytes + partial < 5000 + 2 * 1100 + 10 * 1100
             assert len(other.messages) == number
             gate.let()

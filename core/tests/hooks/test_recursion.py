@@ -51,7 +51,7 @@ def test_plugins_that_answer_each_other_come_to_an_end(
     sub, pub = harness.connect("sub"), harness.connect("pub")
     sub.subscribe("t")
     pub.publish("t", b"x")
-    # The first is answered by both; from then on each answers the other.
+    # Both plugins respond to the first message. After that, each responds to the other's messages.
     assert len(sub.messages) == 1 + 2 * depth
     harness.settle()
     dropped = other.calls("on_dropped")
@@ -82,7 +82,7 @@ def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: 
             await harness.clock.sleep(0.5)
             harness.handle(name).publish(message.topic, message.payload)
 
-        # An observer hears its own messages too: one that answers those is a loop by itself.
+        # Observers also observe their own messages, so a single one that responds to them causes a loop.
         return answer
 
     for plugin in pair:

@@ -309,7 +309,8 @@ def test_containment(outer: str, inner: str, expected: bool) -> None:
 
 
 def test_containment_is_right_for_every_pair_of_small_filters() -> None:
-    # Filters of three levels tell topics apart within four: deeper ones behave like the fourth.
+    # Filters with three levels can only distinguish topics in the first four levels. Deeper levels behave like the
+    # fourth.
     every = every_filter(3)
     topics = every_topic(4)
     matched = {

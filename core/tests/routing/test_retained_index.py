@@ -150,11 +150,11 @@ def test_a_search_is_right_whatever_happens_meanwhile(
         assert index.delete(topic) == model.pop(topic, None)
         for search in searches:
             search.owed.discard(topic)
-            search.handed_out.discard(topic)  # may not come again: it is owed no more
+            search.handed_out.discard(topic)  # a deleted topic must not be returned again
 
     for topic in topics:
         put(topic, 0)
-    if crowded:  # with this many siblings, gaps left by deleted ones are closed
+    if crowded:  # with this many children, gaps left by removed ones are closed
         for n in range(100):
             put(f"a/n{n}", n)
     for what, text, number in operations:
@@ -253,7 +253,7 @@ def test_a_deleted_and_set_topic_is_another_one() -> None:
     index = make("first", "a", "a/1")
     search = index.match("+")
     assert next(search)[0] == "first"
-    index.delete("a")  # its node stays, for the sake of a/1
+    index.delete("a")  # its node remains, because a/1 is below it
     index.set("a", "again")
     assert list(search) == []
     search = index.match("a/1")
@@ -348,7 +348,7 @@ def test_a_deep_topic_is_one_node() -> None:
     finally:
         tracemalloc.stop()
     assert taken < 4000
-    # The same holds for paths that split off at each level and were removed.
+    # The same applies to paths that branched off at each level and were removed.
     for topic in topics:
         for at in range(2, len(topic), 2):
             index.set(topic[:at] + "/y", "")

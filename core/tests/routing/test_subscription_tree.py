@@ -68,7 +68,7 @@ FILTER = st.one_of(
         st.lists(st.one_of(LEVEL, st.just("+")), max_size=2),
         st.one_of(LEVEL, st.sampled_from("+#")),
     ).map(lambda parts: "/".join([*parts[0], parts[1]]) or "a"),
-    # Most levels in common, so that runs of levels are parted and joined.
+    # Most levels are the same, so that nodes with several levels are split and joined.
     st.tuples(st.lists(st.sampled_from("aa+b"), max_size=7), st.sampled_from("a+#")).map(
         lambda parts: "/".join([*parts[0], parts[1]])
     ),
@@ -86,7 +86,8 @@ OPERATION = st.one_of(
 
 @unhurried
 @given(
-    st.lists(OPERATION, min_size=15, max_size=60),  # by itself it would draw five at a time
+    # By default, Hypothesis would draw about five at a time.
+    st.lists(OPERATION, min_size=15, max_size=60),
     st.sampled_from([0, 1, 3, 1000]),
     st.sampled_from(["", "a/{}", "{}/a", "$x/{}"]),
 )
@@ -137,7 +138,7 @@ def test_the_router_does_what_brute_force_does(
     check_nodes(router, {filter for filter, _ in held})
     for filter, who in list(held):
         router.unsubscribe(filter, who)
-    # Nothing is left behind in the trie: sessions that come and go must not fill the memory.
+    # The trie is empty: sessions that come and go must not fill the memory.
     root = router._root
     assert (root.children, root.plus, root.here, root.rest) == (None, None, None, None)
     assert router._exact == {}
@@ -268,7 +269,7 @@ def test_a_deep_filter_is_one_node(shape: str) -> None:
     finally:
         tracemalloc.stop()
     assert taken < 3000
-    # The same holds for paths that split off at each level and were removed.
+    # The same applies to paths that branched off at each level and were removed.
     for filter in filters:
         for at in range(2, 390, 2):
             router.subscribe(filter[:at].rstrip("/") + "/y/+", "bob", 1)
@@ -337,9 +338,9 @@ def test_the_route_of_the_newest_long_topic_is_kept_until_a_filter_changes() -> 
     first, second = "a" * (LONG_TOPIC + 1), "b" * (LONG_TOPIC + 1)
     route = router.lookup(first)
     assert router.lookup(first) is route
-    assert not route.valid  # no connection may rely on it
+    assert not route.valid  # so that connections do not rely on it
     router.lookup(second)
-    assert router.lookup(first) is not route  # one is kept, so that they take no room
+    assert router.lookup(first) is not route  # only one such route is kept, to limit the memory
     assert (router.hits, router.misses) == (1, 3)
     changes: tuple[Callable[[], object], ...] = (
         lambda: router.subscribe(first, "ann", 1),

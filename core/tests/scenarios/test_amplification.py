@@ -195,7 +195,7 @@ def test_identifiers_are_merged_once(broker_harness: Make) -> None:
     for subscription in list(session.subscriptions.values())[1:]:
         merged.merge(subscription)
         held.append(len(merged.identifiers))
-    assert sum(held) == len(held)  # no merge copied what earlier ones had collected
+    assert sum(held) == len(held)  # no merge copied the identifiers collected earlier
     merged.complete()
     assert sorted(merged.identifiers) == list(range(1, 2049))
     harness.connect("pub").publish("/".join("a" * 11), b"x")
@@ -287,7 +287,7 @@ def test_the_groups_of_a_client_share_its_bounds(broker_harness: Make) -> None:
     core = harness.broker.state
     assert sum(group.queued for group in core.groups.values()) * 160 <= 50_000
     assert core.queued_bytes <= 50_000
-    # Who takes the place of the one that paid is charged, and what waits goes with the last.
+    # If the payer leaves, the next payer is charged. If the last member leaves, the waiting messages are dropped.
     other = harness.connect("other", auto_ack=False, receive_maximum=1)
     other.subscribe([f"$share/g{n}/t" for n in range(100)], 1)
     idle.reconnect(auto_ack=False, receive_maximum=1)
@@ -333,7 +333,7 @@ def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
     client = harness.connect("client")
     codes = [client.subscribe(f"{n}/" + "x" * 30_000).codes[0] for n in range(5)]
     assert codes == [0, 0, 0, ReasonCode.QUOTA_EXCEEDED, ReasonCode.QUOTA_EXCEEDED]
-    assert client.subscribe("0/" + "x" * 30_000, 1).codes == (1,)  # one that is known
+    assert client.subscribe("0/" + "x" * 30_000, 1).codes == (1,)  # an existing filter
     client.unsubscribe("0/" + "x" * 30_000)
     assert client.subscribe("9/" + "x" * 30_000).codes == (0,)
     client.disconnect()

@@ -168,7 +168,7 @@ def test_other_publishers_are_not_held(broker_harness: Make) -> None:
     other.publish("elsewhere", b"", 1, expect=0x10)
     pub.expect(Puback)
     behind = pub.publish("elsewhere", b"", 1)
-    pub.expect_nothing()  # its place is behind the one that waits
+    pub.expect_nothing()  # PUBACKs are sent in order, so this one must wait too
     harness.advance(6)
     assert [pub.expect(Puback).packet_id for _ in range(2)] == [2, behind]
 
@@ -183,7 +183,7 @@ def test_a_message_that_is_dropped_lets_go(broker_harness: Make) -> None:
     pub.expect(Puback)
     pub.expect_nothing()
     full = pub.publish("t", b"3", 1)
-    pub.expect_nothing()  # in its turn
+    pub.expect_nothing()  # PUBACKs are sent in order
     harness.settle()
     (call,) = observer.calls("on_dropped")
     assert (call.message.payload, call.why.reason) == (b"3", DropReason.QUEUE_FULL)

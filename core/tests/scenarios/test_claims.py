@@ -79,7 +79,7 @@ def test_notes_of_others_outlive_re_authentication(broker_harness: Make) -> None
     one.answer("on_auth", Accept("x", {"role": "y", "hookmq:two": "forged"}))
     client.send(Auth(ReasonCode.RE_AUTHENTICATE, Properties(authentication_method="m")))
     assert client.expect(Auth).code == 0
-    # What it was is gone, and so is what the one that renewed it noted before.
+    # The old role is gone, and so is the old claim of the plugin that accepted the re-authentication.
     assert known(harness) == {"role": "y", "hookmq:two": 2}
     harness.restart()
     assert known(harness) == {"role": "y", "hookmq:two": 2}

@@ -494,7 +494,7 @@ def test_a_publish_that_an_earlier_connection_left_unfinished(make: Make, other:
     assert harness.broker.sessions["c"].received == {1}
     back = connect(harness, other, "c", clean_start=False, expiry=60)
     if other == "plugin":
-        # No client is left that could release the id, and its own must not take the new message for the old one.
+        # No client is left to release the old id. A new message with the same id must not be mistaken for the old one.
         assert not harness.broker.sessions["c"].received
         for number in range(3):
             back.publish("a", b"%d" % number, 2)

@@ -140,7 +140,7 @@ def test_on_connect_accepts_with_identity_claims_and_limits(broker_harness: Make
         (ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, 0x85, 2),
         (ReasonCode.SERVER_UNAVAILABLE, 0x88, 3),
         (ReasonCode.BANNED, 0x8A, 5),
-        (ReasonCode.SESSION_TAKEN_OVER, 0x80, 3),  # CONNACK cannot carry it
+        (ReasonCode.SESSION_TAKEN_OVER, 0x80, 3),  # not allowed in CONNACK
     ],
 )
 @VERSIONS
@@ -242,7 +242,7 @@ def test_on_auth_that_never_answers(broker_harness: Make) -> None:
     ("code", "publish", "subscribe"),
     [
         (ReasonCode.NOT_AUTHORIZED, 0x87, 0x87),
-        (ReasonCode.MESSAGE_RATE_TOO_HIGH, 0x97, 0x97),  # neither packet has 0x96
+        (ReasonCode.MESSAGE_RATE_TOO_HIGH, 0x97, 0x97),  # 0x96 is allowed in neither packet
         (ReasonCode.QUOTA_EXCEEDED, 0x97, 0x97),
         (ReasonCode.TOPIC_NAME_INVALID, 0x90, None),
         (ReasonCode.TOPIC_FILTER_INVALID, None, 0x8F),
@@ -261,7 +261,7 @@ def test_a_denial_has_a_code_the_packet_may_carry(
             answer: Any = one.expect(kind)
             assert (answer.packet_id, answer.code) == (number, publish)
             assert answer.properties.reason_string == "why not"
-        number = one.publish("t", b"", 2)  # PUBREC of 0x80 and above freed the id
+        number = one.publish("t", b"", 2)  # a PUBREC of 0x80 or above has freed the id
         one.publish("t", b"", 2, packet_id=number)
         assert [one.expect(Pubrec).code for _ in range(2)] == [publish] * 2
         assert not harness.broker.sessions["one"].received
@@ -377,7 +377,7 @@ def test_a_publish_of_3_x_that_nobody_could_decide_is_not_acknowledged(
     one.publish("t", b"x", qos, packet_id=7 if qos else None)
     harness.advance(3)
     if not qos:
-        one.expect_nothing()  # nobody waits for an answer
+        one.expect_nothing()  # at QoS 0, the client expects no acknowledgement
         return
     one.expect_closed()
     assert not [packet for packet in one.received if isinstance(packet, Puback | Pubrec)]
@@ -428,7 +428,7 @@ def test_a_subscribe_that_nobody_could_decide(
     one = harness.connect("one", version)
     one.send_subscribe(["a", "b"])
     harness.advance(2.5)
-    if version == 3:  # it could only be told that it was granted
+    if version == 3:  # MQTT 3.1 cannot express a refusal
         one.expect_closed()
         return
     refused = {4: 0x80, 5: 0x83}[version]
@@ -560,7 +560,7 @@ def test_on_deliver_is_asked_once_for_each_session(broker_harness: Make, qos: in
     harness, plugin = one_plugin(broker_harness, "on_deliver")
     subs = [harness.connect(f"sub{number}", version) for number, version in enumerate((3, 4, 5))]
     for sub in subs:
-        sub.subscribe(["t/#", "t/+"], 2)  # overlapping: still one copy
+        sub.subscribe(["t/#", "t/+"], 2)  # the filters overlap, but each client gets only one copy
     pub = harness.connect("pub")
     pub.publish("t/1", b"x", qos)
     pub.publish("elsewhere", b"x", qos)
@@ -611,7 +611,7 @@ def test_on_deliver_is_not_asked_again_and_the_same_packet_is_sent_again(
     assert len(plugin.calls()) == 1
     sub.reconnect(auto_ack=True)
     sub.expect_message("t", b"censored", qos)
-    other.reconnect()  # each gets its own, made of the original
+    other.reconnect()  # each client gets its own copy, made from the original message
     other.expect_message("t", b"censored", qos)
     assert [call.message.payload for call in plugin.calls()] == [b"secret"] * 2
     harness.settle()
@@ -685,7 +685,8 @@ def test_on_deliver_drops(broker_harness: Make, answer: Any, qos: int, expiry: i
     ]
     for sub in subs:
         sub.subscribe("t", 2)
-    harness.connect("pub").publish("t", b"x", qos, expect=0)  # its publisher does not learn
+    # The publisher does not learn about it.
+    harness.connect("pub").publish("t", b"x", qos, expect=0)
     assert [len(sub.messages) for sub in subs] == [1, 0, 1]
     (call,) = told(observer, harness, "on_dropped")
     assert (call.client.client_id, call.why.reason) == ("two", DropReason.PLUGIN)

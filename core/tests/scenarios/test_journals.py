@@ -96,7 +96,7 @@ def test_only_what_it_wants_reaches_a_journal(broker_harness: Make) -> None:
         pub.publish(topic, b"x")
         sub.expect_message(topic)
     assert journal.topics == ["kept/1", "kept/2", "kept/1"]
-    # Asked once for each topic and not for each message.
+    # The journal is asked once for each topic, not for each message.
     assert sorted(asked) == ["kept/1", "kept/2", "other"]
 
 
@@ -148,7 +148,7 @@ def test_publishes_during_a_flush_are_the_next_commit(broker_harness: Make) -> N
 def test_a_journaled_batch_is_never_cut(
     broker_harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The journal was told this commit's number for every message that it holds.
+    # The journal got this commit's number with every message, so all messages must be in this commit.
     store = SlowStore(DurableStore(), slow=False)
     journal = RecordingJournal()
     harness = broker_harness(store=store, journals=[journal])
@@ -288,7 +288,7 @@ def test_a_journal_is_told_when_the_store_has_made_the_commit(broker_harness: Ma
     store.finish()
     assert journal.made == [store.last_commit()] == [journal.safe[0][0]]
     pub.expect(Puback)
-    pub.publish("u", b"retained", 1, retain=True)  # the store's alone
+    pub.publish("u", b"retained", 1, retain=True)  # stored only in the store
     store.finish()
     pub.expect(Puback)
     assert len(journal.made) == 1

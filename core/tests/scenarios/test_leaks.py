@@ -103,12 +103,12 @@ def objects(harness: Harness) -> Counter[str]:
     """Return the number of the broker's live objects by type, and the sizes of their containers."""
     for client in harness.clients:
         assert client.closed
-    harness.clock.advance(100)  # deadlines that were called off leave when their time has come
+    harness.clock.advance(100)  # cancelled deadlines are removed when they come due
     harness.clients.clear()
     harness.logs.clear()
     gc.collect()
-    # Not `Counter(...)` of a generator: it asks whether that is a Mapping, and the answer is kept in a set for each kind
-    # of mapping that this process knows, after the first of two countings and before the second.
+    # Do not pass a generator to `Counter`. It would check whether the generator is a Mapping, and Python caches the
+    # result. The cache would then differ between the first and the second count.
     counts: Counter[str] = Counter()
     for found in gc.get_objects():
         kind = type(found)
@@ -133,7 +133,7 @@ def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
         assert len(harness.broker.state.deadlines) < 20
         more = objects(harness) - before
         assert (len(harness.broker.state.sessions), len(harness.broker.connections)) == state
-        # One for each round would be thirty.
+        # One leaked object per round would be thirty.
         assert {name: count for name, count in more.items() if count >= 15} == {}
 
 

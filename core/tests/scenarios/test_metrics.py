@@ -67,7 +67,7 @@ def life(harness: Harness) -> None:
     again.drop()
     harness.advance(11)
     pub.publish("g", b"x", 1)
-    # an observer that works slowly, then one that fails
+    # an observer that is slow, then one that fails
     harness.connect("will", will=will("bye")).drop()
     # faults
     harness.open().raw(b"\x00\x00")
@@ -81,7 +81,7 @@ def life(harness: Harness) -> None:
     # a plugin's state
     broker.state.put("key", b"value")
     broker.set_timer("timer", 1e12, b"")
-    # a queue that stays
+    # a queue that is not emptied
     late = harness.connect("late", session_expiry_interval=1000)
     late.subscribe("g", 1)
     late.disconnect()

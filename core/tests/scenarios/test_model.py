@@ -192,7 +192,7 @@ class Clients(RuleBasedStateMachine):
             person.gone(self.queue_qos0)
         self.settle()
 
-    # Three rules of one: Hypothesis leaves rules out at random, and without any of these nothing happens.
+    # Use three rules instead of one: Hypothesis disables rules at random, and without publishing nothing happens.
     @rule(slot=st.sampled_from(SLOTS), topic=st.sampled_from(TOPICS), count=st.integers(1, 4))
     def publish_0(self, slot: int, topic: str, count: int) -> None:
         self.publish(slot, topic, 0, count)
@@ -334,7 +334,7 @@ class Clients(RuleBasedStateMachine):
             person.unacknowledged[number] = Puback if packet.qos == 1 else Pubrec
             assert len(person.unacknowledged) <= person.window
             if packet.dup:
-                # It may be the first time that it is seen: the other connection ended under it.
+                # The client may see it for the first time, because its previous connection ended before it arrived.
                 if person.session_seen.get(number) == message:
                     return
             else:
@@ -358,7 +358,7 @@ class Clients(RuleBasedStateMachine):
                 del person.unacknowledged[number], person.session_seen[number]
                 answers.append(Puback(number))
             elif kind is Pubrec:
-                person.unacknowledged[number] = Pubrel  # waits for it
+                person.unacknowledged[number] = Pubrel  # the client waits for PUBREL
                 answers.append(Pubrec(number))
             elif kind is Pubcomp:
                 del person.unacknowledged[number]

@@ -108,7 +108,7 @@ def test_an_offline_queue_is_read_in_pages(broker_harness: Make, store: DurableS
     harness.connect("pub").publish("t/7", b"7", 1)
     client.reconnect()
     got = [(message.qos, message.payload) for message in client.messages]
-    # In order for each QoS [MQTT-4.6.0-6]; QoS 2 waits for its record, which QoS 1 need not.
+    # Each QoS is in order [MQTT-4.6.0-6]. Only QoS 2 messages wait for their records.
     assert [payload for qos, payload in got if qos == 1] == [b"0", b"2", b"4", b"6", b"7"]
     assert [payload for qos, payload in got if qos == 2] == [b"1", b"3", b"5"]
     assert client.messages[0].properties.user_property == (("k", "v"),)
@@ -263,7 +263,8 @@ def test_messages_in_flight_to_a_member_return_to_its_group_after_a_restart(
     first.expect_message("t", b"x")
     harness.restart()
     second.reconnect()
-    second.expect_message("t", b"x")  # [MQTT-4.8.2-4]: its first receiver left unacknowledged
+    # [MQTT-4.8.2-4]: its first receiver disconnected without acknowledging it.
+    second.expect_message("t", b"x")
     first.reconnect(auto_ack=True)
     first.expect_nothing()
     assert empty(store)
@@ -312,7 +313,7 @@ def test_a_store_may_take_its_time_to_read(broker_harness: Make) -> None:
         old.wire.closed = True
     harness.broker = Broker(harness.settings, harness.clock, harness.hooks, store)
     harness.broker.start(told.append)
-    assert told == []  # what waits for the groups is not known yet
+    assert told == []  # it is not known yet how many messages wait for the groups
     store.answer(harness)
     assert told == [None]
     client.reconnect()
@@ -450,7 +451,7 @@ def test_the_will_of_a_session_that_ends_with_its_connection(
     assert not client.reconnect().session_present
     harness.restart()
     watcher.reconnect()
-    watcher.expect_message("bye", b"x", 1)  # of the connection after
+    watcher.expect_message("bye", b"x", 1)  # the will of the next connection
     harness.restart()
     watcher.reconnect()
     watcher.expect_nothing()  # and never again
@@ -477,7 +478,7 @@ def test_connack_waits_until_the_will_is_on_record(broker_harness: Make) -> None
     store.finish()
     assert client.expect(Connack).code == 0
     plain = harness.connect("two", expect=None)
-    assert plain.expect(Connack).code == 0  # waits for no disk
+    assert plain.expect(Connack).code == 0  # does not wait for the disk
 
 
 @pytest.mark.parametrize(("expiry", "returns"), [(0, False), (0, True), (20, False)])

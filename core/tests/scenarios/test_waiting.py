@@ -175,7 +175,8 @@ def test_order_is_kept_across_many_that_wait(broker_harness: Make) -> None:
             one.publish(topic, b"", 1)
     got = 0
     for _ in range(3):
-        assert len(plugin.events) == 1  # one at a time: the next may depend on what this one did
+        # One at a time: the decision on the next one may depend on this one.
+        assert len(plugin.events) == 1
         plugin.decide()
         harness.settle()
         assert len(sub.messages) > got
@@ -215,7 +216,7 @@ def test_two_clients_that_publish_to_each_other(broker_harness: Make, overflow: 
     for client in (a, b):
         assert [message.payload for message in client.messages] == [b"0", b"1", b"2", b"3"]
         assert [client.expect(Puback).packet_id for _ in range(4)] == [2, 3, 4, 5]
-    assert harness.clock.now() == now  # nobody waited for a deadline
+    assert harness.clock.now() == now  # everything happened without waiting for a timeout
 
 
 def test_others_are_not_held(broker_harness: Make) -> None:
@@ -338,7 +339,7 @@ def test_a_coroutine_that_had_not_begun_is_closed(broker_harness: Make) -> None:
     one = harness.connect("one")
     with harness.together():
         one.publish("t", b"", 1)
-        one.raw(b"\x00\x00")  # ends the connection in the turn in which the question was asked
+        one.raw(b"\x00\x00")  # ends the connection in the turn in which the plugin is called
     assert one.closed
     assert len(asked) == 1
     assert asked[0].cr_frame is None  # type: ignore[attr-defined]
@@ -358,7 +359,7 @@ def test_goodbye_behind_a_publish_that_waits(broker_harness: Make, version: int)
     watcher.expect_message("slow/1", b"x")
     watcher.expect_message("behind", b"y")
     harness.advance(10)
-    watcher.expect_nothing()  # no will: it said goodbye
+    watcher.expect_nothing()  # no will, because the client sent DISCONNECT
     assert "one" not in harness.broker.sessions
     assert len(harness.broker.connections) == 1
 
@@ -416,7 +417,7 @@ def test_held_packets_are_bounded_and_none_is_lost(broker_harness: Make) -> None
         one.publish("fast", payload, 1)
     assert not one.wire.reading
     assert one.connection.held_bytes <= 1024 + 250
-    assert len(one.wire._inbound) >= 6  # the rest did not even come in
+    assert len(one.wire._inbound) >= 6  # the other packets have not even been read
     sub.expect_nothing()
     plugin.decide()
     harness.settle()
@@ -447,7 +448,7 @@ def test_reading_does_not_stay_stopped_for_ever(broker_harness: Make) -> None:
     one = harness.connect("one")
     harness.advance(100)
     one.publish("slow/1", b"", 1)
-    harness.advance(100)  # waiting alone breaks no rule
+    harness.advance(100)  # waiting alone does not violate the protocol
     one.publish("fast", bytes(2000), 1)
     assert not one.wire.reading
     harness.advance(29)
@@ -478,7 +479,7 @@ def test_keep_alive_rests_while_reading_is_stopped(broker_harness: Make) -> None
     one = harness.connect("one", keep_alive=10)
     one.publish("slow/1", b"", 1)
     one.publish("fast", bytes(2000), 1)
-    harness.advance(50)  # its pings cannot be seen
+    harness.advance(50)  # the broker cannot read the client's PINGREQ
     one.expect_nothing()
     plugin.decide()
     one.expect(Puback)

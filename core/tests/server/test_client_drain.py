@@ -67,7 +67,7 @@ async def rest(link: Link) -> bytes:
     async with asyncio.timeout(60):
         try:
             return await link.reader.read()
-        except ConnectionError:  # it was closed before its bytes were read
+        except ConnectionError:  # the connection was closed before its bytes were read
             return b""
         finally:
             link.writer.close()

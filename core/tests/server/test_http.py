@@ -199,7 +199,7 @@ async def test_heads_are_bounded(begin: Begin, caplog: pytest.LogCaptureFixture)
 
 async def test_nobody_waits_for_ever(begin: Begin) -> None:
     node = await begin((), http(connect_timeout=0.1))
-    assert await exchange(node, b"GET / HT") == b""  # the rest of its head does not come
+    assert await exchange(node, b"GET / HT") == b""  # the rest of the request never arrives
     node = await begin((Pages(None, Context("web")),), http(http={"timeout": 0.1}))
     slow = b"GET /plugins/web/slow HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert (await exchange(node, slow)).startswith(b"HTTP/1.1 503 ")

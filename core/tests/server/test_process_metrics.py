@@ -17,7 +17,7 @@ def test_the_kernel_counts_this_process() -> None:
     registry = MetricRegistry()
     register_process(registry)
     assert abs(read("process_cpu_seconds_total", registry) - time.process_time()) < 60
-    # A process that began in the future or at the boot would be a wrong unit.
+    # With the wrong unit, the process would seem to have started in the future or at boot.
     assert time.time() - 86400 < read("process_start_time_seconds", registry) <= time.time() + 60
     assert 1 << 20 < read("process_resident_memory_bytes", registry) < 1 << 40
     before = read("process_open_fds", registry)

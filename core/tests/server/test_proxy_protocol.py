@@ -224,7 +224,7 @@ async def test_header_split_at_every_byte_over_a_socket(
         await writer.drain()
         _, other = await dial(
             listener
-        )  # a whole connection in between, so that the cut is a read of its own
+        )  # complete another connection in between, so that both parts are read separately
         other.write(v2("192.0.2.8"))
         assert (await broker.next()).peer.host == "192.0.2.8"
         writer.write(V1[cut:] + b"!")
@@ -343,7 +343,8 @@ async def test_shutting_lets_go_who_is_still_telling(listen: Any, dial: Any, bro
     writer.write(V1[:5])
     last_reader, last = await dial(listener)
     last.write(V1)
-    connection = await broker.next()  # accepted after it, so it was accepted too
+    # Accepted after the first connection, so that one was accepted too.
+    connection = await broker.next()
     listener.shut()
     connection.wire.write(b"goes on")
     assert await last_reader.readexactly(7) == b"goes on"

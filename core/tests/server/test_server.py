@@ -171,7 +171,7 @@ async def test_run_until_a_signal(
                 break
     assert reloaded == [1]
     assert told[0] == "READY=1"
-    assert "WATCHDOG=1" in told  # until the end, a drain may take long
+    assert "WATCHDOG=1" in told  # sent until the end, because a drain may take long
     assert [state for state in told if state != "WATCHDOG=1"][-1] == "STOPPING=1"
     reloading = next(i for i, state in enumerate(told) if state.startswith("RELOADING=1\nMONO"))
     assert "READY=1" in told[reloading:]

@@ -165,7 +165,8 @@ async def test_slow_subscriber_does_not_hold_up_a_fast_one(
     slow.write(CONNECT.replace(b"me", b"sl") + b"\x82\x07\x00\x01\x00\x00\x01t\x00")
     await reader.readexactly(1)
     await reader.readexactly((await reader.readexactly(1))[0])
-    assert (await reader.readexactly(1)) == b"\x90"  # subscribed, and reads no more
+    # The client has subscribed, and reads nothing more.
+    assert (await reader.readexactly(1)) == b"\x90"
     async with (
         asyncio.timeout(60),
         client(node, "tcp", files.client(), "fast") as fast,
@@ -177,7 +178,8 @@ async def test_slow_subscriber_does_not_hold_up_a_fast_one(
             await source.publish("t", payload)
             await anext(fast.messages)
     held: Any = node.broker
-    assert held.sessions["sl"].queued_bytes > 1_000_000  # kept above the transport, which is full
+    # Queued by the broker, because the transport is full.
+    assert held.sessions["sl"].queued_bytes > 1_000_000
     slow.transport.abort()
     await until_gone(node)
 

@@ -85,7 +85,8 @@ async def test_pause_reading_holds_bytes_until_resumed(listen: Any, dial: Any, b
     other = await probe(listen, dial, broker)
     writer.write(b"held")
     await writer.drain()
-    await other()  # a whole exchange on another connection: the bytes had their chance
+    # Complete an exchange on another connection, so that the bytes had time to arrive.
+    await other()
     assert connection.received == b""
     connection.wire.resume_reading()
     connection.wire.resume_reading()
@@ -113,19 +114,19 @@ async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
     assert transport.is_reading()
     wire.data_received(full)
     assert not transport.is_reading()
-    connection.wire.resume_reading()  # the broker's own wish does not cut it short
+    connection.wire.resume_reading()  # the broker's call does not end the pause early
     assert not transport.is_reading()
     await turn()
     assert transport.is_reading()
     wire.data_received(full)
-    connection.wire.pause_reading()  # and is not forgotten over it
+    connection.wire.pause_reading()  # the broker's pause continues after the turn
     await turn()
     assert not transport.is_reading()
     connection.wire.resume_reading()
     assert transport.is_reading()
     wire.data_received(full)
     wire.abort()
-    await turn()  # nothing goes on on a closed one
+    await turn()  # nothing happens on a closed connection
     await connection.until_ended()
     writer.close()
 

@@ -64,7 +64,7 @@ async def test_a_stuck_loop_is_told_while_it_lasts(log: Any) -> None:
     try:
         told = threading.Event()
         log.on_record = told.set
-        assert told.wait(60)  # blocks the loop until the thread has told
+        assert told.wait(60)  # block the loop until the thread has logged
         assert log.events() == ["loop.stuck"]
         await until(lambda: len(log.records) > 1)
     finally:

@@ -53,9 +53,9 @@ def test_the_least_recently_used_goes_to_what_is_seen_again(harness: Harness) ->
     assert [(p.topic, p.properties.topic_alias) for p in on_the_wire(client)] == [
         ("a", 1),
         ("b", 2),
-        ("c", None),  # all are taken
+        ("c", None),  # all aliases are in use
         ("", 1),
-        ("c", 2),  # seen again: b was used before a
+        ("c", 2),  # the second time; of the aliased topics, b was used least recently
         ("b", None),
         ("", 1),
         ("", 2),
@@ -162,7 +162,7 @@ def test_a_client_always_knows_what_is_meant(
             for number, (topic, qos, size) in enumerate(messages)
             if not size
         ]
-        for qos in range(3):  # a commit may hold QoS 2 back, behind others
+        for qos in range(3):  # a commit may delay QoS 2 messages, so others overtake them
             found = [(m.topic, m.payload, m.qos) for m in client.messages if m.qos == qos]
             assert found == [one for one in expected if one[2] == qos]
         aliases = {p.properties.topic_alias for p in on_the_wire(client)}

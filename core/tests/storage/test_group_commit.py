@@ -117,7 +117,8 @@ def test_a_repeated_pubrel_is_not_answered_before_the_first(
     store.slow = True
     pub.send(Pubrel(number))
     pub.send(Pubrel(number))
-    # A PUBCOMP now would let the client use the id again, and after a crash its new message were a duplicate.
+    # After a PUBCOMP, the client could reuse the id. If the broker then crashed, it would treat the new message as a
+    # duplicate.
     pub.expect_nothing()
     store.finish()
     assert pub.expect(Pubcomp).code == 0
@@ -193,7 +194,7 @@ def test_connack_of_a_resumed_session_waits(harness: Harness, store: SlowStore) 
 def test_connack_waits_until_the_old_session_is_gone(harness: Harness, store: SlowStore) -> None:
     client = away(harness, "one", "t")
     store.slow = True
-    # The new session needs no disk, but a crash now must not bring the old one back [MQTT-3.1.2-4].
+    # The new session is not stored. But if the broker crashed now, the old one must not come back [MQTT-3.1.2-4].
     client.reconnect(clean_start=True, session_expiry_interval=0, expect=None)
     client.expect_nothing()
     assert DropSession("one") in (store.committing or ())
@@ -297,7 +298,8 @@ def test_acknowledgements_keep_their_order(harness: Harness, store: SlowStore) -
     pub = durable(harness, "pub", auto_ack=False)
     store.slow = True
     first = pub.publish("kept", b"", 1)
-    second = pub.publish("nobody", b"", 1)  # relies on nothing, yet keeps its place [MQTT-4.6.0-2]
+    # Depends on no commit, but stays in order [MQTT-4.6.0-2].
+    second = pub.publish("nobody", b"", 1)
     third = pub.publish("kept", b"", 2)
     fourth = pub.publish("nobody", b"", 1)
     pub.expect_nothing()
@@ -386,7 +388,7 @@ def test_an_effect_is_never_cut(
         pub.publish("t", b"one", 2)
         pub.publish("t", b"two", 2)
     for id in (1, 2):
-        # The id, the message and all its receivers: a crash must not separate them.
+        # The packet id, the message and all its queue entries. They must be in one commit in case the broker crashes.
         batch = store.committing or ()
         assert kinds(batch) == [PutReceived, PutMessage, Enqueue, Enqueue, Enqueue]
         assert {r.packet_id for r in batch if isinstance(r, PutReceived)} == {id}
@@ -409,7 +411,7 @@ def test_a_message_changes_hands_in_one_batch(
     store.finish(all=False)  # CONNACK
     harness.settle()
     while store.committing is not None:
-        # From the group's queue into the member's: never in both, never in none.
+        # An entry moves from the group's queue to the member's. It is always in exactly one of them.
         moved = [r for r in store.committing if isinstance(r, Enqueue | Dequeue)]
         owners = [(type(r), r.owner) for r in moved if isinstance(r, Enqueue) or r.owner[0] == "g"]
         assert owners.count((Enqueue, "c/member")) == owners.count((Dequeue, "g/g/t"))
@@ -495,7 +497,8 @@ def test_a_message_sent_at_once_is_recorded_when_its_commit_starts(
     one = durable(harness, "one", auto_ack=False, version=version, clean_start=False)
     one.subscribe("t", 1)
     pub = harness.connect("pub", version=version)
-    pub.publish("t", b"first", 1)  # nothing stands in its way: those like it take the short way
+    # Takes the slow path; the messages that follow can take the fast path.
+    pub.publish("t", b"first", 1)
     store.slow = True
     for number in range(4):
         pub.publish("t", b"%d" % number, 1)
@@ -550,7 +553,7 @@ def test_a_batch_without_remaining_records_is_not_committed(
     assert store.committing is None
     assert store.last_commit().number == number + 1
     assert not harness.broker.state.committer.busy
-    # What comes next is recorded like anything else.
+    # From now on, messages are recorded as usual.
     store.slow = False
     one.disconnect()
     pub.publish("t", b"later", 1, expect=0)
@@ -628,7 +631,7 @@ def test_a_client_that_left_is_not_answered(harness: Harness, store: SlowStore) 
     pub.reconnect(expect=None)
     store.finish()
     assert isinstance(pub.next(), Connack)
-    pub.expect_nothing()  # the first connection's answers are not the second's
+    pub.expect_nothing()  # acknowledgements for the first connection are not sent on the second
 
 
 def test_subscribe_in_one_segment_with_its_publish(harness: Harness, store: SlowStore) -> None:
@@ -675,7 +678,7 @@ def test_a_burst_costs_one_answer(harness: Harness, store: SlowStore) -> None:
     assert waiting(pub) == (1, 3)
     first = len(store.committing or ())
     assert first == 6
-    # What comes while that is committed waits for the next commit, not with it.
+    # Messages that arrive during this commit wait for the next one.
     burst(harness, pub, 4, 5)
     assert waiting(pub) == (2, 5)
     store.finish(all=False)
@@ -704,7 +707,7 @@ def test_acknowledgements_without_a_commit_keep_their_order_in_a_burst(
             pub.publish(topic, b"", 1, expect=None)
         other.publish("t", b"", 1, expect=None)
         pub.publish("t", b"", 1, expect=None)
-    assert waiting(pub) == (3, 5)  # the others' bytes are read apart
+    assert waiting(pub) == (3, 5)  # the bytes of the other clients are read separately
     assert waiting(other) == (1, 1)
     assert acknowledged_ids(pub) == []
     store.finish()
@@ -727,7 +730,8 @@ def test_joined_answers_are_bounded_as_those_apart(broker_harness: Make, store: 
         burst(harness, pub, *range(number * 10, number * 10 + 10))
     assert not connection.reading
     assert 10 + 1024 < connection.unacknowledged <= 10 + 1024 + 10
-    while store.committing is not None:  # what had come with the last one is taken then
+    # Messages received with the last commit are processed after it.
+    while store.committing is not None:
         store.finish()
         harness.settle()
     assert connection.reading

@@ -117,7 +117,7 @@ def test_a_worker_with_mqtt_js(broker: Served, start: Start) -> None:
     assert found == {"waiting for messages of js", "js:2: no picture, connecting again"}
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(WAIT) == 0
-    # What was acknowledged does not come again.
+    # Acknowledged messages are not delivered again.
     another = start("js", subscribed=False)
     found = {line(another), line(another)}
     assert found == {"waiting for messages of js", "js:2: no picture, connecting again"}

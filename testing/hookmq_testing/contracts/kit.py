@@ -43,7 +43,7 @@ class StoreKit:
         effect."""
         pytest.skip(f"this store has no trouble of the kind {kind}")
 
-    # to be used by further tests of a store ------------------------------------------------------------------------
+    # helpers for further tests of a store ----------------------------------------------------------------------------
 
     def opened(self) -> Store:
         """Return a store that is open, loaded and ready for use by the broker."""

@@ -59,7 +59,7 @@ def _find_in_one(bug: Bug, folder: Path, seed: int) -> str:
     lines = done.stdout.splitlines()
     found = [line for line in lines if line.startswith("cut ") or " before any cut: " in line]
     assert found, f"{bug.name}: no cut found it, the run failed: {done.stdout}{done.stderr}"
-    # An error may have several lines: the last one says what is wrong.
+    # An error may have several lines. The last one names the problem.
     return " ".join([found[0], *lines[lines.index(found[0]) + 1 :][-1:]])
 
 

@@ -234,7 +234,7 @@ class Load:
         elif dice < 0.8:
             sent = Sent(number, "k/2", 2, self._next_id, size, False)
         else:
-            # One QoS for each topic: sent again, QoS 1 could replace what came after it with QoS 2.
+            # Each topic has one QoS. Otherwise, a repeated QoS 1 message could replace a later QoS 2 message.
             which = random.randrange(RETAINED)
             size = size if random.random() < 0.8 else 0
             sent = Sent(number, f"r/{which}", 1 + which % 2, self._next_id, size, True)
@@ -283,14 +283,14 @@ class Load:
             self.mark("rel", self._numbers[id])
             self._send("sender", m.pubrel(id))
 
-    # --- the subscriber that is there --------------------------------------------------------------------------------
+    # --- the online subscriber ---------------------------------------------------------------------------------------
 
     def _delivered(self, name: str, frame: bytes) -> None:
         first, _, id, _, payload = m.split_publish(frame)
         qos = first >> 1 & 3
         self.mark("got", name, number_of(payload), qos, id)
         if name != "online":
-            return  # it leaves at once
+            return  # this subscriber disconnects at once
         if qos == 1:
             self._answers.append((name, m.puback(id), ("puback", name, id)))
         elif qos == 2:

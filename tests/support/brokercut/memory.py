@@ -163,7 +163,7 @@ class Memory:
         self.reader(name).take(number, qos, id)
 
     def _puback(self, name: str, id: int) -> None:
-        # It may have come under another id before, over a connection that was lost.
+        # The message may have arrived with another id before, on a connection that was lost.
         reader = self.reader(name)
         number = reader.open.pop(id, None)
         reader.open = {id: one for id, one in reader.open.items() if one != number}

@@ -68,7 +68,7 @@ class Visit:
             else:
                 line.send(publish(sent, dup=True))
         self._finish(line, waiting)
-        # Order is kept within a topic and a QoS [MQTT-4.6.0-6]: what ends a queue must have both.
+        # Order is kept per topic and QoS [MQTT-4.6.0-6], so each queue needs an end mark for both.
         ends = {n: Sent(END + n, f"k/{n}", n, n, 20, False) for n in (1, 2)}
         for sent in ends.values():
             line.send(publish(sent))
@@ -82,7 +82,7 @@ class Visit:
             frame = line.frame()
             id, code, type = packet_id(frame), reason(frame), kind(frame)
             sent = waiting[id]
-            # The first PUBREL may have been done with before the cut; without it the broker knows the id.
+            # The broker may have processed the first PUBREL before the cut. Otherwise, it still knows the id.
             maybe = type == 7 and code == _NOT_FOUND and sent.number in self.memory.released
             assert code < 0x80 or maybe, (
                 f"packet type {type} with reason 0x{code:02X} for message {sent.number} of QoS {sent.qos}"

@@ -78,7 +78,7 @@ def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Record
             if life == lives - 1 or random.random() < 0.5:
                 assert served.stop() == 0, served.errors
             else:
-                # The one that writes ends by itself: nothing that it does goes unrecorded.
+                # The store's writer process ends by itself, so that all its writes are recorded.
                 served.process.send_signal(signal.SIGKILL)
         _free(recorder.folder)
     return recorder.recording()
@@ -122,7 +122,7 @@ def _free(folder: Path) -> None:
 def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
     """Check a power cut in this process, with a whole broker and the real store on a virtual clock."""
     memory = Memory(marks)
-    # A will and an expiry are as far away as they were then, however long it takes to come to this cut.
+    # The time until a will or an expiry is the same as during the recording, however late this cut is checked.
     with _harness(folder, memory.time or time.time()) as harness:
         empty = Visit(memory, lambda: memory_line(harness)).check()
         harness.settle()
@@ -170,7 +170,7 @@ def _harness(folder: Path, base: float) -> Iterator[Harness]:
     harness = Harness(start=False)
     harness.store.close(lambda: None)
     setattr(harness.clock, "time", lambda: base + harness.clock.now())  # noqa: B010
-    # What is checked need not be safe from a cut itself.
+    # The checking broker need not survive a power cut, so it does not sync.
     store = SQLiteStore(folder / "data", harness.clock, "os")
     try:
         harness.restart(store=store)

@@ -110,8 +110,9 @@ class Spark:
         self.process: subprocess.Popen[bytes] | None = None
         home = folder / "home"
         home.mkdir(parents=True)
-        # Executors of a local cluster write into a folder of Spark's home. Of the archives of Python's modules there each
-        # process would compile anew what it imports: those of the environment are compiled.
+        # The executors of a local cluster write into a folder in Spark's home, so create a home for each driver. Leave
+        # out the archives of Python modules: each process would compile what it imports from them. The environment's
+        # own modules are already compiled.
         package = next((SPARK / "lib").glob("python3.*")) / "site-packages" / "pyspark"
         for one in package.iterdir():
             if one.name not in ("work", "python"):

@@ -240,7 +240,8 @@ class Run:
             await self._all_go_on()
         await asyncio.sleep(self.draw.uniform(0, 1.5))
         if victim == "driver":
-            # The first in the one moment that transactions are for; others there, or at any.
+            # The first kill is at the moment that transactions are for. Later kills are at this moment, another one, or
+            # any time.
             moments = (*TABLES, "") if self.summary.kills[victim] else ("silver",)
             await self._kill_driver(self.draw.choice(moments))
             self.spark.start(self.command("run"))

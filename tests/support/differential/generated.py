@@ -61,7 +61,8 @@ def _make(p: Play, move: Move, level: int, payload: bytes) -> None:
     name, topic = move.client, TOPICS[move.where]
     chosen = FILTERS[move.where % len(FILTERS)]
     if move.what == "subscribe":
-        # Retain Handling 1, and Retain As Published: not to be changed, see `subscriptions: options change ...`
+        # Retain Handling 1 and Retain As Published. They must not be changed later; see `subscriptions: options change
+        # ...`
         handling = 0x10 if move.flag and level == 5 else 0
         p.subscribe(name, (chosen, move.qos | handling | (0x08 if name == "too" else 0)))
     elif move.what == "unsubscribe":

@@ -184,7 +184,7 @@ class Play:
         return ids[ordinal - 1] if len(ids) >= ordinal else 60000 + ordinal
 
     def _collect(self, twice: bool) -> None:
-        # The end of a connection has its consequences a little after its last byte.
+        # The end of a connection takes effect a little after its last byte.
         for _ in range(2 if twice else 1):
             there = [client for client in self.clients.values() if client.let_in]
             for client in there:

@@ -48,7 +48,7 @@ def _property(data: bytes) -> str:
     if number in (0x03, 0x08, 0x09, 0x15, 0x16, 0x1A, 0x1C):
         return f"{name}={told(value[2:])}"
     if number == 0x02 and value < (1000).to_bytes(4, "big"):
-        # Whole seconds are counted down by clocks that do not agree on when a second began.
+        # The brokers' clocks count whole seconds differently, so compare rounded values.
         return f"{name}=about {-(-int.from_bytes(value, 'big') // 10) * 10}"
     return f"{name}={int.from_bytes(value, 'big')}"
 
@@ -115,7 +115,7 @@ class Teller:
         kept = []
         for one in sorted(properties, key=lambda one: one[0]):
             if one[0] == 0x23:
-                # Whether the broker uses an alias is its own affair; that it stands for the right topic is not.
+                # Brokers may choose whether to use an alias, but it must stand for the right topic.
                 alias = int.from_bytes(one[1:], "big")
                 topic = self.aliases[alias] = topic or self.aliases[alias]
             else:

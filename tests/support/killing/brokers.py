@@ -83,7 +83,7 @@ class HookMQ:
             try:
                 writer = self._broker.writer()
             except (AssertionError, OSError):
-                pass  # it has not got that far, or keeps nothing
+                pass  # the broker is not ready yet, or has no store
         if writer is None:
             self._broker.kill()
             return

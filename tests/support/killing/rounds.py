@@ -107,7 +107,7 @@ class Run:
         """Return the counts so far."""
         return self.ledger.counts
 
-    # the whole
+    # running all rounds
 
     async def run(self, kills: int) -> Counts:
         """Kill the broker `kills` times and return the counts."""
@@ -165,7 +165,7 @@ class Run:
         await asyncio.to_thread(self.broker.ready)
         self.ledger.dying = False
         if self.kill:
-            await self._look()  # before anything new is published
+            await self._look()  # check the state before anything new is published
         self.up.set()
 
     async def _die(self) -> None:
@@ -186,7 +186,7 @@ class Run:
         beside = [asyncio.create_task(one) for one in others]
 
         def done() -> bool:
-            # All that may be sent was acknowledged, by a broker that lost some of it meanwhile.
+            # A broker that lost messages may leave all publishers idle below the target.
             return counts.acknowledged >= target or all(one.idle for one in self.publishers)
 
         try:
@@ -253,7 +253,7 @@ class Run:
             come = client.come if isinstance(client, Subscriber) else client.connect
             if client.connected or await come(self.broker.port):
                 await client.ended(seconds=math.inf)
-            else:  # killed meanwhile
+            else:  # the broker was killed meanwhile
                 await self.ledger.until(lambda: not self.up.is_set(), 0.2)
 
     async def _come_and_go(self, client: Subscriber) -> None:

@@ -143,7 +143,7 @@ class Disk:
         folder, name = self._place(record.first)
         if kind is Kind.CREATE:
             if self.nodes.get(record.inode) is not None and folder.names.get(name) is not None:
-                return  # another process was first
+                return  # another process has created it first
             node: Node = File(record.inode)
             self.nodes[record.inode] = node
             self._naming(record, (folder, name, node))
@@ -267,7 +267,7 @@ class Left:
             return namings
         if self.manner == "in order":
             return [one for one in namings if one.at < self._moment]
-        if self._ordered_names:  # a journal of the file system: up to some moment
+        if self._ordered_names:  # like a journaling file system: all changes before some moment
             return namings[: self._random.randint(0, len(namings))]
         return [one for one in namings if self._random.random() < 0.5]
 
@@ -285,7 +285,7 @@ class Left:
                 if self._keeps(change):
                     _apply(data, change)
                     largest = change.size
-                else:  # what comes to lie behind that size is in blocks that this never gave it
+                else:  # this change is lost, and so are later bytes beyond its size
                     limit = min(limit, change.size)
                 continue
             end = min(change.offset + len(change.data), limit)
@@ -299,7 +299,7 @@ class Left:
                     _apply(data, Change(0, start, part, -1, False))
                 start = stop
         if self.manner == "anything" and random.random() < 0.25:
-            data.extend(bytes(largest - len(data)))  # its size was safe, its bytes were not
+            data.extend(bytes(largest - len(data)))  # the size was durable, but the bytes were not
         return bytes(data)
 
     def _keeps(self, change: Change) -> bool:
@@ -333,7 +333,7 @@ class Left:
         count = len(file.changes)
 
         def any_time(number: int, change: Change, block: int) -> bool:
-            # A block is written as it is at some moment: what came before is in it, what came after is not.
+            # A block is written with its content at some moment: earlier changes are included, later ones are not.
             last = cuts.get(block)
             if last is None:
                 last = count if random.random() < share else -1

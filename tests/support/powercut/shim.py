@@ -98,7 +98,7 @@ class Log:
             file.write(_HEAD.pack(64, ROOM, 0, failing))
             file.truncate(ROOM)
         self._library = ctypes.CDLL(str(library))
-        # One mapping for each library and process: a second log would be appended to by its own library only.
+        # A library maps one log per process. For a second log, only that log's own library would append to it.
         if self._library.powercut_attach(os.fsencode(path)):
             raise RecordingError(f"{path} cannot be mapped")
         self._note = self._library.powercut_note

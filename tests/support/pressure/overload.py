@@ -315,7 +315,7 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
         asked += 1
         await asyncio.sleep(0.05)
         answer = web.json_response({"result": "allow"})
-        answer.force_close()  # a pool of open connections would count as descriptors that stay
+        answer.force_close()  # otherwise, idle connections would count as leaked descriptors
         return answer
 
     application = web.Application()

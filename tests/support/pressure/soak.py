@@ -108,7 +108,7 @@ async def expiring(port: int, name: str) -> None:
     The client uses MQTT 5. One topic has 150 levels, and one is shared by all clients.
     """
     client = await connect(port, name, version=5)
-    # Of few topics: the broker remembers the routes of topics that nobody subscribes to.
+    # Use few topics, because the broker caches the routes of topics without subscribers too.
     own = f"soak/retained/{len(name)}/{name[-1]}"
     topics = (own, own + "/x" * 150, "soak/retained/all")
     sent = 0

@@ -37,7 +37,7 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
                 )
             if session.ended_at is not None:
                 complain("state", f"{session.client_id} is connected and has ended")
-        # What was in flight when the broker went down waits again, beyond the limit.
+        # Messages in flight during a crash are queued again, possibly beyond the limit.
         over = limits.max_inflight if restarted else 0
         if session.queued > limits.queue_messages + over or (
             session.queued_bytes > limits.queue_bytes and not restarted

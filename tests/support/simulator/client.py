@@ -40,7 +40,7 @@ class Client(Hearing):
         if self.version < 5:
             expiry = 0
             if topic.startswith(("deny/", "boom/")):
-                qos = 0  # it may cost the connection, and would do so again and again
+                qos = 0  # a denied message may close the connection, and resending it would close it again
         if not qos and not self.open:
             return
         sent, payload = self.world.ledger.write(self.number, topic, qos, retain, size, expiry)
@@ -208,7 +208,7 @@ class Client(Hearing):
         self.suspects.append(link)
         if life is not None:
             life.links.append(link)
-            if len(life.links) > 2:  # the attempt before this one may have been heard
+            if len(life.links) > 2:  # the broker may have read the previous attempt
                 life.expiry_min = min(life.expiry_min, life.asked)
                 life.expiry_max = max(life.expiry_max, life.asked)
             life.asked = min(asked, self.server_expiry)

@@ -64,7 +64,7 @@ class Hearing(Peer):
         if packet.code:
             if packet.code in FAULTS:
                 self._complain("wire", f"{self.client_id}: refused with 0x{packet.code:02X}")
-            return  # it is closed on us
+            return  # the broker closes the connection
         self._greeted = self.open = True
         self.forgetting = False
         link = self.link
@@ -294,7 +294,7 @@ class Hearing(Peer):
                 "wire",
                 f"{self.client_id}: DISCONNECT 0x{packet.code:02X} {packet.properties.reason_string}",
             )
-        # The broker read its earlier attempt after this one; how that changed the session is unknown.
+        # The broker read this client's earlier CONNECT after this one. Its effect on the session is unknown.
         self.usurped = packet.code == ReasonCode.SESSION_TAKEN_OVER
 
     def _on_auth(self, packet: Packet) -> None:

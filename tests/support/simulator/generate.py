@@ -268,7 +268,7 @@ class _Script:
             at = self._aside(at)
             steps.append(Step(at, what, who, args))
             if what == "connect" and random.random() < taste.again:
-                # Straight after one another, before the first is answered.
+                # Connect again immediately, before CONNACK.
                 at = self._aside(at)
                 steps.append(Step(at, what, who, self._connect(who)))
                 if not knobs.volatile and random.random() < taste.crash:
@@ -377,7 +377,7 @@ class _Script:
         kind = random.choice(RUDE)
         number = random.randrange(CELLS) if kind == "cell" else random.randrange(1 << 30)
         if kind == "cell" and "gate" in knobs.plugins and random.random() < 0.4:
-            number = 30 + random.randrange(15)  # no other run gets as far as a challenge
+            number = 30 + random.randrange(15)  # otherwise, no run would reach a challenge
         return random.randrange(knobs.rude), (kind, number, random.choice((3, 4, 5, 5)))
 
     def _seconds(self, least: float, most: float) -> float:

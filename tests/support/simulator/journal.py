@@ -288,7 +288,7 @@ class Journals:
                 sent = self.ledger.sent[entry.uid]
                 if not sent.trusted:
                     continue
-                # An earlier attempt may not have been wanted, or dropped on its way.
+                # An earlier attempt may have had no recipient, or may have been dropped.
                 again = sent.attempts > 1 and disk.since >= sent.first_sent
                 if sent.origin == "client" and not sent.lost and not again:
                     key = (sent.publisher, sent.topic, sent.qos)

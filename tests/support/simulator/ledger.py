@@ -106,7 +106,7 @@ class Ledger:
             if not subs:
                 self.complain("2 wanted", f"{life.client_id} did not subscribe to retained {topic}")
             if any(sub.as_published for sub in subs):
-                # It may be the message as it was published, or what a subscription fetched.
+                # This may be the published message, or the retained message sent to a new subscription.
                 life.seen.add(sent.uid)
             return
         self._wanted(life, link, sent, topic, packet.dup)
@@ -180,12 +180,12 @@ class Ledger:
         resent = sent.qos == 1 and sent.attempts > 1
         crashed = self.crashed_between(receipt.at - 1.0, link.written_at)
         if packet.qos == 2 or receipt.qos == 2:
-            # A subscription of another QoS meanwhile, or a shared message that came back, is of no concern here.
+            # A subscription with another QoS in the meantime, or a returned shared message, does not matter here.
             good = packet.qos != receipt.qos
         elif packet.qos == 1:
             good = resent or link is not receipt.link or life.version < 5
         else:
-            # At QoS 1 before, and unacknowledged: it came back to its group.
+            # It was sent at QoS 1 and not acknowledged, so it was returned to its group.
             good = resent or crashed or (receipt.qos == 1 and link is not receipt.link)
         if sent.origin == "plugin" or (sent.origin == "will" and crashed and packet.qos < 2):
             good = True
@@ -206,7 +206,7 @@ class Ledger:
                 continue
             ended = link.broker_ended_at
             if packet.qos == 1 and ended is not None and ended <= receipt.written_at:
-                continue  # it was sent first, and is read last
+                continue  # it was sent first, but read last
             self.complain(
                 "9 shared",
                 f"{life.client_id} got {sent}, and {other.client_id} had it at {receipt.at:.3f}",
@@ -240,7 +240,7 @@ class Ledger:
             life.restarted_at,
             *(
                 now if link.broker_ended_at is None else link.broker_ended_at
-                for link in life.links[:-1]  # the last is the one that is being answered
+                for link in life.links[:-1]  # the last one is the connection being answered
             ),
         )
         if life.expiry_max <= 0 or asked_at > last + life.expiry_max + 0.1:
@@ -300,7 +300,7 @@ class Ledger:
                     sub.certain_until is None and _covers(sub, sent, life) for life, sub in found
                 ):
                     if sent.qos == 2:
-                        # It may have been started with a member that is gone; the delivery ends with it.
+                        # The delivery to a member that has left may have begun. It ends with that member's session.
                         continue
                     self.complain(
                         "9 shared",
@@ -348,7 +348,7 @@ def _after(later: Sent, earlier: Sent) -> bool:
     """Return whether the broker certainly accepted `later` after `earlier`."""
     if later is earlier:
         return False
-    # One that was dropped once, and taken when it was sent again, may have been overtaken.
+    # If one attempt was dropped and a later one accepted, other messages may have overtaken it.
     in_order = not (earlier.lost and earlier.attempts > 1)
     if in_order and later.publisher == earlier.publisher and later.qos == earlier.qos and later.qos:
         return later.order > earlier.order

@@ -80,7 +80,7 @@ class Rude:
                 then, self._then = self._then, None
                 then()
             elif isinstance(packet, Publish) and packet.qos and not self._hold:
-                # Mostly it behaves well, or nothing would ever move.
+                # It behaves well most of the time. Otherwise, nothing would progress.
                 if self.random.random() < 0.8:
                     self._send((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
             elif isinstance(packet, Pubrel) and self.random.random() < 0.8:
@@ -91,7 +91,7 @@ class Rude:
     def ended(self, link: Link) -> None:
         """Clean up after the connection has closed."""
 
-    # --- words -------------------------------------------------------------------------------------------------------
+    # --- packets -----------------------------------------------------------------------------------------------------
 
     def _connect(
         self,
@@ -154,7 +154,7 @@ class Rude:
         }
         return made[kind]()
 
-    # --- acts --------------------------------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------------------------
 
     def cell(self) -> None:
         """Send a packet of one type in one phase of the connection."""

@@ -148,7 +148,7 @@ class Acl(Part):
             plain = parse_share(topic)[1]
             for client_id, filter in world.denied:
                 if client_id == client.client_id and self.contains(filter, plain):
-                    world.unsure(client_id, topic)  # a 3.1 client gets it as granted
+                    world.unsure(client_id, topic)  # an MQTT 3.1 client is granted it nevertheless
                     return Deny()
             delay, fails = world.plugin_delay(), world.plugin_fails()
             if fails or delay > 0.2:
@@ -198,7 +198,7 @@ class Filter(Part):
         if fails:
             self.world.unsure(
                 client.client_id, subscription.filter
-            )  # a 3.1 client gets it as granted
+            )  # an MQTT 3.1 client is granted it nevertheless
         changed = None
         if subscription.topic_filter == "t/+" and subscription.qos == 2:
             changed = subscription.replace(qos=1)

@@ -324,7 +324,7 @@ class Process:
         self._start()
 
     def _store_failed(self, runtime: SimRuntime, reason: str) -> None:
-        # As the shell does it: tell the clients, then end the process.
+        # Like the server: disconnect the clients, then end the process.
         broker = self.broker
 
         def drain() -> None:
@@ -338,7 +338,7 @@ class Process:
         self.clock.after(0.01, drain)
         self.clock.after(0.1, end)
 
-    # --- what clients and plugins ask for ----------------------------------------------------------------------------
+    # --- calls from clients and plugins ------------------------------------------------------------------------------
 
     def dial(self, client: Endpoint, random: Random) -> Link:
         """Open a connection. Data sent on it waits until the broker accepts it."""

@@ -42,7 +42,7 @@ class KafkaTarget:
         if self._consumer is None:
             servers = ",".join(self._cluster.servers)
             self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "read"})
-        if not self._partitions:  # the topic appears after the first question
+        if not self._partitions:  # the topic may not exist at the first call
             topic = self._consumer.list_topics("kills", 30).topics["kills"]
             self._partitions = tuple(topic.partitions)
         for number in self._partitions:

@@ -83,7 +83,7 @@ class Reader:
             query = f"partition={place}&start={start}&end={ends['latest']}"
             answer, body = self._ask(f"/v1/streams/all/records?{query}")
             if answer.status == 410:
-                continue  # removed a moment ago
+                continue  # deleted a moment ago
             assert answer.status == 200, body
             rows += [row for row in rows_of(body) if row[1] >= start]
             self._reached[place] = ends["latest"]
@@ -167,7 +167,7 @@ def check(folder: Path, marks: list[bytes], one: Cut) -> None:
                     f"offset {offset} of partition {place} was served as another message"
                 )
         _acknowledged(memory, kept, stream.earliest)
-        stream.upkeep.look()  # what was interrupted is done, and changes nothing else
+        stream.upkeep.look()  # finishes what was interrupted, and changes nothing else
         stream._runtime.run_until_idle()  # type: ignore[attr-defined]
         assert _kept(stream) == {
             key: row for key, row in kept.items() if key[1] >= stream.earliest[key[0]]
@@ -218,11 +218,11 @@ def _acknowledged(
         sent = memory.sent[number]
         removed = earliest[by_name(sent.topic, PARTITIONS)] > 0
         if removed and number < first.get(sent.topic, number + 1):
-            continue  # retention was here
+            continue  # deleted by retention
         if sent.size:
             assert number in count, f"message {number} was acknowledged and is not in the stream"
     if any(earliest):
-        empty += len(memory.sent)  # it is unknown how many were removed
+        empty += len(memory.sent)  # it is unknown how many were deleted
     missing = sum(not memory.sent[number].size for number in memory.acked) - empty
     assert missing <= 0, f"{missing} empty messages were acknowledged and are not in the stream"
     for number, times in count.items():

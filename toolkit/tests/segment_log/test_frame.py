@@ -68,7 +68,7 @@ def test_lost_is_what_a_later_frame_says_had_been_synced(
     synced: int, answer: bool, view: bool
 ) -> None:
     first = encode(Frame(0, 1, 1, 0, b"good"), SALT)
-    broken = b"\0" * 60  # where record 1 was
+    broken = b"\0" * 60  # record 1 was here
     later = encode(Frame(2, 1, 3, synced, MAGIC * 3), SALT)
     data = first + broken + later
     assert lost(memoryview(data) if view else data, len(first), 1, SALT) is answer

@@ -155,7 +155,7 @@ def test_a_flush_to_a_file_changed_from_outside_fails(
         assert said in failed.reason
         assert str(folder.path) in failed.reason
     assert len(told) == 2
-    assert log.flushed == 1  # nobody was told otherwise
+    assert log.flushed == 1  # nothing more was reported as flushed
 
 
 def test_readers_see_what_the_store_committed(folder: Folder) -> None:
@@ -245,7 +245,7 @@ def test_trimming_deletes_whole_segments_and_says_so(folder: Folder) -> None:
 def test_a_segment_is_begun_when_it_is_asked_for(folder: Folder) -> None:
     log = folder.open()
     log.roll = True
-    folder.add(1, b"1")  # there was nothing in the first one
+    folder.add(1, b"1")  # the first segment was still empty
     folder.add(2, b"2")
     folder.add(3, b"3")
     assert [(one.base, one.end) for one in log.segments] == [(0, 1), (1, 3)]
@@ -482,7 +482,7 @@ def test_undamaged_frames_are_salvaged(
     damage(folder.files())
     log = folder.open(last=9, salvage=True)
     assert salvaged(log) == left
-    assert log.next >= 9  # no number is given out again
+    assert log.next >= 9  # offsets are never reused
     first = log.next
     folder.add(10, b"more")
     assert salvaged(log) == [*left, first]
@@ -497,7 +497,7 @@ def test_a_reader_skips_damage(folder: Folder) -> None:
     log = folder.open(segment_size=1 << 20)
     for number in range(9):
         folder.add(number + 1, b"%d" % number * 100)
-    flip(folder.files()[0], -150)  # in 7
+    flip(folder.files()[0], -150)  # damages record 7
     assert [frame.offset for frame in log.read(2, 1 << 20)] == [2, 3, 4, 5, 6]
     with pytest.raises(StoreError, match="damaged at byte"):
         log.read(7, 1 << 20)

@@ -131,5 +131,5 @@ class RunningTrace:
 
 
 def shortened(text: str) -> str:
-    """Return `text`, cut to `TEXT` characters and an ellipsis if it is longer."""
+    """Return `text`. If it has more than `TEXT` characters, cut it and append an ellipsis."""
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"

@@ -59,7 +59,7 @@ def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, dur
             assert client.next() == Pubrel(number)
             harness.advance(10_000)
             client.expect_nothing()
-            client.send(Pubrec(number))  # PUBREL was not seen: it is repeated
+            client.send(Pubrec(number))  # the client has not seen PUBREL, so the broker repeats it
             assert client.next() == Pubrel(number)
             client.send(Pubcomp(number))
         client.expect_nothing()

@@ -117,7 +117,8 @@ def test_qos_0_to_a_slow_reader(
         send(harness, range(1000, 1003), 0)
         payloads(client)
     client.pause()
-    send(harness, range(100, 102), 0)  # fills the buffer: 101 is the first to wait, or is written
+    # Fills the buffer: 101 is written, or is the first message to wait.
+    send(harness, range(100, 102), 0)
     before = [p for w in client.wire.writes for p in [w.data]][-1]
     assert before.endswith((b"100", b"101"))
     send(harness, range(102, 110), 0)
@@ -210,7 +211,7 @@ def test_qos_0_for_one_who_is_away(broker_harness: Make) -> None:
         assert harness.metrics.dropped == {("queue_full", "out"): 2}
         client.reconnect()
         assert payloads(client) == numbers(0, 1)
-        send(harness, range(8, 9), 0)  # overtakes nothing of its own QoS
+        send(harness, range(8, 9), 0)  # does not overtake messages of the same QoS
         client.auto_ack = True
         client.ack(client.messages[-1])
         assert payloads(client) == numbers(2, 3, 4, 5, 8)

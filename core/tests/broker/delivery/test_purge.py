@@ -82,7 +82,7 @@ def test_purge_queue(broker_harness: Make, mine: HookRecorder, page: int, late: 
     store.late = late
     told = Told(harness, harness.handle("mine").purge_queue("one"))
     harness.settle()
-    harness.connect("pub2").publish("t", b"new", 1)  # it came after the call
+    harness.connect("pub2").publish("t", b"new", 1)  # arrives after the call
     reads = store.answer(harness)
     assert bool(reads) == (late and page < 20)
     assert (told.done, told.result) == (True, 20)
@@ -138,7 +138,7 @@ def test_purging_while_online_leaves_what_is_in_flight(
     for payload in (b"0", b"1"):
         one.ack(one.expect_message("t", payload))
     pub.publish("t", b"next", 1)
-    one.expect_message("t", b"next")  # it is not paused any more
+    one.expect_message("t", b"next")  # the session is no longer paused
 
 
 def test_purging_the_qos_0_messages_of_a_slow_client(

@@ -260,7 +260,7 @@ def test_queues_and_packet_ids_are_not_recorded_in_a_store_in_memory(broker_harn
     shared.reconnect()
     assert [m.payload for m in shared.messages] == [b"%d" % number for number in range(6)]
     assert (session.queued, session.queued_bytes, session.inflight) == (0, 0, {})
-    # Two sessions left a connection and came back, and the in-memory store is notified, as any other store is.
+    # Only three records were added, when the sessions disconnected and reconnected. An in-memory store gets these too.
     assert harness.broker.state.committer.added - records == 3
 
 
@@ -365,17 +365,17 @@ def test_a_page_that_comes_late(broker_harness: Make) -> None:
     assert payloads(client) == numbers(0, 1)
     client.drop()
     send(harness, range(9, 10))
-    store.finish()  # away
+    store.finish()  # the client is offline
     client.reconnect()
     assert payloads(client) == numbers(2, 3)
     assert len(store.reads) == 1
     client.reconnect()
     assert len(store.reads) == 1
-    store.finish()  # gone and back
+    store.finish()  # the client has disconnected and returned
     assert payloads(client) == numbers(4, 5)
     client.drop()
     client.reconnect(clean_start=True)
-    store.finish()  # and another session by now
+    store.finish()  # by now, the client has another session
     assert payloads(client) == []
     assert harness.broker.state.queued_bytes == 0
 

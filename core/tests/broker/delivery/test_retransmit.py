@@ -60,8 +60,8 @@ def test_resumed(harness: Harness, version: int, to: int) -> None:
     messages = [p for p in unread(client) if isinstance(p, Publish)]
     ids = [m.packet_id for m in messages]
     assert len(set(ids)) == 6
-    client.ack(messages[0])  # done: not again [MQTT-4.4.0-2]
-    client.ack(messages[1])  # PUBREC: only PUBREL again
+    client.ack(messages[0])  # acknowledged, so it is not sent again [MQTT-4.4.0-2]
+    client.ack(messages[1])  # PUBREC received, so only PUBREL is sent again
     client.drop()
     publisher.publish("t", b"waited", 1)
     client.reconnect(version=to, properties={"session_expiry_interval": 100} if to == 5 else {})
@@ -182,7 +182,8 @@ def test_a_takeover_resumes(harness: Harness) -> None:
     assert other.session_present
     assert other.expect_message("t", b"x", 2, dup=True).packet_id == number
     client.expect_disconnect(0x8E)
-    client.connection.feed(b"\x50\x02" + number.to_bytes(2, "big"))  # a superseded one may not act
+    # The old connection may no longer acknowledge.
+    client.connection.feed(b"\x50\x02" + number.to_bytes(2, "big"))
     other.expect_nothing()
     other.send(Pubrec(number))
     assert other.next() == Pubrel(number)

@@ -44,13 +44,13 @@ def test_the_clients_receive_maximum(harness: Harness, kept: bool, learned: bool
     assert payloads(client) == numbers(0, 1, 2)
     client.ack(two)
     assert client.next() == Pubrel(two.packet_id)
-    client.expect_nothing()  # a good PUBREC frees nothing
+    client.expect_nothing()  # a successful PUBREC frees no slot
     client.ack(one)
     assert payloads(client) == numbers(3)
     client.ack(three, 0x80)
     assert payloads(client) == numbers(4)
     client.send(Pubcomp(two.packet_id), Pubcomp(two.packet_id), Puback(one.packet_id))
-    assert payloads(client) == numbers(5)  # what comes twice frees once
+    assert payloads(client) == numbers(5)  # repeated acknowledgements free only one slot
     client.send(Puback(77), Pubcomp(78), Pubrec(79, 0x80))
     client.expect_nothing()
     assert len(harness.broker.sessions["c"].inflight) == 3

@@ -38,7 +38,8 @@ def test_every_pair_of_versions_and_qos(
     subscriber = harness.connect("s", to)
     assert subscriber.subscribe("a/b", granted).codes == (granted,)
     publisher = harness.connect("p", of)
-    for number in range(4):  # the first goes the slow path, the others may go the fast one
+    # The first message takes the slow path; the others may take the fast path.
+    for number in range(4):
         packet_id = publisher.publish("a/b", b"%d" % number, qos, packet_id=7 if qos else 0)
         if qos == 1:
             assert publisher.next() == Puback(7)
@@ -84,7 +85,8 @@ def test_properties_are_forwarded(harness: Harness, qos: int) -> None:
         "payload_format_indicator", "content_type", "response_topic", "correlation_data", "user_property",
     )}  # fmt: skip
     for _ in range(2):
-        publisher.publish("t", b"x", qos)  # learned by the fast path, which must not swallow these
+        # After this PUBLISH, the fast path knows the topic. It must not drop the properties below.
+        publisher.publish("t", b"x", qos)
         publisher.publish("t", b"y", qos, **given)
     assert [m.properties for m in five.messages] == [Properties(), FORWARDED] * 2
     assert [m.payload for m in four.messages] == [b"x", b"y"] * 2

@@ -364,7 +364,7 @@ def test_other_traffic_goes_on(harness: Harness, recorder: HookRecorder) -> None
 def test_refused_again(
     harness: Harness, recorder: HookRecorder, verdict: Any, code: ReasonCode
 ) -> None:
-    # [MQTT-4.12.1-2]; codes that DISCONNECT cannot carry become their next relative
+    # [MQTT-4.12.1-2]; a code that DISCONNECT cannot carry is replaced by the nearest legal code
     client = opened(harness, recorder)
     recorder.answer("on_auth", verdict)
     client.send(auth(code=AGAIN))

@@ -44,7 +44,7 @@ def test_connack_tells_every_limit(broker_harness: Make) -> None:
             }
         }
     )
-    # What is the protocol's own default is not said.
+    # CONNACK leaves out values that are the protocol's defaults.
     assert connack(harness.connect("c", keep_alive=10)) == Properties(
         maximum_qos=1,
         retain_available=0,
@@ -110,7 +110,7 @@ def test_a_refusal_fits_the_clients_packet_size(broker_harness: Make) -> None:
 
 
 def test_connack_never_exceeds_the_clients_packet_size(harness: Harness) -> None:
-    # [MQTT-3.1.2-24]: the properties are needed, so that such a client cannot be served
+    # [MQTT-3.1.2-24]: these properties cannot be left out, so the broker cannot serve such a client
     whole = len(harness.connect("c").raw_received)
     harness.connect("d", maximum_packet_size=whole)
     client = harness.connect("e", maximum_packet_size=whole - 1, expect=0x95)

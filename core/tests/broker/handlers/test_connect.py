@@ -136,10 +136,10 @@ def test_the_bridge_bit_does_not_exist_in_5(harness: Harness) -> None:
     [
         (0x03, b""),  # the reserved flag
         (0x1E, b"\0\0\1t\0\0"),  # will QoS 3
-        (0x0A, b""),  # will QoS without will
-        (0x22, b""),  # will retain without will
-        (0x82, b""),  # a user name that is not there
-        (0x02, b"more"),  # bytes too many
+        (0x0A, b""),  # a will QoS without a will
+        (0x22, b""),  # will retain without a will
+        (0x82, b""),  # a missing user name
+        (0x02, b"more"),  # extra bytes
         (0xC2, b"\0\1u\0\5abc"),  # a truncated password
     ],
 )
@@ -391,7 +391,7 @@ def test_a_plugin_may_take_its_time(
 
 
 def test_a_decision_may_take_longer_than_connect(broker_harness: Make) -> None:
-    # The listener's deadline is the client's, the hook's is the plugin's.
+    # The listener's timeout limits the client; the hook's timeout limits the plugin.
     recorder = HookRecorder("on_connect")
     harness = broker_harness([recorder])
     recorder.answer("on_connect", harness.clock.event())

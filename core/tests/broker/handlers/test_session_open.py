@@ -64,7 +64,7 @@ def test_clean_start_leaves_the_session_behind(harness: Harness) -> None:
 
 
 def test_a_session_that_ends_with_its_connection_is_not_taken_over(harness: Harness) -> None:
-    # Its end is the end of the connection [MQTT-3.1.2-5 speaks of a session that there is]
+    # The session ends with its connection, and [MQTT-3.1.2-5] applies only to an existing session.
     one = harness.connect("c")
     one.subscribe("a", 1)
     two = harness.connect("c", clean_start=False, session_expiry_interval=100)
@@ -99,7 +99,7 @@ def test_a_slow_reader_is_taken_over(harness: Harness) -> None:
     one.pause()
     two = harness.connect("c")
     two.ping()
-    assert not one.wire.closed  # it has not read its DISCONNECT
+    assert not one.wire.closed  # the client has not read its DISCONNECT yet
     one.resume()
     one.expect_disconnect(ReasonCode.SESSION_TAKEN_OVER)
 
@@ -113,7 +113,7 @@ def test_while_connack_waits_for_its_commit(broker_harness: Make) -> None:
     store.finish()
     assert two.expect(Connack).code == 0
     store.slow = False
-    # It was never accepted, so that it gets no DISCONNECT [MQTT-3.14.0-1]
+    # The client was never accepted, so it gets no DISCONNECT [MQTT-3.14.0-1].
     assert Disconnect not in one_said
     refused = one.expect(Connack)
     assert refused.code >= 0x80
@@ -216,7 +216,7 @@ def test_frequent_takeovers_are_slowed(
     clients = take_over(harness, 4, clean, expiry)
     client = harness.connect("c", clean_start=clean, session_expiry_interval=expiry, expect=None)
     client.expect_nothing()
-    clients[-1].expect_nothing()  # stays while the other waits
+    clients[-1].expect_nothing()  # stays connected while the new connection waits
     harness.advance(1.9)
     client.expect_nothing()
     harness.advance(0.2)
@@ -280,7 +280,7 @@ def test_two_slowed_clients(broker_harness: Make) -> None:
     take_over(harness, 4, False, 100)
     one, two = (harness.connect("c", clean_start=False, expect=None) for _ in range(2))
     harness.advance(2.1)
-    # One enters as the other does: whether it was accepted before depends on the commit.
+    # The second client takes over from the first. Whether the first was accepted before that depends on the commit.
     one.expect(Connack)
     assert one.closed
     assert two.expect(Connack).code == 0
@@ -295,12 +295,12 @@ def test_two_slowed_clients(broker_harness: Make) -> None:
     ("expiry", "delay", "clean", "sent"),
     [
         (None, None, True, True),
-        (None, 10, True, True),  # the session ends, and the will with it
+        (None, 10, True, True),  # the session ends, so the will is published
         (None, 10, False, True),
         (100, None, False, True),
         (100, 0, False, True),
-        (100, 10, False, False),  # back within the delay [MQTT-3.1.3-9]
-        (100, 10, True, True),  # clean start ends the session
+        (100, 10, False, False),  # the client returns within the delay [MQTT-3.1.3-9]
+        (100, 10, True, True),  # Clean Start ends the session
     ],
 )
 def test_the_will_of_who_is_taken_over(

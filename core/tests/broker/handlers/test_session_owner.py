@@ -41,21 +41,21 @@ class Realms:
 
 
 CASES = [
-    # the same user by the same plugin, by whatever listener
+    # the same user, authenticated by the same plugin, on any listener
     ((APPS, Accept("ann"), None), (WS, Accept("ann"), None), True),
-    # the same name by another plugin
+    # the same name, authenticated by another plugin
     ((APPS, Accept("ann"), None), (APPS, None, Accept("ann")), False),
-    # the plugin that gave the identity counts, not the first that accepted
+    # what counts is the plugin that provided the identity, not the first plugin that accepted
     ((APPS, Accept(), Accept("ann")), (APPS, None, Accept("ann")), True),
     ((APPS, Accept(), Accept("ann")), (APPS, Accept("ann"), None), False),
-    # a listener that takes the name from a certificate vouches, with or without a plugin
+    # a listener that takes the name from a certificate authenticates the client, with or without a plugin
     ((CERTIFICATES, Accept("ann"), None), (APPS, Accept("ann"), None), False),
     ((CERTIFICATES, None, None), (APPS, Accept("ann"), None), False),
     ((CERTIFICATES, None, None), (CERTIFICATES, Accept("ann"), None), True),
     ((CERTIFICATES, None, None), (OTHER_CERTIFICATES, None, None), False),
-    # another user of the same realm
+    # another user in the same realm
     ((APPS, Accept("ann"), None), (APPS, Accept("bob"), None), False),
-    # nobody vouches for the newcomer
+    # the new client is not authenticated
     ((APPS, Accept("ann"), None), (APPS, None, None), False),
 ]
 

@@ -53,7 +53,7 @@ def test_another_user_gets_no_messages_of_the_replaced_session(
     sender.publish("secret/later", b"c", 1, expect=0x10)
     other.expect_nothing()
     assert not harness.broker.sessions["c"].subscriptions
-    # It is gone for the owner, too: there is one session per client id.
+    # The old session is lost for its owner too: there is only one session per client id.
     again = come(harness, recorder, "owner", version=version)
     assert not again.session_present
     again.expect_nothing()

@@ -174,7 +174,7 @@ def test_subscriptions_that_need_an_unavailable_feature_are_refused(
         }
     )
     client = harness.connect("c", version)
-    if version == 5:  # CONNACK said so: a Protocol Error
+    if version == 5:  # CONNACK announced the restrictions, so these are protocol errors
         for topic_filter, code in (("a/#", 0xA2), ("+", 0xA2), ("$share/g/a", 0x9E)):
             client = harness.connect("c")
             client.send_subscribe(["a", topic_filter])
@@ -243,7 +243,8 @@ def test_identifiers(harness: Harness, qos: int) -> None:
         assert sorted(found or ()) == [1, 1, 268435455]
         publisher.publish("c", b"", qos)
         assert client.expect_message().properties.subscription_identifier is None
-    client.subscribe("a/#", 0)  # section 3.8.2.1.2: subscribing without one takes it away
+    # Section 3.8.2.1.2: a new SUBSCRIBE without an identifier removes the old identifier.
+    client.subscribe("a/#", 0)
     client.subscribe("a/+", 0, identifier=5)
     publisher.publish("a/x", b"", qos)
     assert client.expect_message().properties.subscription_identifier == (5,)

@@ -126,13 +126,13 @@ def test_end_session(
         one.drop()
         harness.connect("pub").publish("t", b"lost", 1)
     assert harness.handle("mine").end_session("one", "moved away")
-    assert "one" in harness.broker.sessions  # nothing changes within the call
+    assert "one" in harness.broker.sessions  # nothing changes during the call
     harness.settle()
     if online:
         packet = one.expect_disconnect(0x98)
         assert packet is not None
         assert packet.properties.reason_string == "moved away"
-    watcher.expect_message("bye")  # now, and not after the delay
+    watcher.expect_message("bye")  # immediately, not after the delay
     harness.advance(100)
     watcher.expect_nothing()
     Reports(harness, other).expect("broker.session_ended", "one", reason="moved away")

@@ -159,7 +159,7 @@ def test_one_call_examines_a_bounded_number(
     for number in range(23):
         harness.connect(f"c{number}").subscribe(f"t/{number}")
     page = broker.sessions(client_id="c22")
-    assert page.items == ()  # short, but not the end
+    assert page.items == ()  # an empty page, but not the last one
     calls = 1
     while page.cursor:
         page = broker.sessions(page.cursor, client_id="c22")
@@ -393,7 +393,7 @@ def test_a_cursor_belongs_to_its_arguments(harness: Harness, broker: BrokerHandl
     with pytest.raises(PluginError, match="of another call"):
         broker.subscriptions(cursor)
     assert names(broker.sessions(cursor, limit=7).items) == ["two"]  # the limit may change
-    assert names(broker.sessions(cursor).items) == ["two"]  # and a page may be read again
+    assert names(broker.sessions(cursor).items) == ["two"]  # and a page can be read again
 
 
 def test_a_cursor_ends_with_the_process(broker_harness: Make) -> None:

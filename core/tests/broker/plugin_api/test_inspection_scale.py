@@ -45,7 +45,7 @@ def harness() -> Iterator[Harness]:
             for name in ("connection", "ended_at", "expiry", "durable", "subscriptions", "inflight", "queued",
                          "queued_bytes", "will", "window")
         ]  # fmt: skip
-        gc.disable()  # it would go through all of them again and again
+        gc.disable()  # it would traverse all sessions again and again
         for at in range(COUNT):
             # Only the compiled class calls `__init__` here.
             session = Session.__new__(Session, clients[at % OTHERS])  # type: ignore[call-arg]

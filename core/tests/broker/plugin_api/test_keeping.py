@@ -204,7 +204,7 @@ def test_items_in_pages(broker_harness: Make) -> None:
     state.put("b", b"")
     page = state.items("a/", limit=4)
     assert [key for key, _ in page.items] == ["a/0", "a/1", "a/2", "a/3"]
-    state.delete("a/3")  # the next page begins after it nevertheless
+    state.delete("a/3")  # the next page still begins after this key
     state.delete("a/4")
     rest = state.items("a/", page.cursor, 4)
     assert rest.items == (("a/5", b"5"), ("a/6", b"6"))
@@ -404,7 +404,7 @@ def test_when_committed_says_whether_anything_was_written(broker_harness: Make) 
         first.publish("q", b"queued", 1)
         second.publish("nobody", b"passed on", 0)
     harness.settle()
-    assert waiter.ends == {}  # the result waits for the batch all the same
+    assert waiter.ends == {}  # the result still waits for the batch
     store.finish()
     harness.settle()
     assert waiter.ends == {b"queued": True, b"passed on": False}

@@ -138,7 +138,7 @@ def test_a_message_that_stays_is_seen_once(kind: str, steps: list[str], limit: i
             page = queue(harness, page.cursor, limit)
             found += payloads(page)
         assert found == sorted(set(found))
-        assert set(range(taken, 8)) - set(found) <= {taken}  # the next one may be in flight
+        assert set(range(taken, 8)) - set(found) <= {taken}  # the next message may be in flight
         assert max(found, default=0) < published
 
 

@@ -222,7 +222,7 @@ def test_publish_and_wait_waits_for_the_commit(
     store.slow = True
     told = Told(harness, harness.handle("mine").publish_and_wait("t", b"x", qos))
     harness.settle()
-    assert told.done == (qos == 0)  # QoS 0 leaves nothing behind
+    assert told.done == (qos == 0)  # at QoS 0, nothing is stored
     store.finish()
     harness.settle()
     assert (told.done, told.result) == (True, 1)
@@ -311,7 +311,7 @@ def test_as_a_client(
     broker = harness.handle("mine")
     assert harness.clock.run(broker.publish_and_wait("t", b"x", as_client=client)) == 2
     sub.expect_message("t", b"x")
-    assert not mine.calls()  # its own on_publish is skipped all the same
+    assert not mine.calls()  # the plugin's own on_publish is skipped here too
     for hook in ("authorize", "on_publish", "on_published"):
         (call,) = other.calls(hook)
         assert call.client is client

@@ -59,10 +59,11 @@ def test_an_online_client(
     one.expect_message("t/1", b"kept", qos, retain=True)
     pub.publish("t/2", b"live", 2)
     one.expect_message("t/2", b"live", qos, retain=False)
-    assert not mine.calls("on_subscribe")  # a plugin is not asked about its own
+    assert not mine.calls("on_subscribe")  # a plugin is not asked about its own subscriptions
     assert [call.subscription.filter for call in other.calls("on_subscribe")] == ["t/#"]
     assert [call.code for call in other.calls("on_subscribed")] == [ReasonCode(qos)]
-    assert [c.action for c in other.calls("authorize")] == ["publish"]  # only about `pub`
+    # Only for the PUBLISH by `pub`.
+    assert [c.action for c in other.calls("authorize")] == ["publish"]
     assert reported(harness, other) == [
         ("broker.subscribed", {"client_id": "one", "filter": "t/#", "qos": qos})
     ]
@@ -180,7 +181,7 @@ def test_on_subscribe_may_refuse_and_change_it(harness: Harness, other: HookReco
     one = harness.connect("one")
     other.answer("on_subscribe", Deny(ReasonCode.QUOTA_EXCEEDED, "no more", disconnect=True))
     assert subscribe(harness, "one", "t") is ReasonCode.QUOTA_EXCEEDED
-    assert not one.closed  # the client asked for nothing
+    assert not one.closed  # the client did not request this subscription
     other.answer("on_subscribe", lambda subscription: subscription.replace(topic_filter="moved"))
     assert subscribe(harness, "one", "t") is ReasonCode.SUCCESS
     harness.connect("pub").publish("moved", b"x")

@@ -97,7 +97,7 @@ def test_authz_default_decides_if_all_plugins_abstain(broker_harness: Make, defa
     one = harness.connect("one")
     for _ in range(2):
         one.publish("t", b"", 1, expect=0x87 if default == "deny" else 0x10)
-    assert len(plugin.calls()) == 1  # abstaining is remembered like an answer
+    assert len(plugin.calls()) == 1  # the result is cached even if the plugin abstains
 
 
 def test_nobody_publishes_below_sys(harness: Harness, plugin: HookRecorder) -> None:
@@ -137,7 +137,7 @@ def test_an_answer_is_remembered(harness: Harness, plugin: HookRecorder) -> None
 
 
 def test_the_counters_tell_of_hits(broker_harness: Make, plugin: HookRecorder) -> None:
-    # Where the message itself takes the slow path, each decision is looked up.
+    # On the slow path, the cache is consulted for every message.
     harness = broker_harness(plugins=[plugin, HookRecorder("on_publish", id="second")])
     harness.broker.state.shortcuts = False
     one = harness.connect("one")
@@ -372,7 +372,7 @@ def test_invalidate_forgets_for_one_or_for_all(harness: Harness, plugin: HookRec
     harness.handle(plugin.id).invalidate_authz()
     assert both() == ["one", "two"]
     harness.handle(plugin.id).invalidate_authz(filter="elsewhere")
-    assert both() in ([], ["one", "two"])  # forgetting too much is allowed
+    assert both() in ([], ["one", "two"])  # it may also forget more than necessary
     plugin.answer("authorize", Deny())
     harness.handle(plugin.id).invalidate_authz(filter="#")
     assert both() == ["one", "two"]
@@ -388,7 +388,7 @@ def test_invalidation_while_an_answer_is_awaited(harness: Harness, plugin: HookR
     event.set(Allow())
     assert one.expect(Puback).code == 0x10
     plugin.answer("authorize", Deny())
-    # The answer was given before the rights changed: it must not stand for what comes after.
+    # The plugin decided before the permissions changed, so its verdict must not be cached.
     one.publish("t", b"", 1, expect=0x87)
     assert harness.broker.state.remembered == 1
     one.disconnect()
@@ -515,7 +515,7 @@ def test_a_delivery_cannot_be_awaited(broker_harness: Make) -> None:
 
     plugin.answer("authorize", lambda action: later() if action is Action.DELIVER else Allow())
     pub.publish("t", b"", 1, expect=0)
-    sub.expect_nothing()  # a failure closes
+    sub.expect_nothing()  # after a failure, the message is not delivered
     stats = next(one.stats("authorize") for one in harness.hooks.plugins)
     assert stats.error == 1
 
@@ -540,7 +540,7 @@ def test_a_deny_names_its_rule_to_observers_and_the_log_but_not_to_the_client(
     plugin.answer("authorize", Deny(rule="acl.yaml:12"))
     harness = broker_harness([plugin, observer])
     client = harness.connect("c")
-    for _ in range(2):  # asked, then remembered
+    for _ in range(2):  # the plugin decides once, then the verdict is cached
         client.send_subscribe("t")
         answer = client.expect(Suback)
         assert answer.codes == (0x87,)

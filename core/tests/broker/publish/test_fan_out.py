@@ -208,7 +208,7 @@ def test_a_sliced_fan_out_is_one_commit(broker_harness: Make, asynchronous: bool
     batch = store.committing or ()
     assert [type(record) for record in batch] == [PutReceived, PutMessage, *[Enqueue] * 5]
     pub.expect_nothing()
-    assert served(live) == 4  # connected clients without a durable session wait for no disk
+    assert served(live) == 4  # clients whose sessions are not durable do not wait for the disk
     store.finish(all=False)
     pub.expect(Pubrec)
 
@@ -399,7 +399,8 @@ def test_a_fault_of_ours_in_a_slice_holds_up_no_commit(
     pub = harness.connect("pub")
     later(harness, pub, (b"x", 1))
     harness.clock.turn()
-    monkeypatch.setattr("hookmq.storage.group_commit.Enqueue", None)  # what makes a queue entry
+    # Makes the creation of queue entries fail.
+    monkeypatch.setattr("hookmq.storage.group_commit.Enqueue", None)
     harness.settle()
     monkeypatch.undo()
     assert harness.logged("internal.error")

@@ -63,7 +63,7 @@ def test_on_publish_replaces_and_the_next_sees_it(broker_harness: Make) -> None:
     harness = broker_harness(plugins=[first, second])
     sub, pub = harness.connect("sub"), harness.connect("pub")
     sub.subscribe("t", 2)
-    pub.publish("t", b"x", 2, expect=0)  # acknowledged as it was sent
+    pub.publish("t", b"x", 2, expect=0)  # acknowledged at the QoS at which it was sent
     sub.expect_message("t", b"first+second", 1)
 
 
@@ -134,7 +134,7 @@ def test_on_publish_moves_a_message_where_it_may_go(broker_harness: Make) -> Non
     sub.expect_nothing()
     pub.publish("t", b"y", 1, expect=0)
     sub.expect_message("to/t", b"y")
-    assert len(plugin.calls("authorize")) == 4  # both answers are remembered
+    assert len(plugin.calls("authorize")) == 4  # both verdicts are cached
 
 
 @pytest.mark.parametrize("topic", ["a/#", "", "+", "a\0b", "x/" * 300])
@@ -174,7 +174,7 @@ def test_on_publish_drops_but_acknowledges(
     assert pub.expect(Puback).code == expected
     assert pub.expect(Pubrec).code == expected
     pub.publish("t", b"2", 2, dup=True, packet_id=number)
-    assert pub.expect(Pubrec).code == 0  # taken already: it is not asked about twice
+    assert pub.expect(Pubrec).code == 0  # already accepted, so the plugin is not asked again
     assert len(plugin.calls()) == 3
     pub.send(Pubrel(number))
     assert pub.expect(Pubcomp).code == 0

@@ -116,7 +116,8 @@ def test_a_crash_before_the_commit_leaves_it_with_the_client(
     harness.settle()
     pub.expect_nothing()
     harness.restart(store=inner)
-    assert (inner.retained, inner.received) == ({}, set())  # neither the record nor the packet id
+    # Neither the retained message nor the packet id was stored.
+    assert (inner.retained, inner.received) == ({}, set())
 
 
 def test_a_will_may_be_taken_over(

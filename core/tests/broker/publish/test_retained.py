@@ -103,7 +103,7 @@ def test_within_bounds(broker_harness: Make) -> None:
         return None if found is None else found.message.payload
 
     assert keep("a", b"1") == b"1"
-    who = core.retained_bytes - 2  # its publisher counts as well
+    who = core.retained_bytes - 2  # the publisher's entry counts too
     harness.reload(config={"broker": {"max_retained_bytes": who + 12}})
     assert keep("b", b"2") == b"2"
     assert keep("c", b"3") is None
@@ -360,7 +360,8 @@ def test_changes_while_they_are_sent(harness: Harness) -> None:
     client.subscribe("r/#", 1)
     first = client.expect_message()
     rest = [f"r/{n}" for n in range(10) if f"r/{n}" != first.topic]
-    other = harness.connect("o")  # publishes so that the subscription sees it live as well
+    # Publishes while the client is subscribed, so the client also gets live messages.
+    other = harness.connect("o")
     client.unsubscribe("r/#")
     client.subscribe("r/#", 1)
     other.publish(rest[0], b"", 1, retain=True)
@@ -440,7 +441,8 @@ def test_several_filters_of_one_subscribe(harness: Harness) -> None:
     harness.connect("p").publish("t", b"x", 2, retain=True)
     client = harness.connect("s")
     client.subscribe([SubscribeRequest("t", 1), SubscribeRequest("t", 2, retain_handling=1)])
-    assert taken(client) == []  # the first was replaced before its messages were drawn
+    # The second request replaced the first before its retained messages were read.
+    assert taken(client) == []
     client.subscribe([SubscribeRequest("t", 1), SubscribeRequest("t", 2)])
     assert taken(client) == [("t", b"x", 2, True)]
 
@@ -477,7 +479,7 @@ def test_a_search_that_finds_nothing_takes_many_turns(
     monkeypatch.setattr(type(harness.clock), "turn", counted)
     client.send_subscribe([SubscribeRequest(filter, 0, **options)])
     assert taken(client) == []
-    # A turn for 2,000 messages, or for fewer of long names.
+    # A turn visits up to 2,000 messages, or fewer if their topics are long.
     assert turns >= (6 if len(topic) > 100 else 3) + 3
     assert harness.broker.sessions["c"].backlog is None
 

@@ -45,7 +45,7 @@ def test_it_goes_the_way_of_every_message(broker_harness: Make, recorder: HookRe
     told = [call for call in recorder.calls() if call.hook != "on_disconnect"]
     assert [call.hook for call in told] == [
         "authorize",  # at CONNECT
-        "authorize",  # when it fires
+        "authorize",  # when the will is published
         "on_will",
         "on_publish",
         "on_published",
@@ -212,7 +212,7 @@ def test_its_client_comes_back_while_it_waits(
 
 def test_wills_that_wait_are_bounded(broker_harness: Make, recorder: HookRecorder) -> None:
     harness, watcher = observed(broker_harness, recorder)
-    # As if others waited: the bound itself is compiled in.
+    # Pretend that other wills are waiting, because the limit itself is compiled in.
     harness.broker.state.undecided_will_bytes = MAX_WAITING_BYTES - 1000
     clients = [harness.connect(f"c{n}", will=will("w", b"x" * 100, 1)) for n in range(20)]
     recorder.answer("authorize", ValueError("broken"))
@@ -261,7 +261,7 @@ def test_a_plugin_may_take_its_time(
 def test_it_is_not_lost_when_its_client_returns_meanwhile(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    # Its time had come: a plugin's hesitation does not make it unsaid.
+    # The will was already due. A plugin that takes long to decide does not change that.
     harness, watcher = observed(broker_harness, recorder)
     pending = harness.clock.event()
     recorder.answer("on_will", pending)

@@ -50,7 +50,7 @@ def test_a_session_without_expiry_ends_with_its_connection(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_session_is_resumed(harness: Harness, clean: bool) -> None:
-    # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3]: whether it began clean has nothing to do with it
+    # [MQTT-3.1.2-5, 3.1.2-6, 3.2.2-2, 3.2.2-3]: regardless of Clean Start in the first CONNECT
     client = harness.connect("c", clean_start=clean, session_expiry_interval=100)
     assert not client.session_present
     client.subscribe("a", 1)
@@ -130,7 +130,7 @@ def test_a_session_expires(harness: Harness) -> None:
     # [MQTT-4.1.0-2]
     client = harness.connect("c", session_expiry_interval=100)
     client.subscribe("a", 1)
-    harness.advance(1000)  # does not count while connected
+    harness.advance(1000)  # the expiry interval does not run while the client is connected
     client.drop()
     harness.advance(99.9)
     assert "c" in harness.broker.sessions
@@ -154,12 +154,12 @@ def test_expiry_begins_anew_with_each_connection(harness: Harness) -> None:
 
 
 def test_expiry_is_judged_at_the_return(harness: Harness) -> None:
-    # The sweep does not decide it: the deadline and the client come at the same moment.
+    # The deadline and the reconnection coincide. The reconnection itself must check the expiry.
     client = harness.connect("c", session_expiry_interval=100)
     client.drop()
     session = harness.broker.sessions["c"]
     assert session.expiry_due is not None
-    session.expiry_due.cancel()  # a sweep that is late
+    session.expiry_due.cancel()  # simulates a late expiry timer
     harness.advance(100)
     client.reconnect()
     assert not client.session_present
@@ -280,7 +280,7 @@ def test_disconnect_cannot_exceed_what_a_plugin_allows(broker_harness: Make) -> 
 
 
 def test_disconnect_of_who_was_granted_nothing(broker_harness: Make) -> None:
-    # The broker sent 0, so the client breaks no rule.
+    # The broker granted 0, so the client does not violate the protocol.
     harness = broker_harness(config={"session": {"max_expiry": 0.0}})
     client = harness.connect("c", session_expiry_interval=10)
     client.disconnect(session_expiry_interval=20)

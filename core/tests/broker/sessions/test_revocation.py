@@ -218,7 +218,7 @@ def test_overlapping_subscriptions(broker_harness: Make) -> None:
     rights.take("t/1")
     pub.publish("t/1", b"x", 1)
     rights.decide()
-    one.expect_message("t/1", b"x")  # it may still read t/#
+    one.expect_message("t/1", b"x")  # the client may still read t/#
     assert filters(harness, "one") == {"t/#"}
 
 
@@ -231,7 +231,7 @@ def test_a_revoked_member_leaves_its_group(broker_harness: Make) -> None:
     rights.take(client="one")
     pub.publish("t", b"1", 1)
     pub.publish("t", b"2", 1)
-    assert len(two.messages) == 2  # it goes to the member whose right is not in question
+    assert len(two.messages) == 2  # messages go to the member whose permission is not being checked
     rights.revoked = {"t"}
     rights.decide()
     assert filters(harness, "one") == set()
@@ -266,7 +266,7 @@ def test_a_client_that_subscribes_anew_meanwhile(broker_harness: Make) -> None:
     rights.late = False
     assert one.subscribe("t", 1, retain_handling=2).codes == (1,)
     rights.revoked = {"t"}
-    rights.decide()  # about the subscription that was replaced
+    rights.decide()  # this decision is about the replaced subscription
     pub.publish("t", b"x", 1)
     one.expect_message("t", b"x")
     assert filters(harness, "one") == {"t"}
@@ -299,7 +299,7 @@ def test_undecided_delivers_nothing_and_destroys_nothing(broker_harness: Make, f
     harness.handle("rights").invalidate_authz(filter="t")
     harness.settle()
     harness.advance(61)
-    # The plugin failed, so the client may be right: it must neither read more nor lose what it has.
+    # The plugin failed, so the client may still have the permission. It must neither read more nor lose its messages.
     one.expect_disconnect(0x83)
     harness.heal()
     pub.publish("t", b"x", 1, expect=0)
@@ -385,7 +385,7 @@ def test_stored_messages_that_another_filter_permits_are_kept(broker_harness: Ma
 def test_rights_are_asked_about_again_at_resume(broker_harness: Make, late: bool) -> None:
     harness, rights, _ = start(broker_harness)
     one, _ = away(harness, ["t", "u"], 2)
-    rights.revoked = {"t"}  # nobody told the broker
+    rights.revoked = {"t"}  # nothing notifies the broker
     rights.late = late
     rights.clear()
     one.reconnect()

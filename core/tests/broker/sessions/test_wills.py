@@ -53,7 +53,7 @@ def test_any_other_goodbye_does_not(harness: Harness, watcher: MemoryClient, cod
 
 
 def test_a_goodbye_that_is_wrong_does_not(harness: Harness, watcher: MemoryClient) -> None:
-    # 0x87 is the server's to say [MQTT-3.14.2-1]
+    # only the server may send 0x8D [MQTT-3.14.2-1]
     client = harness.connect("c", will=will("w", b"gone"))
     client.raw(b"\xe0\x02\x8d\x00")
     watcher.expect_message("w", b"gone")
@@ -90,7 +90,7 @@ def test_a_plugin_sends_the_client_away(broker_harness: Make, drop: bool) -> Non
 
 
 def test_the_broker_drains(harness: Harness) -> None:
-    # Only a client with a durable session can see it.
+    # Only a client with a durable session can receive this will.
     watcher = harness.connect("watcher", session_expiry_interval=100)
     watcher.subscribe("w", 1)
     harness.connect("c", will=will("w", b"gone", 1))
@@ -149,7 +149,7 @@ def test_it_is_published_once(harness: Harness, watcher: MemoryClient) -> None:
 
 
 def test_each_connection_has_its_own(harness: Harness, watcher: MemoryClient) -> None:
-    # [MQTT-3.1.2-7]: of a session it is the latest CONNECT's will that counts, also when that has none
+    # [MQTT-3.1.2-7]: only the will in the session's latest CONNECT counts, even if that CONNECT has none
     client = harness.connect("c", session_expiry_interval=100, will=will("w", b"1"))
     client.disconnect()
     client.reconnect(will=will("w", b"2"))
@@ -239,7 +239,7 @@ def test_a_client_that_is_back_in_time(harness: Harness, watcher: MemoryClient) 
 
 
 def test_a_client_that_begins_anew_in_time(harness: Harness, watcher: MemoryClient) -> None:
-    # Clean start ends the session, and with it the delay.
+    # Clean Start ends the session, so the delay ends too.
     client = harness.connect("c", session_expiry_interval=100, will=will("w", b"1", delay=10))
     client.drop()
     watcher.expect_nothing()
@@ -393,7 +393,8 @@ def test_a_shared_subscription_gets_it_once(harness: Harness) -> None:
 
 def test_a_will_that_is_denied_is_not_logged_as_published(broker_harness: Make) -> None:
     recorder = HookRecorder("authorize")
-    recorder.answer("authorize", Allow(), Deny())  # at CONNECT, and when it is due
+    # The verdicts at CONNECT and when the will is due.
+    recorder.answer("authorize", Allow(), Deny())
     harness = broker_harness([recorder])
     harness.connect("c", will=will("w", b"x", 1)).drop()
     harness.settle()
@@ -444,7 +445,7 @@ def test_an_expired_credential_does_not_silence_it(broker_harness: Make) -> None
 def test_a_goodbye_behind_a_publish_that_waits(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    # What came before DISCONNECT is done first, and the will is still taken along.
+    # Packets received before DISCONNECT are processed first. DISCONNECT then still discards the will.
     harness, watcher = observed(broker_harness, recorder)
     pending = harness.clock.event()
     client = harness.connect("c", will=will("w", b"gone"))

@@ -287,7 +287,8 @@ def test_a_trace_of_topics_starts_and_ends_in_slices(
     turns = Turns(harness, monkeypatch)
     trace = start(harness, **wanted)
     assert len(chained(harness)) == 2
-    clients.append(harness.connect("new"))  # it has the recorded chains from the beginning
+    # A new client has the recorded chains from the beginning.
+    clients.append(harness.connect("new"))
     assert "new" in chained(harness)
     harness.settle()
     assert chained(harness) == {"c0", "c1", "c2", "c3", "c4", "new"}

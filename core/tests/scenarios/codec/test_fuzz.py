@@ -63,7 +63,8 @@ def test_mutated_packets(vectors: list[Any], data: st.DataObject, sizes: list[in
                 del raw[at]
     decoder = Decoder(row.version, LIMITS, row.servers[0])
     for packet in feed_all(decoder, bytes(raw), sizes):
-        # What is accepted can be said again, and means the same; only 3.1's DUP with QoS 0 is not repeated.
+        # An accepted packet can be encoded and decoded again without change. The exception is DUP with QoS 0 in MQTT
+        # 3.1.
         version = decoder.version
         again = Decoder(0 if row.version == 0 else version, server=row.servers[0])
         if not again.version and not hasattr(packet, "client_id"):

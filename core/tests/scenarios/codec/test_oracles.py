@@ -8,7 +8,7 @@ import mqtt5
 from hookmq.mqtt.packets import SubscribeRequest
 from hookmq.mqtt.properties import PROPERTIES, Properties, PropertyKind, PropertySpec
 
-# Our name to theirs, where they differ.
+# Maps our names to the names in mqtt5, where they differ.
 NAMES = {
     "dup": "duplicate",
     "filter": "pattern",

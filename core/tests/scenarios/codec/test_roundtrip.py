@@ -245,7 +245,7 @@ def test_publish_parts_join_to_the_packet(sent: tuple[int, Publish]) -> None:
     assert head + number + tail == encode(packet, version)
 
 
-# What mqtt5 takes for granted when a property is absent: it writes none of these, and reads absence as them.
+# The defaults of absent properties. mqtt5 does not write these values, and reads absent properties as these values.
 DEFAULTS = {
     0x01: 0, 0x11: 0, 0x17: 1, 0x18: 0, 0x19: 0, 0x21: 65535, 0x22: 0,
     0x25: 1, 0x28: 1, 0x29: 1, 0x2A: 1,

@@ -129,7 +129,7 @@ class LineConnection(asyncio.Protocol):
                 self._answer(f"ERR 0x{ReasonCode.PROTOCOL_ERROR:02X} {error.message}")
             except (UnicodeDecodeError, ValueError):
                 self._answer(f"ERR 0x{ReasonCode.MALFORMED_PACKET:02X} cannot read this line")
-        # What TCP holds back, the device does not send.
+        # If reading is paused, TCP's flow control stops the device from sending.
         if self._lines or not self._writable:
             self._transport.pause_reading()
         else:
