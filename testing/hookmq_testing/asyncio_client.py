@@ -338,7 +338,7 @@ class AsyncioClient:
         return answer  # type: ignore[no-any-return]
 
     async def ping(self) -> None:
-        """Send PINGREQ and take PINGRESP."""
+        """Send PINGREQ and wait for PINGRESP."""
         self.send(Pingreq())
         await self.expect(Pingresp)
 

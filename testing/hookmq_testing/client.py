@@ -255,7 +255,7 @@ class MemoryClient:
         return answer
 
     def ping(self) -> None:
-        """Send PINGREQ and take PINGRESP."""
+        """Send PINGREQ and receive PINGRESP."""
         self.send(Pingreq())
         self.expect(Pingresp)
 

@@ -221,7 +221,8 @@ class Subscriber(Client):
         return True
 
     async def come(self, port: int) -> bool:
-        """Reconnect. Subscribe again if the broker has lost the session. Messages that were due are still due."""
+        """Reconnect. Subscribe again if the broker has lost the session. The messages that it should
+        have received are still expected."""
         if not await self.connect(port):
             return False
         self.subscribed = self.subscribed or await self.subscribe(*self.filters)
