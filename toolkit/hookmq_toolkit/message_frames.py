@@ -38,7 +38,7 @@ def encode_sparse(base: int, entries: Sequence[Entry]) -> bytes:
 def decode_frame(
     frame: Frame, names: Names | None = None
 ) -> tuple[list[Entry], list[tuple[int, int]]]:
-    """Return the messages in a frame, and the ranges of offsets without a message. `names` is that of `decode_block`.
+    """Return the messages in a frame, and the ranges of offsets without a message. See `decode_block` for `names`.
     Raises ValueError if the frame is damaged."""
     payload = frame.payload
     if not payload or payload[0] != _SPARSE:

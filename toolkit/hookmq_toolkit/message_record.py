@@ -66,8 +66,8 @@ def _encode_names(topic: str, sender: str | None, origin: str) -> tuple[int, int
 def decode_block(data: bytes, names: Names | None = None) -> list[Message]:
     """Return the messages in a block. Raises ValueError if the bytes are damaged.
 
-    Many messages have the same topic, sender and origin. If you decode several blocks, pass them one empty dict as
-    `names`: each combination is then decoded once. The dict grows with each new combination.
+    Many messages have the same topic, sender and origin. When decoding several blocks, pass the same dict as `names`,
+    initially empty. Each combination is then decoded only once. The dict grows with each new combination.
     """
     found: list[Message] = []
     if names is None:
@@ -108,6 +108,6 @@ def decode_block(data: bytes, names: Names | None = None) -> list[Message]:
 
 
 def _decode_names(topic: int, sender: int, texts: bytes) -> tuple[str, str, str]:
-    """Return the three strings, of which the first two have these lengths."""
+    """Return the three strings in `texts`. `topic` and `sender` are the lengths of the first two."""
     after = topic + sender
     return texts[:topic].decode(), texts[topic:after].decode(), texts[after:].decode()

@@ -1,7 +1,7 @@
-"""Say in words why a connection or an HTTP request failed, for logs, status pages and metric labels.
+"""Explain in words why a connection or an HTTP request failed, for logs, status pages and metric labels.
 
 `network_reason` returns one of `WORDS`, sometimes followed by a colon and details. `reason_word` returns the word alone,
-so the number of metric labels is bounded. No text contains data of the request or of the answer.
+so the number of metric labels is bounded. No reason contains data from the request or the response.
 """
 
 import errno
@@ -44,7 +44,7 @@ _ERRNO: Final = {
     errno.ENETDOWN: UNREACHABLE,
     errno.ETIMEDOUT: TIMEOUT,
 }
-# Errors of aiohttp that have no cause to look at. They are known by name, so that this module does not need aiohttp.
+# aiohttp's errors without a cause to examine. They are identified by name, so that this module does not import aiohttp.
 _NAMES: Final = {
     "ServerDisconnectedError": f"{CLOSED}: before the answer",
     "ClientPayloadError": f"{CLOSED}: the answer is incomplete",
@@ -72,13 +72,13 @@ def network_reason(error: BaseException) -> str:
 
 
 def reason_word(reason: str, more: frozenset[str] = frozenset()) -> str:
-    """Return the word that `reason` begins with. It is one of `WORDS` or of `more`, and ``other`` for any other text."""
+    """Return the word that `reason` begins with if it is in `WORDS` or `more`, else ``other``."""
     word = reason.partition(":")[0]
     return word if word in WORDS or word in more else OTHER
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and its causes, with those that aiohttp keeps in attributes."""
+    """Yield `error` and its causes, including those that aiohttp stores in attributes."""
     seen: set[int] = set()
     waiting: list[Any] = [error]
     while waiting:

@@ -15,11 +15,11 @@ CONTROL: Final = "control"
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """What is stored.
+    """The stored state of a sink.
 
     - `paused`: whether an operator paused the sink.
     - `disabled`: why the sink disabled itself, or '' if it did not.
-    - `failing_since`: since when the target has failed, in epoch seconds; None if it works or if that is not known.
+    - `failing_since`: when the target began to fail, in epoch seconds; None if it works or the time is unknown.
     """
 
     paused: bool = False
@@ -28,7 +28,7 @@ class ControlState:
 
 
 def read_control(folder: Path) -> ControlState:
-    """Return the stored state, or the default without a file. This call blocks. Raises StoreError."""
+    """Return the stored state, or the default if there is no file. This call blocks. Raises StoreError."""
     path = folder / CONTROL
     try:
         found = json.loads(path.read_bytes())

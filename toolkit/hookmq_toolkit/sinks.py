@@ -11,9 +11,9 @@ from typing import Final, Literal, Protocol, runtime_checkable
 SERVICE: Final = "sinks"
 """The name of the service in `Plugin.offered_services`."""
 SinkState = Literal["starting", "active", "retrying", "failed", "paused", "disabled"]
-"""What a sink does. `retrying` means that the target does not respond, `failed` that an operator must act.
+"""The state of a sink. `retrying` means that the target does not respond, `failed` that an operator must act.
 
-`paused` means that an operator stopped it, and `disabled` that it stopped itself. Both last until it is resumed."""
+`paused` means that an operator stopped the sink, and `disabled` that it stopped itself. Both last until it is resumed."""
 
 
 class SinkError(Exception):
