@@ -1,4 +1,4 @@
-"""Count the calls and files on a PUBLISH's path through the code, and the returns to broker files already left.
+"""Count the calls and files on the path of a PUBLISH, and how often the path returns to an earlier file of the broker.
 
 This is the order in which a new contributor reads the code. A change that makes the path longer
 must raise the counts here.
