@@ -27,7 +27,7 @@ from serving import serving
 from sink_broker import SinkBroker, until
 from workspace import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sink pages")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sink_pages")]
 
 DRIVERS = ("postgres", "redis", "nats", "rabbitmq", "influxdb", "kafka", "s3")
 SUBJECT = "mqtt.plant.press.celsius"
