@@ -270,6 +270,7 @@ def test_sinks_show_their_state_and_their_lanes(tab: Open) -> None:
     view.count("Sinks", 2)
     row = view.page.get_by_role("row", name=re.compile(r"^plant file active 0 0 s "))
     view.sees(row)
+    view.sees(view.page.get_by_text("There is no source."))
     row.get_by_role("link", name="plant").click()
     view.count("Lanes", 2)
     view.sees(view.page.get_by_text("exactly once", exact=True))

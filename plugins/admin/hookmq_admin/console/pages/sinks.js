@@ -1,4 +1,4 @@
-// All sinks, and one sink: its lanes and dead letters, and what an operator can do with it.
+// All sinks and sources, and one sink: its lanes and dead letters, and what an operator can do with it.
 import { at, may, Refused } from "../api.js";
 import { badge, button, field, node, pairs, section } from "../dom.js";
 import { bytes, cut, duration, number, payload, time } from "../format.js";
@@ -12,10 +12,12 @@ const state = (one) => badge(one.state, KINDS[one.state]);
 const stored = (one) => `${bytes(one.bytes)} of ${bytes(one.max_bytes)}`;
 
 export default function sinks(context, main) {
-  const found = node("div"), rates = new Rates();
-  main.append(node("h2", {}, "Sinks"), found);
+  const { act, ask } = context, found = node("div"), origins = node("div"), rates = new Rates();
+  main.append(node("h2", {}, "Sinks"), found, section("Sources", origins));
+  context.refresh = async () => origins.replaceChildren(...await sources());
+  context.redraw(origins, sources, EVERY);
   context.redraw(found, async () => {
-    const { items } = await context.ask("GET", "/sinks");
+    const { items } = await ask("GET", "/sinks");
     rates.add(items);
     return [table("Sinks", [
       { title: "Name", value: "name", show: (one) => node("a", { href: at`#/sink/${one.name}` }, cut(one.name)) },
@@ -25,6 +27,22 @@ export default function sinks(context, main) {
       { title: "Dead letters", value: "dead_letters", number: true }, { title: "Reason", value: (one) => one.reason || one.last_error && `until ${time(one.last_error_at)}: ${one.last_error}` },
     ], items, { empty: "There is no sink." })];
   }, EVERY);
+
+  async function sources() {
+    const { items } = await ask("GET", "/sources");
+    return [table("Sources", [
+      { title: "Name", value: "name" }, { title: "Driver", value: "driver" }, { title: "State", value: "state", show: state }, { title: "Publishes as", value: "identity" },
+      { title: "Received", value: (one) => one.counts.received, number: true }, { title: "Refused", value: (one) => one.counts.refused, number: true },
+      { title: "Dead letters", value: "dead_letters", number: true }, { title: "Reason", value: "reason" },
+      ...(may("operator") ? [{ title: "Connection", show: (one) => pause(one, one.state === "paused" ? "Resume" : "Pause") }] : []),
+    ], items, { empty: "There is no source." })];
+  }
+
+  function pause({ name }, what) {
+    const which = `${what} the source ${cut(name, 60)}`;
+    return button(what, () => act(which, what === "Pause" ? "It closes its connection until you resume it, even after a restart." : "It connects again.", () =>
+      ask("POST", `${at`/sources/${name}`}/${what.toLowerCase()}`, { body: {} })), { class: "small", "aria-label": which });
+  }
 }
 
 export function sink(context, main) {
