@@ -1,7 +1,7 @@
-"""The targets of bench.sinks, and the subscribers that write to them the obvious way.
+"""Targets for bench.sinks, and paho subscribers that write to the same targets for comparison.
 
-Each server runs on a free port of 127.0.0.1 with its data in a temporary folder of the working tree, because a temporary
-file system may be in memory. Only processes started here are stopped.
+Each server listens on a free port of 127.0.0.1. Its data is in a temporary folder of the working tree, because the
+system's temporary folder may be in memory. Only processes started here are stopped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def started(
 
 @contextlib.contextmanager
 def postgres(folder: pathlib.Path) -> Iterator[str]:
-    """Run a PostgreSQL server with the empty table `bench`. Yield its URL. It refuses to run as root."""
+    """Run a PostgreSQL server with an empty table `bench`. Yield its URL. PostgreSQL refuses to run as root, so root
+    uses the user `postgres`."""
     import psycopg
 
     user = "postgres" if os.geteuid() == 0 else None
@@ -106,7 +107,7 @@ def postgres(folder: pathlib.Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def redis(folder: pathlib.Path) -> Iterator[str]:
-    """Run a Redis server that syncs its file each second. Yield its URL."""
+    """Run a Redis server that syncs its file every second. Yield its URL."""
     port = launch.free_port()
     words = [
         program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
@@ -144,7 +145,7 @@ def rows(url: str) -> int:
 
 
 def entries(url: str) -> int:
-    """Return the number of entries in the stream of Redis."""
+    """Return the number of entries in the Redis stream."""
     from redis import Redis
 
     with Redis.from_url(url) as client:
@@ -152,7 +153,8 @@ def entries(url: str) -> int:
 
 
 class Arrivals:
-    """Counts the messages of `bench.durable_load` that a broker delivers, in a thread. `count` is the number."""
+    """Counts, in a thread, the messages of `bench.durable_load` that a broker delivers. `count` is the current
+    number."""
 
     def __init__(self, port: int) -> None:
         self.count = 0
@@ -216,7 +218,7 @@ def insert_batches(port: int, url: str) -> None:
 
 
 def add_entries(port: int, url: str) -> None:
-    """Add each message to a stream of Redis."""
+    """Add each message to a Redis stream."""
     from redis import Redis
 
     client = Redis.from_url(url)
@@ -245,7 +247,7 @@ def _subscribe(port: int, write: Callable[[str, bytes], None]) -> None:
 
 @contextlib.contextmanager
 def subscriber(name: str, port: int, url: str) -> Iterator[int]:
-    """Run one of `SUBSCRIBERS` in a process while the block runs. Yield its process id."""
+    """Run one of `SUBSCRIBERS` in its own process while the block runs. Yield its process id."""
     words = [sys.executable, "-m", "bench.sink_targets", name, str(port), url]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=peers.HERE.parent)
     try:

@@ -1,15 +1,16 @@
-"""``python -m bench.sinks``: measure how fast messages reach a target, through a sink and through obvious alternatives.
+"""``python -m bench.sinks``: measure how fast messages reach a target, through a sink and through common alternatives.
 
-Publishers send a fixed number of messages of 64 bytes at QoS 1, with 1,000 in flight. The rate counts the time from the
-first PUBLISH until the target has the last message. All rows run `--rounds` times and alternate.
+Publishers send a fixed number of messages of 64 bytes at QoS 1, with 1,000 in flight. The rate covers the time from the
+first PUBLISH until the target has the last message. Each row is measured `--rounds` times, in alternation with the
+others.
 
     PostgreSQL    a sink; a paho subscriber that commits each row; one that commits up to 1,000 rows
-    Redis         a sink that adds to a stream; a paho subscriber that adds one entry after the other
+    Redis         a sink that adds to a stream; a paho subscriber that adds one entry at a time
     bridge        a sink that publishes to a second broker; the bridge of mosquitto to the same broker
 
-The CPU time is that of the broker with all its processes and of the subscriber, but not of the target.
+The CPU time covers the subscriber, and the broker with all its processes, but not the target.
 
-The second table shows the time from PUBLISH to PUBACK at a fixed rate while the target of a sink works, and while it
+The second table shows the time from PUBLISH to PUBACK at a fixed rate. It compares a working target with one that
 accepts connections but never answers.
 """
 
@@ -54,7 +55,7 @@ notifications false
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """Messages a second, and the CPU microseconds per message."""
+    """The result of one run: messages per second, and CPU microseconds per message."""
 
     rate: float
     cpu: float
@@ -66,7 +67,7 @@ Started = tuple[int, list[int], Callable[[], int]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """A way into a target. `share` is the part of `--messages` that a run sends, because some ways are slow."""
+    """A way to write to a target. If it is slow, a run sends only the fraction `share` of `--messages`."""
 
     target: str
     name: str
@@ -75,12 +76,12 @@ class Way:
 
 
 class Publisher(durable_load.Publisher):
-    """A publisher that sends `left` messages."""
+    """A publisher that still has `left` messages to send."""
 
     left = 0
 
     def write(self) -> None:
-        """Fill the window."""
+        """Send messages until the window is full or none are left."""
         self.window = min(self.window, self.sent - self.acked + self.left)
         before = self.sent
         super().write()
@@ -124,8 +125,8 @@ def await_arrivals(
 
 
 def measure(way: Way, count: int) -> Run:
-    """Measure one run, after a message of each publisher has arrived. Raises Void if a message is missing or arrives
-    twice."""
+    """Measure one run, once a first message from each publisher has arrived. Raises Void if a message is missing or
+    arrives twice."""
     with folder() as where, way.start(where) as (port, first, arrived):
         publish(port, PUBLISHERS)
         await_arrivals(arrived, PUBLISHERS)  # so that all processes have started
@@ -183,13 +184,13 @@ def sink(
 
 
 def postgres_target(url: str) -> dict[str, Any]:
-    """Return the settings of a sink to PostgreSQL."""
+    """Return the `target` settings of a sink that writes to PostgreSQL."""
     return {"url": url, "table": "bench", "columns": {"topic": "${topic}", "payload": "${payload}"}}
 
 
 @contextlib.contextmanager
 def postgres_sink(where: pathlib.Path) -> Iterator[Started]:
-    """Start a sink to PostgreSQL."""
+    """Run HookMQ with a sink that writes to PostgreSQL."""
     with sink_targets.postgres(where) as url, sink(where, "postgres", postgres_target(url)) as one:
         yield one.port, [one.pid], lambda: sink_targets.rows(url)
 
@@ -197,7 +198,7 @@ def postgres_sink(where: pathlib.Path) -> Iterator[Started]:
 def postgres_subscriber(
     name: str,
 ) -> Callable[[pathlib.Path], contextlib.AbstractContextManager[Started]]:
-    """Return what starts a subscriber that inserts rows."""
+    """Return a function that runs HookMQ and the subscriber `name`, which inserts rows."""
 
     @contextlib.contextmanager
     def start(where: pathlib.Path) -> Iterator[Started]:
@@ -213,7 +214,7 @@ def postgres_subscriber(
 
 @contextlib.contextmanager
 def redis_sink(where: pathlib.Path) -> Iterator[Started]:
-    """Start a sink to a stream of Redis."""
+    """Run HookMQ with a sink that writes to a Redis stream."""
     target = {"key": "bench", "fields": {"topic": "${topic}", "payload": "${payload}"}}
     with sink_targets.redis(where) as url, sink(where, "redis", {"url": url, **target}) as one:
         yield one.port, [one.pid], lambda: sink_targets.entries(url)
@@ -221,7 +222,7 @@ def redis_sink(where: pathlib.Path) -> Iterator[Started]:
 
 @contextlib.contextmanager
 def redis_subscriber(where: pathlib.Path) -> Iterator[Started]:
-    """Start a subscriber that adds entries."""
+    """Run HookMQ and a subscriber that adds entries to a Redis stream."""
     with (
         sink_targets.redis(where) as url,
         broker(where, "broker", [STORAGE]) as one,
@@ -232,7 +233,7 @@ def redis_subscriber(where: pathlib.Path) -> Iterator[Started]:
 
 @contextlib.contextmanager
 def bridge_sink(where: pathlib.Path) -> Iterator[Started]:
-    """Start a bridge of HookMQ to another HookMQ."""
+    """Run a bridge from HookMQ to another HookMQ broker."""
     with broker(where, "remote", []) as remote:
         arrivals = sink_targets.Arrivals(remote.port)
         target = {"addresses": [f"127.0.0.1:{remote.port}"], "broker": "near", "remote": "far"}
@@ -243,7 +244,7 @@ def bridge_sink(where: pathlib.Path) -> Iterator[Started]:
 
 @contextlib.contextmanager
 def bridge_mosquitto(where: pathlib.Path) -> Iterator[Started]:
-    """Start a bridge of mosquitto to a HookMQ."""
+    """Run a bridge from mosquitto to a HookMQ broker."""
     with broker(where, "remote", []) as remote:
         arrivals = sink_targets.Arrivals(remote.port)
         port = launch.free_port()
@@ -273,7 +274,7 @@ WAYS = (
 def compare(
     ways: list[Way], messages: int, rounds: int
 ) -> tuple[dict[Way, list[Run]], dict[Way, str]]:
-    """Measure each way `rounds` times. Return the runs, and why ways have none."""
+    """Measure each way `rounds` times. Return the runs of each way, and the reasons of the ways that failed."""
     runs: dict[Way, list[Run]] = {way: [] for way in ways}
     void: dict[Way, str] = {}
     for number in range(rounds):
@@ -295,7 +296,7 @@ def compare(
 
 
 def table(runs: dict[Way, list[Run]], void: dict[Way, str]) -> str:
-    """Format the comparison. The last column is the rate of the sink as a multiple of this row's."""
+    """Format the comparison. The last column says how many times faster the sink is."""
     lines = [
         "| target | way | messages/s | CPU us/message | the sink is faster by |",
         "|---|---|--:|--:|--:|",
@@ -320,7 +321,7 @@ def table(runs: dict[Way, list[Run]], void: dict[Way, str]) -> str:
 
 @contextlib.contextmanager
 def timed(where: pathlib.Path, stuck: bool) -> Iterator[int]:
-    """Run a broker with a sink whose target is stuck or works. Yield the port."""
+    """Run a broker with a sink whose target works, or never answers if `stuck` is True. Yield the broker's port."""
     target = {"key": "bench", "fields": {"payload": "${payload}"}}
     with (
         sink_targets.silent() if stuck else sink_targets.redis(where) as url,
@@ -330,7 +331,7 @@ def timed(where: pathlib.Path, stuck: bool) -> Iterator[int]:
 
 
 def latencies(rate: float, seconds: float, rounds: int) -> dict[str, list[list[float]]]:
-    """Measure the sorted times from PUBLISH to PUBACK, in seconds, of each run."""
+    """Measure the time from PUBLISH to PUBACK. Return the sorted times of each run, in seconds."""
     found: dict[str, list[list[float]]] = {"works": [], "never answers": []}
     for number in range(rounds):
         for name in found if number % 2 == 0 else reversed(found):
@@ -343,7 +344,7 @@ def latencies(rate: float, seconds: float, rounds: int) -> dict[str, list[list[f
 
 
 def quantile(times: list[float], part: float) -> float:
-    """Return a quantile in milliseconds."""
+    """Return a quantile of sorted times, in milliseconds."""
     return times[int(len(times) * part)] * 1e3
 
 

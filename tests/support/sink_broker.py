@@ -23,7 +23,7 @@ def until(true: Callable[[], Any], what: str = "it") -> Any:
 
 
 class SinkBroker:
-    """A broker whose sink `plant` takes the messages on `t/#`. `served` is the broker's process."""
+    """A broker whose sink `plant` stores the messages on `t/#`. `served` is the broker's process."""
 
     def __init__(self, folder: Path, served: Served) -> None:
         self.folder = folder
@@ -93,8 +93,8 @@ def senders_of(pid: int) -> list[int]:
 
 
 def write_config(folder: Path, **sink: Any) -> str:
-    """Write the configuration of a broker with the sink `plant`, and return its path. `sources` and `rules` are no
-    settings of the sink: they add sources, and a file of access rules.
+    """Write the configuration of a broker with the sink `plant`, and return its path. `sources` and `rules` do not
+    belong to the sink: they add sources, and a file of access rules.
     """
     path = folder / "hookmq.yaml"
     sources, rules = sink.pop("sources", []), sink.pop("rules", "")

@@ -15,11 +15,11 @@ TABLE: Final = "CREATE TABLE IF NOT EXISTS readings (id text, time timestamptz, 
 
 
 class BrokerEnded(Exception):
-    """The broker has ended. The text has its last lines."""
+    """The broker has ended. The text contains the last lines of its output."""
 
 
 def configuration(postgres: str, redis: str) -> dict[str, Any]:
-    """Return the configuration. The arguments are the addresses of the servers."""
+    """Return the broker's configuration. The arguments are the URLs of the servers."""
     every = {
         "topics": ["plant/#"], "decode": "json", "key": "${topic.2}",
         "batch": {"messages": 500, "age": "100ms"}, "retry": {"first": "200ms", "longest": "1s"},
@@ -56,7 +56,7 @@ def configuration(postgres: str, redis: str) -> dict[str, Any]:
 
 
 class DemoBroker:
-    """The broker's process in `folder`. Raises BrokerEnded if it does not start."""
+    """A broker process whose files are in `folder`. Raises BrokerEnded if it does not start."""
 
     def __init__(self, folder: Path, postgres: str, redis: str) -> None:
         (folder / "hookmq.yaml").write_text(json.dumps(configuration(postgres, redis), indent=1))
@@ -101,7 +101,7 @@ class DemoBroker:
             raise BrokerEnded(f"The broker ended with exit code {code}. Its last lines:\n  {last}")
 
     def sinks(self) -> dict[str, Any]:
-        """Return the sinks by name, as the admin API shows them. Raises BrokerEnded or OSError."""
+        """Return the sinks by name, as the admin API reports them. Raises BrokerEnded or OSError."""
         self.check()
         address = f"http://127.0.0.1:{self.ports['http']}/plugins/admin/api/v1/sinks"
         request = Request(address, headers={"Authorization": f"Bearer {self.token}"})

@@ -25,7 +25,7 @@ class ServerFailed(Exception):
 
 
 def free_port() -> int:
-    """Return a port that is free at present."""
+    """Return a port that is currently free."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
@@ -42,7 +42,7 @@ def find_program(names: Sequence[str], title: str, package: str) -> str:
 
 
 class Server:
-    """A server process. Call `start` and `stop` as often as you like; its data stay until `close`."""
+    """A server process. You can stop and start it repeatedly; its data is kept until `close`."""
 
     title = package = ""
     programs: Sequence[str] = ()
@@ -101,7 +101,7 @@ class Server:
 
 
 class Postgres(Server):
-    """PostgreSQL. It refuses to run as root, so root runs it as the user `postgres` of its package."""
+    """A PostgreSQL server. PostgreSQL refuses to run as root, so root runs it as the package's user `postgres`."""
 
     title, package, programs = "PostgreSQL", "postgresql", ("postgres",)
     end = signal.SIGINT  # ends sessions, then the server
@@ -134,7 +134,7 @@ class Postgres(Server):
 
 
 class Redis(Server):
-    """Redis or Valkey. It writes each command to its file before it answers."""
+    """A Redis or Valkey server. It writes each command to its file before it replies."""
 
     title, package, programs = "Redis", "redis-server", ("redis-server", "valkey-server")
 

@@ -1,4 +1,4 @@
-"""What the demo shows: a page that is redrawn on a terminal, and a line per second elsewhere."""
+"""The output of the demo: a page that is redrawn on a terminal, or one line per second elsewhere."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ KEYS: Final = "p stops or starts PostgreSQL   r stops or starts Redis   q ends t
 
 
 class View:
-    """Shows the figures. `say` prints a line that stays."""
+    """Shows the figures. `say` prints a line above them, which stays."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()
@@ -35,7 +35,7 @@ class View:
             self._drawn = 0
 
     def show(self, head: str, sinks: dict[str, Any], rows: Sequence[Sequence[Any]]) -> None:
-        """Show the sinks as the admin API has them, and the newest rows of PostgreSQL."""
+        """Show the sinks, as the admin API reports them, and the newest rows of PostgreSQL."""
         if not self.live:
             told = [
                 f"{name}: {line}"

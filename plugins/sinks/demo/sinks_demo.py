@@ -4,8 +4,8 @@ make demo-sinks                                     runs until Ctrl-C
 make demo-sinks DEMO="--machines 50 --rate 1000"    with options
 make demo-sinks DEMO="--seconds 20 --outage 5"      stops PostgreSQL for 5 seconds in the middle, then ends
 
-On a terminal, press p to stop PostgreSQL and again to start it, r for Redis, and q to end.
-The exit code is 1 if a message is missing or twice in a target.
+On a terminal, press p to stop or start PostgreSQL, r to stop or start Redis, and q to quit.
+The exit code is 1 if a target lacks a message or has one twice.
 """
 
 import argparse
@@ -39,7 +39,7 @@ EVERY: Final = 1.0
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM. The first ends the demo, the second does not wait for the last messages."""
+    """Counts SIGINT and SIGTERM. The first ends the demo. The second ends it without waiting for the last messages."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,7 +52,7 @@ class Interrupts:
 
 @contextmanager
 def keys() -> Iterator[None]:
-    """Read single keys from the terminal until the block ends."""
+    """Have the terminal pass on each key at once, until the block ends."""
     if not sys.stdin.isatty():
         yield
         return
@@ -65,7 +65,7 @@ def keys() -> Iterator[None]:
 
 
 def pressed(seconds: float) -> str:
-    """Return a key that was pressed within some seconds, or ''."""
+    """Wait up to `seconds` for a key. Return it, or '' if none was pressed."""
     if not sys.stdin.isatty():
         time.sleep(seconds)
         return ""
@@ -74,7 +74,7 @@ def pressed(seconds: float) -> str:
 
 
 class Demo:
-    """The parts of the demo. `close` of `stack` ends them, the newest first."""
+    """The running demo. `stack.close()` stops its parts, the newest first."""
 
     def __init__(self, stack: ExitStack, view: View, interrupts: Interrupts) -> None:
         self.view = view
@@ -83,7 +83,7 @@ class Demo:
         self.ready = False
 
     def start(self, machines: int, rate: float) -> None:
-        """Start everything, and say each step. Raises Missing, ServerFailed or BrokerEnded."""
+        """Start all parts, and print each step. Raises Missing, ServerFailed or BrokerEnded."""
         self.postgres = self._step("PostgreSQL", self._server, Postgres)
         self.redis = self._step("Redis", self._server, Redis)
         folder = Path(mkdtemp(prefix="hookmq-demo-"))
@@ -160,7 +160,7 @@ class Demo:
         return sinks
 
     def run(self, until: float, outage: tuple[float, float] | None) -> None:
-        """Show the figures until a time, a key or a signal. Stop PostgreSQL during the `outage`."""
+        """Show the figures until the time `until`, the key q or a signal. Stop PostgreSQL during the `outage`."""
         down = False
         while not self.interrupts.count and time.monotonic() < until:
             self.show()
@@ -174,7 +174,8 @@ class Demo:
                 self.turn(self.postgres if key == "p" else self.redis)
 
     def drain(self) -> bool:
-        """Stop the plant, wait until everything is written, and compare. Return whether all targets are complete."""
+        """Stop the plant, wait until everything is written, and compare the targets with the acknowledged messages.
+        Return whether all targets are complete."""
         self.view.say("\nStopping. The last messages are written; Ctrl-C again skips this.")
         before = self.interrupts.count
         self.plant.stop()

@@ -66,7 +66,7 @@ async def _try_all(wanted: Sequence["SinkConfig | SourceConfig"]) -> list[list["
     from hookmq_sinks.trial import try_origin, try_target
 
     def log(level: str, event: str, **fields: object) -> None:
-        """Ignore what drivers log: the problems say it."""
+        """Ignore the log events of drivers. The reported problems contain the same reasons."""
 
     return await asyncio.gather(
         *(

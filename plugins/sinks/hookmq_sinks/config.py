@@ -25,7 +25,7 @@ OnFull = Literal["block", "drop_oldest", "drop_new"]
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """When a batch is written. It is written as soon as one of the limits is reached."""
+    """The limits of a batch. It is written as soon as it reaches one of them."""
 
     messages: int = setting(1000, "largest number of messages", minimum=1, maximum=100_000)
     bytes: Size = setting(1 << 20, "largest size of their payloads and topics", minimum=1)
@@ -34,7 +34,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """When a batch is repeated that the target did not take."""
+    """When to write a batch again after a failure."""
 
     first: Seconds = setting(
         0.5, "delay before the second attempt; it doubles each time", minimum=0.01
@@ -112,7 +112,7 @@ class SinkConfig:
             check_sample(make_sample(self.sample, self.name, self.decode, maker), self.target)
 
     def maker(self) -> RecordMaker:
-        """Return a new object that makes this sink's records. Raises ConfigError."""
+        """Return a new RecordMaker for this sink. Raises ConfigError."""
         return RecordMaker(self.name, self.decode, self.transform, self.key, self.protobuf)
 
     def sample_record(self) -> Record | None:

@@ -30,7 +30,7 @@ LONG: Final = 3600.0
 
 
 async def store_paused(folder: Path, paused: bool) -> None:
-    """Store that a sink or source is paused, or is not. Raises SinkError."""
+    """Store on disk whether a sink or source is paused. Raises SinkError."""
 
     def store() -> None:
         make_folder(folder)
@@ -43,7 +43,7 @@ async def store_paused(folder: Path, paused: bool) -> None:
 
 
 def read_letters(folder: Path, after: int | None, limit: int) -> DeadLetterPage:
-    """Return dead letters of a sink or source, oldest first. This blocks. Raises SinkError."""
+    """Return a page of the dead letters of a sink or source, oldest first. Blocks. Raises SinkError."""
     start = 0 if after is None else after + 1
     try:
         found = [
@@ -60,7 +60,8 @@ def read_letters(folder: Path, after: int | None, limit: int) -> DeadLetterPage:
 
 
 class SinkControl:
-    """Manages sinks. `processes` returns them by name, `time` the time in epoch seconds."""
+    """Manages sinks. `processes` returns their processes by name, and `time` returns the current time in epoch
+    seconds."""
 
     def __init__(
         self, processes: Callable[[], dict[str, SenderProcess]], time: Callable[[], float]

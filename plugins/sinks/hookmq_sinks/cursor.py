@@ -16,8 +16,9 @@ CURSOR: Final = "cursor"
 class Cursor:
     """Every message below `offset` is done.
 
-    `generation` rises if the log has lost messages that were done, after which it numbers new messages as the lost ones.
-    `seek` is True from an operator's seek until the next batch is written; the target's own position does not count then.
+    `generation` rises when the log has lost messages that were done. The log gives their offsets to new messages, and
+    the generation tells the two apart. `seek` is True after an operator's seek, until the next batch is written. Until
+    then, the position that the target holds is ignored.
     """
 
     log_id: str
@@ -27,7 +28,7 @@ class Cursor:
 
     @property
     def name(self) -> str:
-        """The id of the log for targets and record ids."""
+        """The log's id as it appears in targets and record ids."""
         return f"{self.log_id}.{self.generation}" if self.generation else self.log_id
 
 

@@ -23,7 +23,7 @@ _KEPT: Final = tuple(one.name for one in fields(Record) if one.name not in ("val
 
 
 class DeadLetter(NamedTuple):
-    """A record that could not be written, why, and when it was given up, in epoch seconds."""
+    """A record that could not be written, the reason, and the time when it was given up, in epoch seconds."""
 
     record: Record
     reason: str
@@ -33,7 +33,8 @@ class DeadLetter(NamedTuple):
 class DeadLetters:
     """Appends dead letters in a sink's folder. All methods block and raise OSError.
 
-    If the letters need more than `max_bytes`, the oldest file of letters is removed; `removed` counts these letters.
+    If the letters need more than `max_bytes`, the oldest file of letters is removed. `removed` counts the letters that
+    were lost this way.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -47,7 +48,7 @@ class DeadLetters:
         self._ids: set[str] = set()
 
     def open(self) -> None:
-        """Count the letters, and cut off a line that is not complete."""
+        """Count the letters, and cut off an incomplete last line."""
         make_folder(self.folder)
         paths = _paths(self.folder)
         for path in paths:
@@ -68,7 +69,7 @@ class DeadLetters:
         sync_folder(self.folder)
 
     def add(self, letters: Sequence[tuple[Record, str]]) -> int:
-        """Store letters on disk, except those that are stored already. Return how many are new."""
+        """Store letters on disk, except those that are already stored. Return how many are new."""
         lines: list[bytes] = []
         for record, reason in letters:
             if record.id not in self._ids:
@@ -99,7 +100,7 @@ class DeadLetters:
         self._append_to(self.folder / f"{number:010d}{SUFFIX}")
 
     def take(self) -> list[Path]:
-        """Begin a new file, and return the files with all letters so far, oldest first."""
+        """Begin a new file. Return the files with all letters so far, oldest first."""
         paths = _paths(self.folder)
         if paths:
             number = int(paths[-1].name.removesuffix(SUFFIX)) + 1
@@ -107,7 +108,8 @@ class DeadLetters:
         return paths
 
     def remove(self, path: Path, again: Sequence[tuple[Record, str]] = ()) -> int:
-        """Remove a file of letters, except those in `again`, which get new reasons. Return how many were removed."""
+        """Remove a file of letters, but keep those in `again` with their new reasons. Return how many letters were
+        removed."""
         try:
             ids = {one.record.id for one in read_file(path)}
         except FileNotFoundError:
@@ -148,7 +150,7 @@ def read_file(path: Path) -> list[DeadLetter]:
 
 
 def encode_letter(letter: DeadLetter) -> bytes:
-    """Return a letter as a line of JSON. Bytes are text if they are UTF-8, otherwise base64."""
+    """Return a letter as a line of JSON. Bytes become text if they are valid UTF-8, and base64 otherwise."""
     made: dict[str, Any] = {"reason": letter.reason, "at": round(letter.at, 3)}
     for name in _KEPT:
         value = getattr(letter.record, name)
@@ -163,7 +165,7 @@ def encode_letter(letter: DeadLetter) -> bytes:
 
 
 def decode_letter(line: bytes) -> DeadLetter:
-    """Return the letter of a line. Raises ValueError if it is damaged."""
+    """Return the letter in a line. Raises ValueError if it is damaged."""
     try:
         found = json.loads(line)
         reason, at = found.pop("reason"), found.pop("at")

@@ -25,7 +25,7 @@ _EXTRAS: Final = {
 
 @dataclass(frozen=True)
 class ProtobufConfig:
-    """The type of Protobuf payloads."""
+    """The message type of Protobuf payloads."""
 
     descriptors: Path = field(
         metadata={"help": "file that protoc writes with --include_imports --descriptor_set_out"}
@@ -34,8 +34,8 @@ class ProtobufConfig:
 
 
 def find_decoder(name: str, protobuf: ProtobufConfig | None = None) -> Decode:
-    """Return the function that decodes payloads of this format, which raises RecordError. This reads the file of a
-    Protobuf type. Raises ConfigError if the library or the type is missing."""
+    """Return the function that decodes payloads of this format. That function raises RecordError. For Protobuf, read
+    the descriptor file. Raises ConfigError if the library or the message type is missing."""
     if name == "raw":
         return bytes
     try:

@@ -8,7 +8,7 @@ The engine runs a driver in the sink's own process, in one asyncio event loop. I
     driver = KIND(settings, context)
     position = await driver.open()
     problems = await driver.check(sample)      # only once after the start, and for `hookmq sinks test`
-    await driver.write(batch)                  # again and again, never two calls at a time
+    await driver.write(batch)                  # repeatedly, never two calls at a time
     await driver.close()                       # also after `open` failed or was cancelled
 
 After `TargetUnavailable`, a timeout or any unexpected error, the engine calls `close`, waits, and opens a new object. It
@@ -20,14 +20,15 @@ The cursor is the position up to which a sink's messages are done. It moves past
 and all rejected records are stored as dead letters. Return from `write` only when the target has confirmed every record
 of the batch. The engine stores the cursor on disk soon afterwards, and deletes messages only below the stored cursor.
 After a crash, it writes the records between the stored cursor and the crash again, with the same ids and in the same
-order. This gives at least once. The target can use `Record.id` to recognize a record that it has already.
+order. This gives at-least-once delivery. The target can use `Record.id` to recognize a record that it already has.
 
-What exactly once needs
-=======================
+What exactly-once delivery needs
+================================
 Set `holds_position` to True if the target stores `Batch.position` in the same transaction as the records, under the name
 `DriverContext.slot`. `open` returns the position that the target holds. The engine then continues there instead of at
-its own cursor, so that each record is in the target once. The transaction must be atomic: after a crash, the target has
-both the records and the position, or neither. After an operator's seek, the engine ignores the returned position once.
+its own cursor, so that the target has each record exactly once. The transaction must be atomic: after a crash, the
+target has both the records and the position, or neither. After an operator's seek, the engine ignores the returned
+position once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,11 +62,11 @@ T = TypeVar("T")
 
 
 class TargetUnavailable(HookMQError):
-    """The target did not confirm a batch, or cannot be reached. The engine tries again, later and later.
+    """The target did not confirm a batch, or cannot be reached. The engine retries, with growing delays.
 
-    Give a short reason in words: ``connection refused``, ``unknown host``. It must not contain a secret. Set `permanent`
-    if only an operator can help, for example after wrong credentials or if a table is missing. The sink's state is then
-    `failed` instead of `retrying`, and the engine tries again at the longest interval.
+    Give a short reason in words, such as ``connection refused`` or ``unknown host``. It must not contain a secret. Set
+    `permanent` if an operator must act, for example because of wrong credentials or a missing table. The sink's state
+    is then `failed` instead of `retrying`, and the engine tries again at the longest interval.
     """
 
     def __init__(self, reason: str, permanent: bool = False) -> None:
@@ -75,11 +76,11 @@ class TargetUnavailable(HookMQError):
 
 
 class Rejected(HookMQError):
-    """The target can never take some records of a batch, for example because a value does not fit its column.
+    """The target can never accept some records of a batch, for example because a value does not fit its column.
 
-    `reasons` has a reason for each such record, by its index in the batch. None of the batch may have been stored, unless
-    `stored` is True: then the target has confirmed all records without a reason, and with `holds_position` the position.
-    Otherwise the engine calls `write` again, with the other records in the same order.
+    `reasons` maps the index of each such record in the batch to a reason. If `stored` is False, no record of the batch
+    may have been stored. The engine then calls `write` again with the other records, in the same order. If `stored` is
+    True, the target has confirmed all the others, and with `holds_position` also the position.
     """
 
     def __init__(self, reasons: Mapping[int, str], stored: bool = False) -> None:
@@ -104,7 +105,7 @@ def make_each(batch: Batch, make: Callable[[Record], T]) -> list[T]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A mistake that `check` found: the setting, what is wrong, and how to mend it."""
+    """A mistake that `check` found: the setting, what is wrong, and how to fix it."""
 
     key: str
     """The setting of the target that is wrong, such as ``table``; empty if there is none."""
@@ -114,7 +115,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class DriverContext:
-    """What the engine gives to a driver."""
+    """What the engine provides to a driver."""
 
     sink: str
     """The sink's name."""
@@ -125,16 +126,16 @@ class DriverContext:
     log: Callable[..., None] = field(default=lambda level, event, **fields: None, repr=False)
     """Log an event of the driver: ``log("warning", "sinks.kafka_slow", seconds=3)``."""
     folder: Path | None = None
-    """The sink's folder, for a driver that must remember something itself. None if nothing can be stored."""
+    """The sink's folder, for a driver that has to store its own state. None if nothing can be stored."""
 
 
 class Driver:
     """Base class of drivers.
 
     `Settings` is a frozen dataclass. The engine binds the sink's `target` to it, as strictly as a plugin's
-    configuration, and `hookmq check` reports its mistakes. Use `hookmq.plugin.setting` and `template_setting` for its
-    fields, and raise ConfigError("KEY: what is wrong") in `__post_init__`. Its module is imported by the broker, too, so
-    it must not import a client library. Import that in `open`, or in a module that `open` imports.
+    configuration, and `hookmq check` reports mistakes in it. Use `hookmq.plugin.setting` and `template_setting` for its
+    fields, and raise ConfigError("KEY: what is wrong") in `__post_init__`. The broker imports the driver's module too,
+    so the module must not import a client library. Import the library in `open`, or in a module that `open` imports.
     """
 
     Settings: ClassVar[type]
@@ -150,13 +151,14 @@ class Driver:
     async def open(self) -> Position | None:
         """Connect to the target. Return the position that it holds under `context.slot`, or None if it holds none.
 
-        Raises TargetUnavailable. A missing client library is an ImportError, which the engine explains.
+        Raises TargetUnavailable. If a client library is missing, let the ImportError pass: the engine explains how to
+        install it.
         """
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return what would keep `sample` from being stored, without storing it: a missing table or column, a type that
-        does not fit, missing rights. `sample` is None if the sink has no sample. Called after `open`.
+        """Return what would prevent `sample` from being stored, without storing it: a missing table or column, a type
+        that does not fit, missing permissions. `sample` is None if the sink has no sample. Called after `open`.
 
         Raises TargetUnavailable.
         """
@@ -166,7 +168,7 @@ class Driver:
         """Store all records of the batch, in order, and return once the target has confirmed them.
 
         Store them atomically if the target can. Raises TargetUnavailable if the batch must be repeated, and Rejected if
-        the target can never take some of the records. The engine cancels the call after the sink's `timeout`.
+        the target can never accept some of the records. The engine cancels the call after the sink's `timeout`.
         """
         raise NotImplementedError
 
@@ -174,5 +176,5 @@ class Driver:
         """Release all resources. Called once for each object, even if `open` failed. Must not raise or block."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return counters of the driver, for the sink's status. Called about once a second."""
+        """Return the driver's own counters, for the sink's status. Called about once a second."""
         return {}

@@ -29,15 +29,15 @@ AGAIN: Final = frozenset(
         ReasonCode.QUOTA_EXCEEDED,
     }
 )
-"""The codes after which the same message may be taken later."""
+"""The codes after which the broker may accept the same message later."""
 _SLICE: Final = 256
 """How many messages are published with one call."""
 
 
 class MarkJournal:
-    """Sees each message of a source within its commit, and puts its mark into the plugin's state.
+    """Stores the mark of each message of a source in the plugin's state, in the same commit as the message.
 
-    It stores nothing itself. It implements `Journal` and `Volatile` of `hookmq.storage_api`.
+    It has no files of its own. It implements `Journal` and `Volatile` of `hookmq.storage_api`.
     """
 
     volatile = True
@@ -55,7 +55,7 @@ class MarkJournal:
         return any(matches(topic) for matches in self._wanted)
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Store the mark of a message of this source."""
+        """Store the mark of a message, if this source published the message."""
         if message.sender == self._client_id:
             for name, value in message.properties.user_property or ():
                 if name == MARK:
@@ -71,7 +71,7 @@ class MarkJournal:
 
 
 class Intake:
-    """Publishes for one source. All methods work on the event loop only."""
+    """Publishes the messages of one source. Call all methods on the event loop."""
 
     def __init__(self, config: SourceConfig, plugin: str, broker: BrokerHandle) -> None:
         self.config = config

@@ -26,7 +26,7 @@ CLOSING: Final = 5.0
 
 
 class Entry(NamedTuple):
-    """A record that waits, why it cannot be written ('' if it can), its size, and when it was read."""
+    """A waiting record, the reason why it cannot be written ('' if it can), its size, and the time when it was read."""
 
     record: Record
     reason: str
@@ -46,14 +46,14 @@ class Counts:
 
 
 class LaneState(NamedTuple):
-    """What a lane does: `starting`, `active`, `retrying` or `failed`, and why."""
+    """The state of a lane: `starting`, `active`, `retrying` or `failed`, and the reason."""
 
     word: str
     reason: str = ""
 
 
 class Replay(NamedTuple):
-    """Records to write again, and the future that gets those that were rejected, with the reasons."""
+    """Records to write again, and a future for the rejected ones with their reasons."""
 
     records: list[Record]
     rejected: "asyncio.Future[list[tuple[Record, str]]]"
@@ -76,11 +76,12 @@ class TargetAhead(Exception):
 
 
 class Lane:
-    """Writes entries in order. `add` and `low` are for the feed; `run` ends only when it is cancelled.
+    """Writes entries in order. The feed calls `add` and `low`. `run` ends once `stopping` is set, or when it is
+    cancelled.
 
-    `end` returns an offset that no position of the target can exceed, unless the log has lost records; its argument says
-    whether the lane has opened the target before. `bury` stores dead
-    letters on disk. `changed` is called when the state or `low` changes.
+    `end` returns the highest position that the target can have if the log has lost no records. Its argument says
+    whether the lane has opened the target before. `bury` stores dead letters on disk. `changed` is called when the
+    state or `low` changes.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Lane:
         """Every record of this lane below this offset is done."""
         self._alone = config.lanes == 1
         self._known = self._alone
-        """Whether `reached` is certainly what the target confirmed."""
+        """Whether the target has certainly confirmed `reached`."""
         self._skip_below = 0
         self._crashes = 0
         self._blamed = False
@@ -128,7 +129,7 @@ class Lane:
     # for the feed ----------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
-        """Add an entry. Its offset must be higher than those before."""
+        """Add an entry. Its offset must be higher than those of earlier entries."""
         if entry.record.offset < self._skip_below:
             return
         self._queue.append(entry)
@@ -139,7 +140,7 @@ class Lane:
         self._wake.set()
 
     async def room(self) -> None:
-        """Wait until the lane takes further entries."""
+        """Wait until the lane has room for more entries."""
         await self._room.wait()
 
     @property
@@ -162,7 +163,7 @@ class Lane:
         self._wake.set()
 
     def replay(self, records: list[Record]) -> "asyncio.Future[list[tuple[Record, str]]]":
-        """Write records once more, before the next batch. Return a future with the records that were rejected."""
+        """Write records again, before the next batch. Return a future with the records that were rejected."""
         future: asyncio.Future[list[tuple[Record, str]]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -227,7 +228,7 @@ class Lane:
             await self._attempt(self._open)
 
     async def _write_until_done(self, count: int) -> None:
-        """Write the first `count` entries, again and again until the target has confirmed them."""
+        """Write the first `count` entries, and retry until the target has confirmed them."""
         while not self.stopping:
             done = await self._attempt(partial(self._write_first, count))
             if done or not self._queue:
@@ -235,7 +236,7 @@ class Lane:
             count = min(count, self._fitting())
 
     async def _attempt(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do `work` with an open driver. Return whether it succeeded. After a failure, wait."""
+        """Run `work` with an open driver. Return whether it succeeded. After a failure, wait before returning."""
         ask = self._breaker.ask()
         if ask is None:
             await self._pause(max(0.01, self._breaker.opens_in()))
@@ -305,7 +306,7 @@ class Lane:
         return longest * random.uniform(0.5, 1.0)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the lane is stopped."""
+        """Wait. Return early if the lane is stopped."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not self.stopping and (left := until - loop.time()) > 0:
@@ -388,7 +389,7 @@ class Lane:
         self._changed()
 
     async def _write_replay(self) -> None:
-        """Write the first replay. The position stays where it is."""
+        """Write the first replay. The position does not change."""
         assert self._driver is not None
         records, future = self._replays[0]
         good, rejected = list(records), []
@@ -429,8 +430,8 @@ class Lane:
 def _rejected(
     good: list[Record], error: Rejected
 ) -> tuple[list[tuple[Record, str]], list[Record], bool]:
-    """Return the dead letters, the other records, and whether these are stored. Raises RuntimeError if the driver named
-    no record of the batch."""
+    """Split a batch. Return the dead letters, the other records, and whether the others are stored. Raises
+    RuntimeError if the driver named no record of the batch."""
     dead = [(good[at], why) for at, why in sorted(error.reasons.items()) if 0 <= at < len(good)]
     if not dead:
         raise RuntimeError("the driver rejected no record of the batch")

@@ -71,8 +71,8 @@ class _Bridge:
 def convert(text: str, broker: str, source: str = "mosquitto.conf") -> str:
     """Return the YAML of the bridges in `text`. `broker` is this broker's name in the path of a message.
 
-    Comments say which keys were left out, and why. Raises ConfigError with the line of a mistake, and if there is no
-    bridge.
+    Comments say which keys were left out, and why. Raises ConfigError for a mistake, with its line, or if `text`
+    contains no bridge.
     """
     bridges = _parse(text, source)
     if not bridges:

@@ -1,4 +1,4 @@
-"""Turn bound settings into JSON values from which `hookmq.config_api.bind_values` makes equal ones."""
+"""Convert bound settings to JSON values, from which `hookmq.config_api.bind_values` creates equal settings."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def plain_value(value: Any) -> Any:
-    """Return a JSON value for a value of a setting. Paths become absolute. It contains secrets, so never show it."""
+    """Convert a setting's value to a JSON value. Paths become absolute. The result contains secrets, so never show
+    it."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
             one.name: plain_value(getattr(value, one.name))

@@ -105,7 +105,7 @@ class SinksPlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Start a process for each source, now that its messages can be published."""
+        """Start a process for each source. From now on, its messages can be published."""
         for one in self.receivers:
             one.start()
 
@@ -120,7 +120,7 @@ class SinksPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """End the processes and close the logs. Everything has been committed by then."""
+        """End the processes and close the logs. All messages have been committed by now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

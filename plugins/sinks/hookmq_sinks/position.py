@@ -12,7 +12,7 @@ _PAGE: Final = 1 << 20
 
 
 def parse_time(text: str) -> float:
-    """Return the epoch seconds of a time. Raises ValueError with a text for users."""
+    """Parse a time. Return it in epoch seconds. Raises ValueError with a message for users."""
     try:
         if text.startswith("@"):
             seconds = float(text[1:])
@@ -30,8 +30,8 @@ def parse_time(text: str) -> float:
 
 
 def find_offset(log: SegmentLog, text: str) -> int:
-    """Return the offset of a position: one that is stored, or the end. This may read the log and block. Raises ValueError
-    with a text for users, or StoreError."""
+    """Return the offset of a position: that of a stored message, or the end of the log. This may read the log and
+    block. Raises ValueError with a message for users, or StoreError."""
     first, end = log.earliest, log.readable
     if text == "first":
         return first
@@ -43,7 +43,7 @@ def find_offset(log: SegmentLog, text: str) -> int:
 
 
 def _first_since(log: SegmentLog, time: float) -> int:
-    """Return the offset of the first message that arrived at `time` or later, or the end."""
+    """Return the offset of the first message that arrived at `time` or later, or the end of the log."""
     start = log.earliest
     for segment in list(log.segments)[1:]:
         if segment.base >= log.readable:

@@ -1,4 +1,4 @@
-"""Run a sink's process for the broker: start it, restart it if it dies, say how far messages are committed."""
+"""Run a sink's process for the broker: start it, restart it if it dies, and report how far messages are committed."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ _BACKLOG: Final = 1 << 16
 class SenderProcess:
     """Manages the process of one sink. Call `start` and `stop` on a running event loop.
 
-    `status` is what the process reported last. `on_status` is called when it changes.
+    `status` is the last status that the process reported. `on_status` is called when it changes.
     """
 
     def __init__(self, sink: SinkLog, sync: bool) -> None:
@@ -51,7 +51,7 @@ class SenderProcess:
 
     @property
     def counts(self) -> dict[str, float]:
-        """What the process counted, over all restarts."""
+        """The counters of the process, added up over all restarts."""
         now = {**self.status.get("counts", {}), "missed": self.status.get("missing", 0)}
         return {
             name: self._before.get(name, 0) + now.get(name, 0)
@@ -117,7 +117,7 @@ class SenderProcess:
             delay = min(LONGEST, delay * 2)
 
     async def _live(self) -> str:
-        """Start a process and read what it says until it ends. Return why it ended."""
+        """Start a process and handle its output until it ends. Return why it ended."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "hookmq_sinks.sender",
             stdin=asyncio.subprocess.PIPE,
@@ -139,7 +139,7 @@ class SenderProcess:
         return reason or f"its process ended with code {code}"
 
     def _take(self, line: bytes) -> str:
-        """Take a line from the process. Return why it failed, or ''."""
+        """Handle a line from the process. Return the reason if the process reports a failure, otherwise ''."""
         try:
             told = json.loads(line)
         except ValueError:
@@ -166,7 +166,7 @@ class SenderProcess:
         return str(told.get("failed", ""))
 
     def _note_error(self, reason: str) -> None:
-        """Remember the last reason that is not empty."""
+        """Remember `reason` as the last error, unless it is empty."""
         if reason:
             self.last_error, self.last_error_at = reason, time.time()
 
@@ -178,7 +178,7 @@ class SenderProcess:
             process.stdin.write(json.dumps(told).encode() + b"\n")
 
     def _advance(self) -> None:
-        """Tell the process soon that messages are committed."""
+        """Schedule a line that tells the process how far messages are committed."""
         if self._timer is None and self._process is not None:
             self._timer = asyncio.get_running_loop().call_later(TELL_EVERY, self._tell_end)
 
@@ -189,7 +189,7 @@ class SenderProcess:
             return
         end = self.sink.log.readable
         if process.stdin.transport.get_write_buffer_size() > _BACKLOG:
-            self._advance()  # the process does not read: say only the last position, later
+            self._advance()  # the process is not reading: send only the newest position, later
         elif end != self._told:
             self._told = end
             self._write({"end": end})
@@ -202,7 +202,7 @@ class SenderProcess:
         self._write({"pause": paused})
 
     async def ask(self, what: str, seconds: float, **values: Any) -> Any:
-        """Have the process do something, and return what it replies. Raises SinkError."""
+        """Send a request to the process, and return its reply. Raises SinkError."""
         if self._process is None:
             raise SinkError("failed", f"the sink's process does not run: {self.status['reason']}")
         self._number += 1
@@ -243,4 +243,4 @@ class SenderProcess:
 
 
 def _ignore(status: dict[str, Any]) -> None:
-    """Do nothing: nobody waits for the status."""
+    """Do nothing. This is the initial `on_status`."""

@@ -70,7 +70,8 @@ def to_bytes(value: Any) -> bytes:
 
 
 def json_default(value: Any) -> Any:
-    """Return a JSON value for one that JSON lacks, for the argument `default` of `json.dumps`. Bytes become base64."""
+    """Convert a value that JSON does not support. Pass this function to `json.dumps` as `default`. Bytes become
+    base64."""
     if isinstance(value, bytes | bytearray | memoryview):
         from base64 import b64encode
 

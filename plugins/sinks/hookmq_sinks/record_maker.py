@@ -1,4 +1,4 @@
-"""Make records of messages: decode the payload, transform it and fill the key."""
+"""Make records from messages: decode the payload, transform it and fill in the key."""
 
 from hookmq.mqtt_api import EMPTY
 from hookmq.plugin import Message
@@ -10,7 +10,7 @@ from hookmq_sinks.transform import TransformStep, compile_steps
 
 
 class RecordMaker:
-    """Makes the records of the sink `sink`. Raises ConfigError if the decoder or the key is not valid."""
+    """Makes the records of the sink named `sink`. Raises ConfigError if the decoder or the key is invalid."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class RecordMaker:
         self._key = RecordTemplate(key, "key") if key else None
 
     def bare(self, message: Message, log_id: str, offset: int) -> Record:
-        """Return the record of a message, without value and key."""
+        """Return the record of a message, without its value and key."""
         record = Record(
             f"{self._sink}:{log_id}:{offset}",
             offset,
@@ -50,7 +50,8 @@ class RecordMaker:
         return record
 
     def complete(self, record: Record) -> None:
-        """Add value and key to a record. Raises RecordError if the payload or the key does not allow it."""
+        """Fill in the value and key of a record. Raises RecordError if the payload is invalid, or if the key lacks a
+        value."""
         record.value = record.payload if self._decode is None else self._decode(record.payload)
         if self._transform is not None:
             self._transform(record)

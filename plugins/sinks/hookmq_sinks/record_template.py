@@ -47,7 +47,7 @@ class RecordError(HookMQError):
 
 
 class RecordTemplate:
-    """A parsed template. Raises ConfigError if the text contains an unknown placeholder; `setting` names it there."""
+    """A parsed template. Raises ConfigError, which names `setting`, if the text contains an unknown placeholder."""
 
     __slots__ = ("_lookups", "_only", "_template", "text")
 
@@ -74,7 +74,7 @@ class RecordTemplate:
         return self._template.names
 
     def fill(self, record: Record) -> str:
-        """Return the text with all values. Raises RecordError if the record lacks one of them."""
+        """Return the text with all placeholders filled in. Raises RecordError if the record lacks a value."""
         if not self._lookups:
             return self.text
         filled: str = self._template.fill(lambda name: _text(self._find(record, name)))
@@ -124,8 +124,8 @@ def _text(value: Any) -> str:
 
 
 def lookup(name: str, setting: str) -> Lookup:
-    """Return a function that finds a placeholder's value in a record, or None. Raises ConfigError if the name is not
-    known."""
+    """Return a function that finds a placeholder's value in a record, or returns None if the record has none. Raises
+    ConfigError if the name is unknown."""
     kind, _, rest = name.partition(".")
     found: Lookup | None = None
     if name in _FIELDS:
@@ -190,8 +190,8 @@ def _number(unit: int) -> Lookup:
 
 
 def template_setting(default: Any = MISSING, help: str = "") -> Any:
-    """Return a dataclass field whose texts are templates over records: a text, or a list or mapping of texts. The engine
-    checks their placeholders, and with a sample also their values. Without a default, the key is required."""
+    """Return a dataclass field for templates over records: one text, or a list or mapping of texts. The engine
+    checks their placeholders, and with a sample also their values. Without a default, the setting is required."""
     metadata = {"help": help, "template": True}
     if isinstance(default, dict | list):
         return field(default_factory=lambda: default, metadata=metadata)
@@ -199,7 +199,7 @@ def template_setting(default: Any = MISSING, help: str = "") -> Any:
 
 
 def templates_of(settings: Any, path: str = "") -> Iterator[tuple[str, RecordTemplate]]:
-    """Yield the templates of a dataclass of settings, each with its key. Raises ConfigError."""
+    """Yield each template in a dataclass of settings, with its key. Raises ConfigError."""
     for one in fields(settings):
         key, value = f"{path}{one.name}", getattr(settings, one.name)
         if one.metadata.get("template"):

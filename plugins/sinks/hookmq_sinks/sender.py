@@ -1,9 +1,9 @@
 """The process of a sink: ``python -P -m hookmq_sinks.sender``, started by `hookmq_sinks.process`.
 
 It shares only the sink's files with the broker, so a target that is stuck never delays the broker. It gets its settings
-as one line of JSON on standard input, so that secrets do not appear in a process list. Further lines say how far messages
-are committed, and pass on what operators want. It writes lines of JSON: its status, log events and replies. It ends when
-its standard input closes, which happens when the broker ends.
+as one line of JSON on standard input, so that secrets do not appear in a process list. Further lines say how far
+messages are committed, and pass on the requests of operators. It writes lines of JSON: its status, log events and
+replies. It ends when its standard input closes, which happens when the broker ends.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def tell(**what: Any) -> None:
 
 
 class Refused(Exception):
-    """A request of an operator that is refused. The text says why."""
+    """An operator's request is refused. The text says why."""
 
 
 class Sender:
@@ -164,12 +164,12 @@ class Sender:
                 self._wanted = replace(self.cursor, offset=error.offset)
 
     def _limit(self, opened: bool) -> int:
-        """Return an offset that no position of the target can exceed, unless the log has lost records. `opened` says
-        whether the lane has opened the target before."""
+        """Return the highest position that the target can have if the log has lost no records. `opened` says whether
+        the lane has opened the target before."""
         return self.end if opened or self._first_end is None else self._first_end
 
     def _go_on_after_loss(self, offset: int) -> None:
-        """Number new messages differently, because the log has lost records that the target has."""
+        """Begin a new generation, because the log has lost records that the target has."""
         self.log("warning", "sinks.cursor_ahead", cursor=offset, end=self._limit(False))
         start = self.cursor.offset
         if self._first_end is not None and self.config.lanes == 1:
@@ -177,7 +177,7 @@ class Sender:
         self._wanted = Cursor(self.log_id, start, self.cursor.generation + 1, True)
 
     async def _stop(self) -> None:
-        """End the lanes. When the broker ends, they may complete their batches."""
+        """End the lanes. If the broker is ending, let them complete their batches."""
         assert self.feed is not None
         for lane in self.lanes:
             lane.stopping = True
@@ -299,7 +299,7 @@ class Sender:
     # commands --------------------------------------------------------------------------------------------------------
 
     def take(self, told: dict[str, Any]) -> None:
-        """Do what a line from the broker says."""
+        """Handle a line from the broker."""
         if "end" in told:
             self.end = max(self.end, int(told["end"]))
             if self.feed is not None:
@@ -316,7 +316,7 @@ class Sender:
             task.add_done_callback(self._replies.discard)
 
     async def _reply(self, told: dict[str, Any]) -> None:
-        """Do what an operator wants, and reply."""
+        """Carry out an operator's request, and reply."""
         try:
             tell(reply=told["id"], value=await self._do(told))
         except (Refused, OSError) as error:
@@ -373,7 +373,7 @@ class Sender:
 
 
 async def serve(given: dict[str, Any]) -> int:
-    """Run the sink until standard input ends. Return the exit code."""
+    """Run the sink until standard input is closed. Return the exit code."""
     sender = Sender(given)
     loop = asyncio.get_running_loop()
     rest = b""

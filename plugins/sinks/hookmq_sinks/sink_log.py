@@ -106,7 +106,7 @@ class SinkLog:
         self._settle()
 
     def _settle(self) -> None:
-        """Compute from which size of buffered messages on the log is full."""
+        """Compute the size of buffered messages at which the log is full."""
         if self._blocks or self._drops_new:
             self._room.limit = 0 if self._low_disk else self._max - self._stored
 
@@ -127,7 +127,7 @@ class SinkLog:
         self._columns.add_message(message)
 
     def _end_commit(self, commit: CommitId) -> None:
-        """Take the buffered messages, which belong to `commit`, out of the columns."""
+        """Move the buffered messages from the columns to a group for `commit`."""
         if len(self._columns):
             self._groups.append((commit, self._columns.take()))
 
@@ -187,8 +187,8 @@ class SinkLog:
     # deletion --------------------------------------------------------------------------------------------------------
 
     def move_done(self, offset: int) -> None:
-        """Note that all messages below `offset` are done, which the sender has stored. Delete the segments without any
-        other message."""
+        """Record that all messages below `offset` are done; the sender has stored this cursor. Delete the segments
+        that contain only such messages."""
         self.done = offset
         last = self.log.segments[-1]
         if self.bytes * 2 >= self._max and last.base < last.end <= offset:

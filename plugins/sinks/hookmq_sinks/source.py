@@ -7,7 +7,7 @@ The engine runs a source in a process of its own, in one asyncio event loop. It 
 
     source = KIND(settings, context)
     await source.open()
-    messages = await source.read()                    # again and again, never two calls at a time
+    messages = await source.read()                    # repeatedly, never two calls at a time
     await source.acknowledge(messages, codes)         # once for each result of `read`, in the same order
     await source.close()                              # also after `open` failed or was cancelled
 
@@ -16,19 +16,20 @@ After `SourceUnavailable` or any unexpected error, the engine calls `close`, wai
 When to acknowledge
 ===================
 The engine hands the messages of one `read` to the broker, in order. The broker publishes them as a client would: rules,
-limits and hooks apply. `acknowledge` is called once the broker has committed them. Acknowledge them to the origin then,
-and not before: after a crash, the origin must send the other messages again. This gives at least once, in order.
+limits and hooks apply. `acknowledge` is called once the broker has committed them. Acknowledge them to the origin only
+then: after a crash, the origin must send all other messages again. This gives at-least-once delivery, in order.
 
-A message that the broker refuses for the moment, for example because a sink is full, is tried again until it is taken.
-A message that the broker will never take is stored as a dead letter, or skipped, as `on_refused` says. The same happens
-to an entry of the origin that cannot be a message: return it with a `problem`. Its code in `codes` is 0x80 or above.
+If the broker refuses a message temporarily, for example because a sink is full, the engine retries until the broker
+accepts it. A message that the broker will never accept is stored as a dead letter or skipped, as `on_refused` says. The
+same happens to an entry of the origin that cannot be a message: return it with a `problem`. Its code in `codes` is 0x80
+or above.
 
 A source never stops because of such a message. Report it, so that the messages after it can be published.
 
-What exactly once needs
-=======================
+What exactly-once delivery needs
+================================
 Give a message a `mark`: a key and a value. The broker stores the mark in the same commit as the message, so that after a
-crash it has both or neither. `SourceContext.marks` has all stored marks; a new value of a key replaces the old one.
+crash it has both or neither. `SourceContext.marks` contains all stored marks; a new value of a key replaces the old one.
 
 - If the origin counts messages, the key names the stream, and the value is the number of the message. Continue after it.
 - If the origin has a set of ids, the key is the id. Skip a message whose id is a mark. Call `SourceContext.forget` when
@@ -50,9 +51,9 @@ __all__ = ["Incoming", "Source", "SourceContext", "SourceUnavailable"]
 
 
 class SourceUnavailable(HookMQError):
-    """The origin cannot be reached, or has closed the connection. The engine tries again, later and later.
+    """The origin cannot be reached, or has closed the connection. The engine retries, with growing delays.
 
-    Give a short reason in words. It must not contain a secret. Set `permanent` if only an operator can help.
+    Give a short reason in words. It must not contain a secret. Set `permanent` if an operator must act.
     """
 
     def __init__(self, reason: str, permanent: bool = False) -> None:
@@ -83,7 +84,7 @@ class Incoming:
 
     @property
     def size(self) -> int:
-        """The size in bytes, as it counts against limits."""
+        """The size in bytes that counts towards limits."""
         return len(self.topic) + len(self.payload) + 64
 
 
@@ -93,7 +94,7 @@ async def _forget_nothing(keys: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What the engine gives to a source."""
+    """What the engine provides to a source."""
 
     source: str
     """The source's name."""
@@ -104,7 +105,7 @@ class SourceContext:
     log: Callable[..., None] = field(default=lambda level, event, **fields: None, repr=False)
     """Log an event of the source: ``log("warning", "sources.kafka_slow", seconds=3)``."""
     folder: Path | None = None
-    """The source's folder, for a source that must remember something itself."""
+    """The source's folder, for a source that has to store its own state."""
 
 
 class Source:
@@ -120,22 +121,22 @@ class Source:
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return filters of the topics here on which messages with marks are published; empty without marks."""
+        """Return filters for the local topics on which the source publishes messages with marks. Return none if it
+        uses no marks."""
         return ()
 
     async def open(self) -> None:
-        """Connect to the origin. Raises SourceUnavailable. A missing client library is an ImportError."""
+        """Connect to the origin. Raises SourceUnavailable, or ImportError if a client library is missing."""
 
     async def read(self) -> Sequence[Incoming]:
-        """Wait for messages, and return those that are there, in order: at least one, at most some thousands.
+        """Wait for messages, and return all that have arrived, in order: at least one, at most a few thousand.
 
-        Keep only a bounded number of messages that were not returned yet, and make the origin wait. Raises
-        SourceUnavailable.
+        Buffer only a bounded number of messages, and then make the origin wait. Raises SourceUnavailable.
         """
         raise NotImplementedError
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Acknowledge to the origin what `read` returned. `codes` has a reason code for each message.
+        """Acknowledge to the origin the messages that `read` returned. `codes` has a reason code for each message.
 
         Raises SourceUnavailable.
         """
@@ -144,5 +145,5 @@ class Source:
         """Release all resources. Called once for each object, even if `open` failed. Must not raise or block."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return counters of the source, for its status. Called about once a second."""
+        """Return the source's own counters, for its status. Called about once a second."""
         return {}

@@ -14,7 +14,7 @@ _COUNTS: Final = ("batches", "connections", "delayed", "skipped")
 
 
 class SourceControl:
-    """Manages sources. `processes` returns them in the order of the configuration."""
+    """Manages sources. `processes` returns their processes in the order of the configuration."""
 
     def __init__(self, processes: Callable[[], Sequence[SourceProcess]]) -> None:
         self._processes = processes

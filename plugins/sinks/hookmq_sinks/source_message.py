@@ -1,11 +1,11 @@
 """Make the messages of a source: templates for topic, payload, QoS, RETAIN flag and user properties.
 
-A source makes a `Record` of what it receives: `topic` is the name of the stream, subject or queue, and the user
-properties are the fields, headers or columns. The templates are those of sinks.
+A source makes a `Record` of each entry that it receives: `topic` is the name of the stream, subject or queue, and the
+user properties are the fields, headers or columns. The templates are those of sinks.
 
-A topic never has wildcards. A value that a template puts into a topic is one level: it is not empty, and contains no
-``/``. Only ``${topic}`` and a template that is one placeholder alone can have several levels. A topic that begins with
-``$`` is refused unless `dollar_topics` allows it. What cannot become a message has a `problem`.
+A topic never has wildcards. A value that a template puts into a topic is one level: it must not be empty or contain
+``/``. Only ``${topic}``, and a template that is a single placeholder, can produce several levels. A topic that begins
+with ``$`` is refused unless `dollar_topics` allows it. An entry that cannot become a message has a `problem`.
 """
 
 import json
@@ -90,7 +90,7 @@ class PublishConfig:
                 raise ConfigError(f"sample: {error}") from None
 
     def filters(self) -> Sequence[str]:
-        """Return a filter that matches all topics which the template can have."""
+        """Return a filter that matches all topics that the template can produce."""
         parts = self.topic.split("/") if "${" in self.topic else [self.topic]
         if Template(self.topic).only is not None:
             return ["#"]
@@ -134,7 +134,7 @@ def sample_record(sample: SampleConfig, decode: str) -> Record:
 
 
 class MessageMaker:
-    """Makes messages of records, as a `PublishConfig` says. Raises ConfigError for a mistake in it."""
+    """Makes messages from records, as a `PublishConfig` describes. Raises ConfigError for a mistake in it."""
 
     def __init__(self, config: PublishConfig) -> None:
         self._config = config
@@ -185,7 +185,7 @@ class MessageMaker:
         return found
 
     def make(self, record: Record) -> Incoming:
-        """Return the message of a record. Raises RecordError if it has none."""
+        """Return the message of a record. Raises RecordError if the record cannot become a message."""
         record.value = record.payload if self._decode is None else self._decode(record.payload)
         config = self._config
         topic = self._fill_topic(record)

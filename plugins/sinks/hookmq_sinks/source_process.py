@@ -1,4 +1,5 @@
-"""Run the process of a source for the broker: start it, restart it if it dies, publish what it hands over."""
+"""Run the process of a source for the broker: start it, restart it if it dies, and publish the messages that it
+hands over."""
 
 import asyncio
 import json
@@ -24,7 +25,7 @@ _BUFFER: Final = 1 << 20
 class SourceProcess:
     """Manages the process of one source. Call `start` and `stop` on a running event loop.
 
-    `status` is what the process reported last. `on_status` is called when it changes.
+    `status` is the last status that the process reported. `on_status` is called when it changes.
     """
 
     def __init__(self, intake: Intake, folder: Path, log: Callable[..., None]) -> None:
@@ -129,7 +130,7 @@ class SourceProcess:
         return codes
 
     async def _take(self, told: dict[str, Any]) -> str:
-        """Take a frame with JSON. Return why the process failed, or ''."""
+        """Handle a JSON frame. Return the reason if the process reports a failure, otherwise ''."""
         if "log" in told:
             level, event, fields = told["log"]
             self.tell(level, event, **fields)
@@ -158,7 +159,7 @@ class SourceProcess:
         self._say({"pause": paused})
 
     async def stop(self, deadline: float) -> None:
-        """End the process. It has `deadline` seconds to acknowledge what is committed."""
+        """End the process. It has `deadline` seconds to acknowledge the committed messages."""
         self._stopping = True
         task, process = self._task, self._process
         self._task = None

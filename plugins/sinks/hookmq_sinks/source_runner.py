@@ -60,7 +60,7 @@ class BrokerSocket:
         self._closed = False
 
     async def read(self) -> None:
-        """Take replies until the broker ends."""
+        """Receive replies until the broker ends."""
         try:
             while True:
                 _, data = await read_frame(self._reader)
@@ -85,7 +85,7 @@ class BrokerSocket:
                 waiting.set_exception(BrokerEnded())
 
     def tell(self, **what: Any) -> None:
-        """Send JSON."""
+        """Send a JSON frame."""
         self._writer.write(encode_json(what))
 
     async def ask(self, frame: bytes) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class SourceRunner:
         return longest * random.uniform(0.5, 1.0)
 
     async def _wait(self, seconds: float | None) -> None:
-        """Wait until the time has passed or the operator or the broker wants something."""
+        """Wait for `seconds`, or until a request of an operator or the broker arrives."""
         self.broker.changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -235,7 +235,7 @@ class SourceRunner:
             self._busy = False
 
     async def _hand_over(self, messages: Sequence[Incoming]) -> list[int]:
-        """Publish the messages, those that are refused for the moment again and again. Return their codes."""
+        """Publish the messages, and retry those that the broker refuses temporarily. Return their codes."""
         codes = [0] * len(messages)
         reasons: dict[int, str] = {}
         packets: dict[int, bytes] = {}

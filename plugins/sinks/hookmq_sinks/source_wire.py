@@ -1,7 +1,7 @@
 """Frames between the broker and the process of a source, on a socket pair.
 
-A frame has its length in four bytes, one byte for its kind, and data. The data is JSON, or MQTT 5 PUBLISH packets: the
-broker's codec is fast, and has a form for every property.
+A frame consists of its length in four bytes, its kind in one byte, and data. The data is JSON, or MQTT 5 PUBLISH
+packets: the broker's codec is fast, and supports every property.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_message(one: Incoming) -> bytes:
-    """Return a message as a PUBLISH packet, with its mark and identity. Raises ValueError if it has no such form."""
+    """Return a message as a PUBLISH packet, with its mark and identity. Raises ValueError if that is not possible."""
     properties = one.properties
     if one.mark is not None or one.identity or properties.user_property:
         given = tuple(pair for pair in properties.user_property or () if pair[0] not in _OWN)
@@ -54,7 +54,7 @@ def encode_message(one: Incoming) -> bytes:
 
 
 def encode_frame(packets: Iterable[bytes]) -> bytes:
-    """Return a frame with messages that `encode_message` returned."""
+    """Return a frame with messages from `encode_message`."""
     data = b"".join(packets)
     return _HEAD.pack(len(data), MESSAGES) + data
 
@@ -73,7 +73,7 @@ def decode_messages(data: bytes) -> Iterator[MessageTuple]:
 
 
 def split_identity(message: MessageTuple) -> tuple[str, MessageTuple]:
-    """Return the identity of a message, or '', and the message without it."""
+    """Split a message into its identity, or '', and the message without it."""
     pairs = message[4].user_property or ()
     if not pairs or pairs[-1][0] != IDENTITY:
         return "", message

@@ -1,4 +1,4 @@
-"""The contracts that each driver and each source must keep, as tests. Needs pytest; see DRIVERS.md and SOURCES.md."""
+"""Tests of the contracts for drivers and sources. They need pytest; see DRIVERS.md and SOURCES.md."""
 
 import asyncio
 import itertools
@@ -44,8 +44,8 @@ def make_batch(records: Sequence[Record], end: int | None = None) -> Batch:
 class DriverContract:
     """Subclass it in a test module, set `kind`, and implement `target_settings` and `stored_ids`.
 
-    Each test gets a fresh target, or one whose names differ from those of other tests. Override `stop_target` and
-    `start_target` if the target can be stopped, and `poison` if the target refuses some records.
+    Give each test a fresh target, or different names in a shared one. Override `stop_target` and `start_target` if the
+    target can be stopped, and `poison` if the target refuses some records.
     """
 
     kind: ClassVar[type[Driver]]
@@ -66,11 +66,11 @@ class DriverContract:
         """Make the target available again, with its data."""
 
     def record(self, offset: int) -> Record:
-        """Return a record that the target takes."""
+        """Return a record that the target accepts."""
         return make_record(offset)
 
     def poison(self, offset: int) -> Record:
-        """Return a record that the target can never take."""
+        """Return a record that the target can never accept."""
         pytest.skip("the target takes every record")
 
     # helpers ---------------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@ REFUSED = 0x99
 class SourceContract:
     """Subclass it in a test module, set `kind`, and implement `origin_settings` and `send`.
 
-    Each test gets a fresh origin, or one whose names differ from those of other tests. Implement `unacknowledged` if the
-    origin knows how many entries are not acknowledged. Override `stop_origin` and `start_origin` if it can be stopped,
-    and `send_poison` if an entry can be invalid.
+    Give each test a fresh origin, or different names in a shared one. Implement `unacknowledged` if the origin knows
+    how many entries are not acknowledged. Override `stop_origin` and `start_origin` if it can be stopped, and
+    `send_poison` if an entry can be invalid.
     """
 
     kind: ClassVar[type[Source]]
@@ -200,15 +200,15 @@ class SourceContract:
         raise NotImplementedError
 
     async def send(self, payloads: Sequence[bytes]) -> None:
-        """Have the origin hold one entry for each payload, in this order."""
+        """Add one entry for each payload to the origin, in this order."""
         raise NotImplementedError
 
     async def send_poison(self) -> None:
-        """Have the origin hold an entry that cannot be a message."""
+        """Add an entry to the origin that cannot become a message."""
         pytest.skip("every entry can be a message")
 
     async def unacknowledged(self) -> int:
-        """Return how many entries the origin would send again, or has not sent."""
+        """Return how many entries the origin has not sent, or would send again."""
         pytest.skip("the origin does not tell")
 
     async def stop_origin(self) -> None:
@@ -223,7 +223,7 @@ class SourceContract:
     @pytest.fixture(autouse=True)
     def _marks(self) -> None:
         self.marks: dict[str, str] = {}
-        """What the broker has stored. It survives the source."""
+        """The marks that the broker has stored. They outlive the source object."""
 
     async def _forget(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -242,7 +242,7 @@ class SourceContract:
         return source
 
     def commit(self, messages: Sequence[Incoming]) -> list[int]:
-        """Do what the broker does with messages, and return their codes."""
+        """Store the marks of messages, as the broker does, and return their codes."""
         for one in messages:
             if one.mark is not None and not one.problem:
                 self.marks[one.mark[0]] = one.mark[1]

@@ -137,7 +137,7 @@ def _compile(step: TransformStep) -> Step:
 
 
 def _templates(value: Any, key: str) -> Callable[[Record], Any]:
-    """Return a function that makes `value` with filled templates. Raises ConfigError."""
+    """Return a function that returns `value` with its templates filled in. Raises ConfigError."""
     if isinstance(value, str):
         return RecordTemplate(value, key).value
     if isinstance(value, Mapping):
@@ -153,7 +153,7 @@ _MISSING: Final = object()
 
 
 def _put(value: dict[str, Any], path: list[str], found: Any) -> None:
-    """Set a field, making the mappings on the way to it. Raises RecordError if one of them is not a mapping."""
+    """Set a field, and create missing mappings on its path. Raises RecordError if another value is in the way."""
     for step in path[:-1]:
         value = value.setdefault(step, {})
         if not isinstance(value, dict):

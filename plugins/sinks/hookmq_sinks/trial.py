@@ -15,7 +15,7 @@ _TIMEOUT = 30.0
 
 
 async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) -> list[Problem]:
-    """Open the target on a connection of its own, and check it with the sample. Return all problems."""
+    """Open the target on a separate connection, and check it with the sample. Return all problems."""
     driver = config.kind(
         config.target, DriverContext(config.name, f"{config.name}:test", log_id, log)
     )

@@ -1,4 +1,4 @@
-"""Kill two brokers that are bridged both ways, again and again: nothing is lost, nothing arrives twice, no loop."""
+"""Repeatedly kill two brokers that are bridged in both directions. No message may get lost, arrive twice or loop."""
 
 import os
 import random
@@ -33,14 +33,14 @@ class Node:
             )  # fmt: skip
 
     def restart(self) -> None:
-        """Kill it, start it, and wait until it has started."""
+        """Kill the broker, start it again, and wait until it is ready."""
         before = self.log.read_text().count("node.started")
         self.kill()
         self.start()
         until(lambda: self.log.read_text().count("node.started") > before, 60)
 
     def kill(self) -> None:
-        """Kill it. Its children end when their pipes close."""
+        """Kill the broker. Its child processes end when their pipes close."""
         self.process.kill()
         self.process.wait(30)
 

@@ -1,4 +1,5 @@
-"""``make demo-sinks`` shows real rows: PostgreSQL is stopped and started, and no message is missing or twice."""
+"""Test ``make demo-sinks`` with real servers: PostgreSQL is stopped and started, and no message is lost or
+duplicated."""
 
 import os
 import re
@@ -19,7 +20,7 @@ DEMO = Path(__file__).parents[1] / "demo" / "sinks_demo.py"
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Make a folder for temporary files that the user `postgres` may enter too, unlike those of pytest."""
+    """Yield a temporary folder that the user `postgres` may enter, unlike pytest's."""
     with TemporaryDirectory() as folder:
         path = Path(folder)
         path.chmod(0o711)

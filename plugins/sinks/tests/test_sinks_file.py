@@ -1,4 +1,4 @@
-"""Test the `file` driver: the contract of drivers, rotation, and what a crash leaves behind."""
+"""Test the `file` driver: the driver contract, rotation, and what a crash leaves behind."""
 
 import gzip
 import json

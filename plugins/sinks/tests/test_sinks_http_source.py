@@ -19,7 +19,7 @@ OTHER = "o" * 16
 
 
 class Site:
-    """A source that is open, and a program that sends requests. `codes` has the broker's code for a topic."""
+    """An open source, and a program that sends requests. `codes` maps topics to the broker's reason codes."""
 
     def __init__(self, **given: Any) -> None:
         settings = {

@@ -1,6 +1,6 @@
-"""Test the `influxdb` driver: with a real server of version 1 the contract of drivers, types, escapes, refused points and
-mistakes. The servers of versions 2 and 3 are not free to install from Debian or PyPI. For them, a recorder checks what is
-sent, and answers as their manuals say.
+"""Test the `influxdb` driver. A real server of version 1 covers the driver contract, types, escapes, refused points and
+mistakes. Versions 2 and 3 are not available from Debian or PyPI. For them, a recorder checks the requests, and responds
+as the manuals describe.
 """
 
 import itertools
@@ -34,7 +34,7 @@ def server() -> Iterator[InfluxDbServer]:
 
 
 class TestInfluxDb(DriverContract):
-    """A measurement of its own for each test."""
+    """Runs the driver contract. Each test has its own measurement."""
 
     kind = InfluxDbDriver
     more: Mapping[str, Any] = {}
@@ -86,7 +86,7 @@ class TestInfluxDb(DriverContract):
         self.server.start()
 
     async def written(self, *records: Record, **more: Any) -> list[dict[str, Any]]:
-        """Write records with other settings. Return all points."""
+        """Write records with changed settings. Return all points."""
         self.more = more
         driver, _ = await self._opened()
         assert list(await driver.check(records[0])) == []
@@ -95,7 +95,7 @@ class TestInfluxDb(DriverContract):
         return self.points()
 
     async def refused(self, *records: Record, **more: Any) -> Any:
-        """Return the error of writing records."""
+        """Write records, and return the error that this raises."""
         self.more = more or self.more
         driver, _ = await self._opened()
         try:
@@ -368,7 +368,7 @@ def make_driver(**settings: Any) -> InfluxDbDriver:
 
 
 class Recorder:
-    """Records requests, and gives the answers that a test has set."""
+    """Records requests, and returns the responses that a test has set."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, dict[str, str], str, bytes]] = []

@@ -1,4 +1,4 @@
-"""Test the `kafka` driver against librdkafka's mock cluster: the contract of drivers, messages, and mistakes."""
+"""Test the `kafka` driver against librdkafka's mock cluster: the driver contract, messages, and mistakes."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ def cluster() -> Iterator[KafkaMock]:
 
 
 class TestKafka(DriverContract):
-    """A topic of its own for each test. All messages have one key, and so one partition."""
+    """Runs the driver contract. Each test has its own topic. All messages have the same key, and thus one partition."""
 
     kind = KafkaDriver
     more: Mapping[str, Any] = {}
@@ -236,7 +236,7 @@ class TestKafka(DriverContract):
 
 
 class TestUnreachable:
-    """Clusters that refuse to talk."""
+    """Clusters that refuse a connection."""
 
     async def failure(self, **settings: Any) -> TargetUnavailable:
         driver = KafkaDriver(

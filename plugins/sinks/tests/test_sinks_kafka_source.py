@@ -27,7 +27,7 @@ def cluster() -> Iterator[KafkaMock]:
 
 
 class TestKafkaSource(SourceContract):
-    """A topic, which is another one in each test."""
+    """Runs the source contract. Each test has its own topic."""
 
     kind = KafkaSource
     once = True

@@ -1,4 +1,4 @@
-"""Test lines of the line protocol: a small parser, written from its description, reads what was written."""
+"""Test the line protocol. A small parser, written from the protocol's description, reads the lines back."""
 
 import re
 from contextlib import suppress
@@ -41,7 +41,7 @@ class Parser:
         return found
 
     def take(self, wanted: str) -> bool:
-        """Skip a character, if it is the next one."""
+        """Skip the next character if it is `wanted`. Return whether it was."""
         here = self.text[self.at : self.at + 1] == wanted
         self.at += here
         return here

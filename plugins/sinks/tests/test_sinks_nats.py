@@ -1,4 +1,4 @@
-"""Test the `nats` driver against a real server: the contract of drivers, headers, duplicates, and mistakes."""
+"""Test the `nats` driver against a real server: the driver contract, headers, duplicates, and mistakes."""
 
 import asyncio
 import itertools
@@ -27,7 +27,7 @@ def server() -> Iterator[NatsServer]:
 
 
 class TestNats(DriverContract):
-    """A stream of its own for each test."""
+    """Runs the driver contract. Each test has its own stream."""
 
     kind = NatsDriver
     more: Mapping[str, Any] = {}

@@ -27,7 +27,7 @@ def server() -> Iterator[NatsServer]:
 
 
 class NatsOrigin(SourceContract):
-    """Subjects that begin with another word in each test."""
+    """An origin whose subjects begin with a different word in each test."""
 
     kind = NatsSource
     more: Mapping[str, Any] = {}
@@ -51,7 +51,7 @@ class NatsOrigin(SourceContract):
 
 
 class TestJetStreamSource(NatsOrigin):
-    """A stream, which is another one in each test."""
+    """Runs the source contract. Each test has its own stream."""
 
     once = True
 
@@ -134,7 +134,7 @@ class TestJetStreamSource(NatsOrigin):
 
 
 class TestSubjects(NatsOrigin):
-    """Subjects without a stream, which NATS does not keep."""
+    """Runs the source contract without a stream. NATS does not store the messages."""
 
     repeats = False
 

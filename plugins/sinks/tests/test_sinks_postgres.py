@@ -1,4 +1,4 @@
-"""Test the `postgres` driver against a real server: the contract of drivers, columns, keys, and mistakes."""
+"""Test the `postgres` driver against a real server: the driver contract, columns, keys, and mistakes."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 class Postgres(DriverContract):
-    """A table of its own for each test."""
+    """A target that has its own table in each test."""
 
     kind = PostgresDriver
     more: Mapping[str, Any] = {}
@@ -167,7 +167,7 @@ class TestPostgres(Postgres):
 
 
 class TestPostgresWithKey(Postgres):
-    """Rows with a unique key: `conflict`."""
+    """Runs the driver contract with `conflict` and a unique key."""
 
     more: Mapping[str, Any] = {"conflict": ["topic"]}
 

@@ -1,4 +1,4 @@
-"""Test the `postgres` source against a real server: the contract of sources, notifications, and mistakes."""
+"""Test the `postgres` source against a real server: the source contract, notifications, and mistakes."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 class TestPostgresSource(SourceContract):
-    """An outbox, which is another table in each test."""
+    """Runs the source contract. Each test has its own outbox table."""
 
     kind = PostgresSource
     once = True

@@ -1,4 +1,4 @@
-"""Test the `rabbitmq` driver against a real server: the contract of drivers, headers, returned messages, and mistakes."""
+"""Test the `rabbitmq` driver against a real server: the driver contract, headers, returned messages, and mistakes."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 class TestRabbitMq(DriverContract):
-    """A durable queue of its own for each test. It gets the messages of the exchange amq.topic for `tN.#`."""
+    """Runs the driver contract. Each test has its own durable queue, bound to the exchange amq.topic with `tN.#`."""
 
     kind = RabbitMqDriver
     more: Mapping[str, Any] = {}
@@ -100,7 +100,7 @@ class TestRabbitMq(DriverContract):
         self.server.start()
 
     async def refused(self, *records: Record) -> Any:
-        """Return the error of writing records."""
+        """Write records, and return the error that this raises."""
         driver, _ = await self._opened()
         try:
             with pytest.raises((Rejected, TargetUnavailable)) as caught:

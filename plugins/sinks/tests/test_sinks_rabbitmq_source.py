@@ -1,4 +1,4 @@
-"""Test the `rabbitmq` source against a real server: the contract of sources, prefetch, and mistakes."""
+"""Test the `rabbitmq` source against a real server: the source contract, prefetch, and mistakes."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def server() -> Iterator[RabbitMqServer]:
 
 
 class TestRabbitMqSource(SourceContract):
-    """A queue, which is another one in each test."""
+    """Runs the source contract. Each test has its own queue."""
 
     kind = RabbitMqSource
     more: Mapping[str, Any] = {}
@@ -67,7 +67,7 @@ class TestRabbitMqSource(SourceContract):
         await self.send([b"x"], "+")
 
     async def unacknowledged(self) -> int:
-        """Return how many messages the queue would give to another consumer, once this one is gone."""
+        """Return how many messages the queue would deliver to another consumer after this one is gone."""
         told = self.server.report("list_queues", "name", "messages")
         return next(
             int(line.split()[1]) for line in told.splitlines() if line.startswith(f"{self.name}\t")

@@ -1,4 +1,4 @@
-"""Test the `redis` driver against a real server: the contract of drivers, each kind of key, and mistakes."""
+"""Test the `redis` driver against a real server: the driver contract, each kind of key, and mistakes."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ def server() -> Iterator[RedisServer]:
 
 
 class TestRedis(DriverContract):
-    """Entries of a stream, which is another one in each test."""
+    """Runs the driver contract. Each test has its own stream."""
 
     kind = RedisDriver
     more: Mapping[str, Any] = {}
@@ -60,7 +60,7 @@ class TestRedis(DriverContract):
         self.server.start()
 
     async def written(self, records: list[Record], **more: Any) -> Any:
-        """Write with other settings, and return a client of the server."""
+        """Write records with changed settings, and return a client of the server."""
         self.more = more
         driver, _ = await self._opened()
         assert list(await driver.check(records[0])) == []

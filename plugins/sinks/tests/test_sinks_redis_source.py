@@ -1,4 +1,4 @@
-"""Test the `redis` source against a real server: the contract of sources, claims, and mistakes."""
+"""Test the `redis` source against a real server: the source contract, claims, and mistakes."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ def server() -> Iterator[RedisServer]:
 
 
 class TestRedisSource(SourceContract):
-    """Entries of a stream, which is another one in each test."""
+    """Runs the source contract. Each test has its own stream."""
 
     kind = RedisSource
     once = True

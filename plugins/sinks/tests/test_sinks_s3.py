@@ -1,4 +1,4 @@
-"""Test the `s3` driver against moto's server: the contract of drivers, interrupted batches, formats, and mistakes."""
+"""Test the `s3` driver against moto's server: the driver contract, interrupted batches, formats, and mistakes."""
 
 import asyncio
 import gzip
@@ -32,7 +32,7 @@ def server() -> Iterator[S3Server]:
 
 
 class TestS3(DriverContract):
-    """A bucket of its own for each test."""
+    """Runs the driver contract. Each test has its own bucket."""
 
     kind = S3Driver
     more: Mapping[str, Any] = {}
@@ -180,7 +180,7 @@ class TestS3(DriverContract):
     # interrupted batches ---------------------------------------------------------------------------------------------
 
     async def interrupt(self, allowed: int, records: list[Record]) -> None:
-        """Write a batch whose process ends after `allowed` requests that write."""
+        """Write a batch, and fail after `allowed` write requests."""
         driver: Any
         driver, _ = await self._opened()
         left, put, written = iter(range(allowed)), driver._client.put_object, asyncio.Event()

@@ -61,7 +61,7 @@ class Sink:
         })  # fmt: skip
 
     async def run(self) -> list[dict[str, Any]]:
-        """Run a process until everything is written. Return all lines."""
+        """Run a process until everything is written. Return all lines in the target."""
         one = self.sender()
         task = asyncio.create_task(one.run())
         async with asyncio.timeout(20):
@@ -87,7 +87,7 @@ def sink(tmp_path: Path, told: list[Any]) -> Any:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return what the process tells the broker."""
+    """Collect everything that the process tells the broker."""
     found: list[Any] = []
     monkeypatch.setattr(sender, "tell", lambda **what: found.append(what))
     return found

@@ -99,7 +99,7 @@ def test_what_rules_forbid_is_a_dead_letter_and_the_rest_arrives(tmp_path: Path)
 
 @pytest.mark.slow
 def test_messages_wait_while_a_sink_is_full(tmp_path: Path) -> None:
-    """The sink of the broker is full: its target is down. The remote broker keeps what comes then."""
+    """The broker's sink is full because its target is down. The remote broker keeps further messages."""
     remote = Mosquitto(tmp_path / "remote", "max_queued_messages 0", "max_inflight_messages 100")
     down = free_port()
     out = {**sink(down), "max_bytes": 1 << 16, "topics": ["t/#"]}

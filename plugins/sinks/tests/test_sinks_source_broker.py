@@ -1,4 +1,4 @@
-"""Test sources in a broker process: requests with HTTP, entries of Redis, a kill, and what operators do."""
+"""Test sources in a broker process: HTTP requests, Redis entries, a kill, and operators' commands."""
 
 import json
 import os

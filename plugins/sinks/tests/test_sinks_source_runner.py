@@ -1,4 +1,4 @@
-"""Test what the process of a source does with reason codes. The broker is a double that replies with given codes."""
+"""Test how the process of a source handles reason codes. A test double of the broker replies with given codes."""
 
 import struct
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FULL = ReasonCode.QUOTA_EXCEEDED
 
 
 class Broker:
-    """Replies to each request with the next of its codes, which are 0 at the end."""
+    """Replies to each request with the next of its codes, and with 0 when none are left."""
 
     def __init__(self, *codes: Sequence[int], reasons: dict[str, str] | None = None) -> None:
         self.codes = list(codes)

@@ -1,7 +1,7 @@
 """Kill a broker with a source, and the source's process, repeatedly while a program fills the origin.
 
-The messages go through a sink with the `file` driver, which stores each message of the broker once. At the end, its files
-must have every entry that the origin accepted: once and in order if the source promises that.
+The messages go through a sink with the `file` driver, which stores each message of the broker once. At the end, its
+files must contain every entry that the origin accepted, once and in order if the source promises that.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Origin(Protocol):
 
 
 class RedisOrigin:
-    """A stream of Redis."""
+    """A Redis stream."""
 
     once = True
 
@@ -77,7 +77,7 @@ class RedisOrigin:
 
 
 class PostgresOrigin:
-    """An outbox in PostgreSQL."""
+    """An outbox table in PostgreSQL."""
 
     once = True
 
@@ -105,7 +105,7 @@ class PostgresOrigin:
 
 
 class _Threaded:
-    """Runs a client that needs an event loop."""
+    """Runs a client that needs an event loop, in a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -116,7 +116,7 @@ class _Threaded:
 
 
 class NatsOrigin:
-    """A stream of JetStream. It sends unacknowledged messages again behind newer ones, so their order is not checked."""
+    """A JetStream stream. It sends unacknowledged messages again behind newer ones, so their order is not checked."""
 
     once = False
 
@@ -147,7 +147,7 @@ class NatsOrigin:
 
 
 class RabbitMqOrigin:
-    """A durable queue of RabbitMQ, which can send messages twice."""
+    """A durable RabbitMQ queue, which can send messages twice."""
 
     once = False
 
@@ -267,7 +267,7 @@ class SourceKill:
             raise _Killed
 
     def _grow(self, sending: threading.Thread) -> None:
-        """Wait until new messages are written, so that the next kill interrupts a source that works."""
+        """Wait until new messages are written, so that the next kill interrupts a source that is publishing."""
         count, began = len(self._read()), time.monotonic()
         while len(self._read()) == count and sending.is_alive():
             if time.monotonic() - began > PATIENCE:

@@ -1,1 +1,1 @@
-"""The drivers that belong to this package. Their client libraries are extras, and are imported only to open a target."""
+"""The drivers of this package. Their client libraries are extras, which are imported only when a target is opened."""

@@ -54,7 +54,7 @@ _OPERATOR: Final = (
 
 @dataclass(frozen=True)
 class FileSettings:
-    """The settings of a folder with JSON lines."""
+    """The settings of the `file` driver."""
 
     path: Path = field(metadata={"help": "folder of the files; created if missing"})
     prefix: str = setting("", "beginning of the file names; default: the name of the sink")
@@ -77,7 +77,8 @@ class FileSettings:
 
 @dataclass
 class _State:
-    """What the position file contains. `file` is the first offset in the newest file, and `size` that file's size."""
+    """The contents of the position file. `file` is the first offset in the newest file, and `size` is that file's
+    size."""
 
     log_id: str
     offset: int
@@ -114,7 +115,7 @@ class FileDriver(Driver):
         return held
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the sample can be a line."""
+        """Return a problem if the sample cannot be written as a line."""
         if sample is not None:
             try:
                 self._line(sample)
@@ -269,7 +270,7 @@ class FileDriver(Driver):
 
 
 def _compile(template: Any, key: str) -> Any:
-    """Return a function that makes a field's value. Values that are not text are constants."""
+    """Return a function that computes a field's value from a record. A value that is not text is a constant."""
     return (
         RecordTemplate(template, key).optional
         if isinstance(template, str)

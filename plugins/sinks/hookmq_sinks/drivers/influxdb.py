@@ -1,11 +1,11 @@
 """The `influxdb` driver: points in InfluxDB 1, 2 or 3, as line protocol over HTTP.
 
-A batch is one request. A point is known by its measurement, its tags and its timestamp: InfluxDB replaces the fields of a
-point that it has. A batch that is written again therefore changes nothing. For the same reason, two messages with the
-same measurement, tags and timestamp become one point. `spread` keeps them apart.
+A batch is one request. InfluxDB identifies a point by its measurement, tags and timestamp, and replaces the fields of
+an existing point. Writing a batch again therefore changes nothing. For the same reason, two messages with the same
+measurement, tags and timestamp become one point. `spread` keeps them apart.
 
-InfluxDB stores the good points of a request even if it refuses others, and does not always say which. The driver then
-writes halves of the batch, and halves of these, until it has found the refused points, and rejects their records.
+InfluxDB stores the valid points of a request even if it refuses others, and does not always say which ones. The driver
+then splits the batch in half repeatedly until it has found the refused points. It rejects their records.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ _MAX_ANSWER: Final = 1 << 16
 
 @dataclass(frozen=True)
 class InfluxDbSettings:
-    """The settings of a database or bucket."""
+    """The settings of the `influxdb` driver."""
 
     version: int = field(metadata={"help": "the version of InfluxDB: 1, 2 or 3"})
     measurement: str = template_setting(help="the measurement")
@@ -154,7 +154,7 @@ class InfluxDbDriver(Driver):
         super().__init__(settings, context)
         self._measurement = RecordTemplate(settings.measurement, "measurement")
         self._timestamp = RecordTemplate(settings.timestamp, "timestamp")
-        # InfluxDB takes sorted tags faster.
+        # InfluxDB processes sorted tags faster.
         self._tags = {
             name: RecordTemplate(text, f"tags.{name}") for name, text in sorted(settings.tags.items())
         }  # fmt: skip
@@ -166,7 +166,7 @@ class InfluxDbDriver(Driver):
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> Position | None:
-        """Find out whether the server takes the credentials and knows the database."""
+        """Check that the server accepts the credentials and knows the database."""
         import aiohttp
         from hookmq_toolkit.http_client import open_session
 
@@ -187,7 +187,8 @@ class InfluxDbDriver(Driver):
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the sample is a point, and in version 1 whether its fields have the types of the measurement."""
+        """Return a problem if the sample is not a valid point. With version 1, also compare its fields with the
+        types in the measurement."""
         if sample is None:
             return ()
         try:
@@ -229,11 +230,11 @@ class InfluxDbDriver(Driver):
                 reasons[start] = _reason(text) or f"status {status}"
                 late = requests >= _REQUESTS or now() - began > _SECONDS
                 if late and parts:
-                    # Points that are stored already do not mind being written again.
+                    # Writing a stored point again changes nothing.
                     raise Rejected(reasons)
                 continue
             middle = (start + end) // 2
-            # The last part is the next one: points keep their order, so that the newest of equal points stays.
+            # Take the last part next. Points keep their order, so the newest of several equal points remains.
             parts += [(middle, end), (start, middle)]
         if reasons:
             raise Rejected(reasons, stored=True)
@@ -252,7 +253,7 @@ class InfluxDbDriver(Driver):
         for name, template in self._tags.items():
             if template.optional(record) is not None:
                 text = template.fill(record)
-                if text:  # InfluxDB knows no empty tags
+                if text:  # InfluxDB does not allow empty tags
                     tags[name] = text
         time = nanoseconds(self._timestamp.value(record), self.settings.precision)
         if self.settings.spread:
@@ -269,7 +270,7 @@ class InfluxDbDriver(Driver):
         return values
 
     async def _known_types(self, measurement: str) -> dict[str, str]:
-        """Return the types of the measurement's fields, as far as the user may see them."""
+        """Return the types of the measurement's fields, or nothing if the user may not read them."""
         settings = self.settings
         quoted = re.sub(r'["\\]', lambda found: f"\\{found[0]}", measurement)
         query = urlencode({"db": settings.database, "q": f'SHOW FIELD KEYS FROM "{quoted}"'})
@@ -283,7 +284,7 @@ class InfluxDbDriver(Driver):
     # requests --------------------------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, url: str, body: bytes = b"") -> tuple[int, str]:
-        """Send a request. Return the status code of the answer, and its text. Raises TargetUnavailable."""
+        """Send a request. Return the status code and the text of the response. Raises TargetUnavailable."""
         from hookmq_toolkit.http_client import read_body
         from yarl import URL
 
@@ -366,7 +367,7 @@ def _type_of(value: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return the message of an answer, in one line."""
+    """Return the error message of a response as one line."""
     found: Any = text
     with suppress(ValueError):
         found = json.loads(text)
@@ -378,7 +379,8 @@ def _reason(text: str) -> str:
 
 
 def _message(answer: dict[str, Any]) -> Any:
-    """Return the message of a JSON answer: `error` in version 1, `message` in version 2, and a list in version 3."""
+    """Return the error message in a JSON response: `error` in version 1, `message` in version 2, and a list in
+    version 3."""
     lines = answer.get("data")
     if isinstance(lines, list) and lines and isinstance(lines[0], dict):
         return lines[0].get("error_message") or answer.get("error")
@@ -386,7 +388,7 @@ def _message(answer: dict[str, Any]) -> Any:
 
 
 def _refusal(status: int, text: str) -> TargetUnavailable:
-    """Return the error for an answer that does not depend on the points."""
+    """Return the error for a response that is not about individual points."""
     permanent = bool(_OPERATOR.search(text)) or (300 <= status < 500 and status not in (408, 425, 429))  # fmt: skip
     reason = _reason(text)
     return TargetUnavailable(f"status {status}: {reason}" if reason else f"status {status}", permanent)  # fmt: skip
@@ -400,7 +402,7 @@ def _unavailable(error: BaseException) -> TargetUnavailable:
     found: Any = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(found, OSError) and found.errno and found.strerror:
         name = f"{found.filename}: " if found.filename else ""
-        # asyncio replaces the words of the system by "Connect call failed".
+        # asyncio replaces the system's error message with "Connect call failed".
         known = "Connect call failed" not in found.strerror
         words = found.strerror if known else os.strerror(found.errno)
         return TargetUnavailable(f"{name}{words}", isinstance(found, FileNotFoundError))

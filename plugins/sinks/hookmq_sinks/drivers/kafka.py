@@ -1,11 +1,12 @@
 """The `kafka` driver: messages in topics of Apache Kafka and compatible clusters.
 
 The producer is idempotent and waits for all in-sync replicas (``acks=all``). Retries within a connection therefore
-neither double messages nor change their order. A batch that is repeated after a failure has new sequence numbers, so
-its messages can be in the topic twice. The header ``hookmq-id`` is the same then, and lets consumers recognize them.
+neither duplicate messages nor change their order. A batch that is repeated after a failure has new sequence numbers, so
+its messages can be in the topic twice. Both copies have the same header ``hookmq-id``, by which consumers can recognize
+them.
 
 The user properties of a message become headers. The headers ``mqtt-topic``, ``mqtt-content-type`` and
-``mqtt-client-id`` say where it comes from. The timestamp is the time when the broker received the message.
+``mqtt-client-id`` say where the message comes from. The timestamp is the time when the broker received the message.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ _MANAGED: Final = frozenset(
 
 @dataclass(frozen=True)
 class SaslConfig:
-    """The user of a cluster."""
+    """How the sink authenticates to a cluster with SASL."""
 
     user: str = setting("", "user name")
     password: str = setting("", "password of the user")
@@ -139,7 +140,7 @@ class KafkaSettings:
 
 
 class Message(NamedTuple):
-    """What is produced for a record."""
+    """The Kafka message for a record."""
 
     topic: str
     value: bytes | None
@@ -168,7 +169,7 @@ class KafkaDriver(Driver):
         self._error: KafkaError | None = None
 
     async def open(self) -> Position | None:
-        """Connect to the cluster and read its list of brokers. Connections are renewed by librdkafka."""
+        """Connect to the cluster and read its list of brokers. librdkafka reconnects by itself."""
         from confluent_kafka import KafkaException, Producer
 
         def connect() -> None:
@@ -193,7 +194,7 @@ class KafkaDriver(Driver):
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the topic of the sample exists, and whether the sample is small enough."""
+        """Return a problem if the sample's topic does not exist, or if the sample is too large."""
         from confluent_kafka import KafkaException
 
         producer = self._producer
@@ -241,11 +242,11 @@ class KafkaDriver(Driver):
             raise Rejected(reasons, stored=True)
 
     async def close(self) -> None:
-        """Discard messages that are not sent, and close the connections."""
+        """Discard unsent messages, and close the connections."""
         self._closed = True
         producer, self._producer = self._producer, None
         if producer is not None:
-            # The last reference ends in the thread, since the end of a producer waits for its own threads.
+            # Drop the last reference in the thread, because destroying a producer waits for its own threads.
             discard = partial(_discard, [producer])
             del producer
             await asyncio.to_thread(discard)
@@ -277,11 +278,11 @@ class KafkaDriver(Driver):
     # producing; these methods run in a thread ------------------------------------------------------------------------
 
     def _produce(self, producer: "Producer", messages: list[Message]) -> dict[int, "KafkaError"]:
-        """Produce messages. Return the errors of those that are not stored, by their index."""
+        """Produce messages. Return the errors of the messages that were not stored, by index."""
         from confluent_kafka import KafkaError
 
         errors = self._produce_some(producer, dict(enumerate(messages)))
-        # The broker refuses a whole request for one of its messages: the others are produced again, alone.
+        # The broker refuses a whole request because of one message. Produce each message again, alone.
         shared = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, 18, 32)
         for index in sorted(errors):
             if errors[index].code() in shared and len(messages) > 1:
@@ -329,12 +330,13 @@ class KafkaDriver(Driver):
     # errors ----------------------------------------------------------------------------------------------------------
 
     def _on_error(self, error: "KafkaError") -> None:
-        """Note an error of a connection, unless a known one says more."""
+        """Remember a connection error, unless a known one names the cause more clearly."""
         if self._error is None or _weight(error) >= _weight(self._error):
             self._error = error
 
     def _reason_of(self, error: "KafkaError", topic: str) -> str:
-        """Return why the cluster can never take a message. Raises TargetUnavailable if it may take it later."""
+        """Return why the cluster can never accept a message. Raises TargetUnavailable if it may accept the message
+        later."""
         from confluent_kafka import KafkaError
 
         code = error.code()
@@ -401,7 +403,7 @@ class KafkaDriver(Driver):
 
 
 def topic_name(text: str) -> str:
-    """Return a text as the name of a topic. Raises RecordError if it cannot be one."""
+    """Convert text to the name of a Kafka topic. Raises RecordError if that is not possible."""
     name = text.replace("/", ".")
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise RecordError(f"not a topic of Kafka: {name[:300]!r}")
@@ -409,7 +411,7 @@ def topic_name(text: str) -> str:
 
 
 def _weight(error: "KafkaError") -> int:
-    """Return how much an error of a connection says about its cause."""
+    """Rank a connection error by how clearly it names the cause. A higher number is clearer."""
     from confluent_kafka import KafkaError
 
     if error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION) or "failed" in error.str():
@@ -418,7 +420,7 @@ def _weight(error: "KafkaError") -> int:
 
 
 def _discard(holder: "list[Producer]") -> None:
-    """Discard the messages of a producer, and end it."""
+    """Discard a producer's messages, and release the producer."""
     holder.pop().purge(in_queue=True, in_flight=True, blocking=False)
 
 

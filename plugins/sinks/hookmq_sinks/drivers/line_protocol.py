@@ -2,8 +2,8 @@
 
     MEASUREMENT,TAG=VALUE FIELD=VALUE,FIELD=VALUE TIMESTAMP
 
-Names and values of tags escape commas, equals signs and spaces with a backslash. A backslash itself is not escaped there,
-so that no name can end with one. Strings in fields escape quotes and backslashes.
+In names and tag values, a backslash escapes commas, equals signs and spaces. A backslash itself cannot be escaped
+there, so no name can end with one. In field strings, a backslash escapes quotes and backslashes.
 """
 
 import math
@@ -37,7 +37,7 @@ def line(
     fields: Mapping[str, str],
     nanoseconds: int,
 ) -> bytes:
-    """Return a line without its end. `fields` has values as `field_value` returns them. Raises RecordError."""
+    """Return a line without the newline. The values of `fields` are results of `field_value`. Raises RecordError."""
     if not fields:
         raise RecordError("no value for any of the fields")
     found = mistake(measurement, "measurement")
@@ -56,7 +56,7 @@ def line(
 
 
 def mistake(text: str, what: str) -> str:
-    """Return why a text cannot be a measurement, the name of a tag or field, or the value of a tag; '' if it can."""
+    """Return why `text` is not a valid measurement, tag, field name or tag value, or '' if it is valid."""
     if not text:
         return f"the {what} is empty"
     if text.endswith("\\"):
@@ -67,7 +67,7 @@ def mistake(text: str, what: str) -> str:
 
 
 def field_value(name: str, value: Any, kind: FieldType | None) -> str:
-    """Return a field's value as it is in a line. Without a type, all numbers become floats. Raises RecordError."""
+    """Format a field's value for a line. Without a type, all numbers become floats. Raises RecordError."""
     value = _text(value, f"field {name}")
     if kind is None:
         kind = "boolean" if isinstance(value, bool) else "string"
@@ -88,8 +88,8 @@ def field_value(name: str, value: Any, kind: FieldType | None) -> str:
 
 
 def nanoseconds(value: Any, precision: Precision) -> int:
-    """Return a timestamp in nanoseconds: a number in `precision`, or a text such as 2026-01-31T12:00:00.123Z, which is in
-    UTC if it has no offset. Raises RecordError."""
+    """Convert a timestamp to nanoseconds. It is a number in the unit `precision`, or text such as
+    2026-01-31T12:00:00.123Z. Text without an offset is in UTC. Raises RecordError."""
     value = _text(value, "timestamp")
     found: int | None = None
     number = None if isinstance(value, bool) else _decimal(value)
@@ -118,7 +118,7 @@ _NAMES: Final[Mapping[FieldType, str]] = {
 
 
 def _text(value: Any, what: str) -> Any:
-    """Return bytes as text, such as a payload that is not decoded, and any other value unchanged."""
+    """Return bytes, such as a raw payload, as text, and any other value unchanged."""
     if not isinstance(value, bytes):
         return value
     try:
@@ -152,7 +152,7 @@ def _float(value: Any) -> str | None:
 
 
 def _decimal(value: Any) -> Decimal | None:
-    """Return a number, or a text that is one, exactly; None if it is not finite."""
+    """Convert a number, or text that contains one, to an exact Decimal. Return None if it is not finite."""
     if not isinstance(value, int | float | str):
         return None
     try:

@@ -1,7 +1,7 @@
 """The `mqtt` driver: publishes to a remote broker. With the source of the same name, it makes a bridge.
 
-At QoS 0 and 1, a batch is confirmed when all PUBACKs have arrived. At QoS 2, each message is at the remote broker once,
-even if this process or this broker is killed; `hookmq_sinks.mqtt.in_flight` says how.
+At QoS 0 and 1, a batch is confirmed when all PUBACKs have arrived. At QoS 2, the remote broker gets each message
+exactly once, even if this process or this broker is killed; `hookmq_sinks.mqtt.in_flight` explains how.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class MqttDriver(Driver):
     # open and close --------------------------------------------------------------------------------------------------
 
     async def open(self) -> Position | None:
-        """Connect, and release what has arrived."""
+        """Connect, and send PUBREL for the messages that have arrived."""
         held = await asyncio.to_thread(self._read) if self._exact else None
         if held is not None:
             self._state = held
@@ -161,7 +161,7 @@ class MqttDriver(Driver):
             )
         state = self._state
         if state.sent and not link.connack.session_present:
-            # The remote broker has lost the session. What it may not have published is sent again.
+            # The remote broker has lost the session. Messages that it may not have published are sent again.
             state.offset, state.sent = min([state.offset, *state.to_release]), ()
         if to_release := state.to_release:
             await self._release(to_release)
@@ -171,7 +171,7 @@ class MqttDriver(Driver):
         return not (self._state.sent and self._state.address == str(address))
 
     async def _stay_connected(self, link: MqttLink) -> None:
-        """Connect again if the connection is lost while nothing is written, so that the state topic is right."""
+        """Reconnect if the connection is lost while nothing is written, so that the state topic stays correct."""
         reason = await asyncio.shield(link.lost)
         if self._waiting or self._releasing or self._state.sent:
             return  # `write` reports it, and the engine opens a new driver
@@ -192,7 +192,7 @@ class MqttDriver(Driver):
             await self._remote.close(self._link)
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the sample has a topic at the remote broker and is not too large."""
+        """Return a problem if the sample has no topic at the remote broker, or if it is too large."""
         if sample is None:
             return ()
         try:
@@ -259,7 +259,7 @@ class MqttDriver(Driver):
         )
 
     def _take(self, packet: Any) -> None:
-        """Take an acknowledgement."""
+        """Handle an acknowledgement from the remote broker."""
         if isinstance(packet, Puback | Pubrec):
             sent = self._waiting.get(packet.packet_id)
             if sent is None or (sent.qos == 2) is not isinstance(packet, Pubrec):
@@ -279,7 +279,7 @@ class MqttDriver(Driver):
             self._moved.set()
 
     async def _until(self, left: int) -> None:
-        """Wait until at most `left` packets wait for acknowledgements. Raises TargetUnavailable."""
+        """Wait until at most `left` packets are unacknowledged. Raises TargetUnavailable."""
         link = self._link
         assert link is not None
         while len(self._waiting) + len(self._releasing) > left:
@@ -364,7 +364,8 @@ class MqttDriver(Driver):
             raise TargetUnavailable(error.reason, error.permanent) from error
 
     def _refusals(self) -> dict[int, str]:
-        """Return the reasons of the records that can never be taken. Raises TargetUnavailable for any other refusal."""
+        """Return the reasons for the records that the remote broker will never accept, by index. Raises
+        TargetUnavailable for any other refusal."""
         codes, self._codes = self._codes, {}
         for code in codes.values():
             if code not in REFUSED:
@@ -391,7 +392,7 @@ class MqttDriver(Driver):
         exact = [one.offset for one in run if one.qos == 2]
         ids = {one.id for one in run}
         again = [one for one in state.sent if one in exact]
-        # Of an earlier attempt: records that are not wanted any more, and records that come later.
+        # Records of an earlier attempt that are no longer wanted, or whose packet ids this run needs.
         gone = [
             one for one in state.sent if one not in exact and (one <= last or packet_id(one) in ids)
         ]
@@ -411,7 +412,7 @@ class MqttDriver(Driver):
             await self._save(end, state.sent, sync=False)
 
     async def _release(self, offsets: Sequence[int]) -> None:
-        """Send PUBREL for records, and wait for PUBCOMP."""
+        """Send PUBREL for the records at `offsets`, and wait for each PUBCOMP."""
         link = self._link
         assert link is not None
         released = set(offsets)

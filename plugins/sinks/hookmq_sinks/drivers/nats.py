@@ -1,11 +1,12 @@
 """The `nats` driver: messages in a NATS JetStream stream, or for NATS subscribers that are online.
 
-With JetStream, every message is confirmed by the stream and has the header ``Nats-Msg-Id``. The stream ignores a message
-whose id it has seen within its duplicate window. Messages that are written again after a failure are therefore not
-doubled, if the sink returns within that window. Without JetStream, a message reaches the subscribers that are online.
+With JetStream, every message is confirmed by the stream and has the header ``Nats-Msg-Id``. The stream ignores a
+message whose id it has seen within its duplicate window. Messages that are written again after a failure are therefore
+not duplicated, if the sink repeats them within that window. Without JetStream, only subscribers that are online get a
+message.
 
 The user properties of a message become headers. The headers ``Mqtt-Topic``, ``Mqtt-Content-Type`` and
-``Mqtt-Client-Id`` say where it comes from.
+``Mqtt-Client-Id`` say where the message comes from.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """Why a stream did not store a message: an HTTP-like status, the error code of JetStream, and a text."""
+    """Why a stream did not store a message: an HTTP-like status, JetStream's error code, and a description."""
 
     status: int
     code: int
@@ -116,7 +117,7 @@ class NatsDriver(Driver):
         self._error = ""
 
     async def open(self) -> Position | None:
-        """Connect to one of the servers. A connection that ends is not opened again: the engine makes a new object."""
+        """Connect to one of the servers. A lost connection is not reopened: the engine creates a new driver object."""
         from nats.aio.client import Client
 
         closed = self._closed = asyncio.get_running_loop().create_future()
@@ -149,7 +150,7 @@ class NatsDriver(Driver):
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether a stream takes the subject of the sample, and whether its payload is small enough."""
+        """Return a problem if no stream accepts the sample's subject, or if its payload is too large."""
         from nats.js.errors import NotFoundError
 
         client = self._client
@@ -285,7 +286,7 @@ class NatsDriver(Driver):
             raise Rejected(reasons, stored=True)
 
     async def _on_reply(self, message: Any) -> None:
-        """Note that a stream has stored or refused a message."""
+        """Record whether a stream has stored or refused a message."""
         future = self._waiting.pop(int(message.subject.rpartition(".")[2]), None)
         if future is None or future.done():
             return
@@ -301,7 +302,8 @@ class NatsDriver(Driver):
         )
 
     def _reason_of(self, refusal: Refusal, subject: str) -> str:
-        """Return why the stream can never take a message. Raises TargetUnavailable if it may take it later."""
+        """Return why the stream can never accept a message. Raises TargetUnavailable if it may accept the message
+        later."""
         if refusal.status == 503 and not refusal.code:
             raise TargetUnavailable(f"no stream stores {subject}", True)
         if refusal.code == _WRONG_STREAM:
@@ -347,7 +349,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _header(name: str) -> str:
-    """Return a user property's name as the name of a header, or '' if it cannot be one."""
+    """Convert a user property's name to a header name. Return '' if that is not possible."""
     if name and all("!" <= one <= "~" and one != ":" for one in name):
         return name
     return ""

@@ -1,11 +1,11 @@
 """The `postgres` driver: rows in a PostgreSQL table, each message exactly once.
 
-A batch is one transaction: its rows, and the position in the table ``hookmq_positions``. The position is replaced only if
-it is still the one that this driver knows, so that two processes never write the same sink. Rows are copied (COPY). With
-`conflict`, they are copied to a temporary table and inserted from there.
+A batch is one transaction: its rows, and the position in the table ``hookmq_positions``. The position is replaced only
+if it is still the one that this driver knows, so two processes never write for the same sink. Rows are copied (COPY).
+With `conflict`, they are copied to a temporary table and inserted from there.
 
-If the target refuses a row, the transaction is rolled back. A second transaction tries each row after a savepoint and is
-rolled back too. It names the rows that the target refuses, with the reasons of the database.
+If the target refuses a row, the transaction is rolled back. A second transaction tries each row after a savepoint and
+is rolled back too. It finds the rows that the target refuses, and the database's reasons.
 """
 
 import re
@@ -43,7 +43,7 @@ _LOCKED: Final = 0x686D71
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """The settings of a table."""
+    """The settings of the `postgres` driver."""
 
     url: str = field(
         metadata={
@@ -127,7 +127,7 @@ class PostgresDriver(Driver):
         return self._held
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Try to insert the sample, and roll that back."""
+        """Insert the sample in a transaction, and roll it back."""
         import psycopg
 
         connection = self._connection
@@ -173,7 +173,7 @@ class PostgresDriver(Driver):
         self._held = batch.position
 
     async def close(self) -> None:
-        """Close the connection. A transaction that is running is rolled back."""
+        """Close the connection. A running transaction is rolled back."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -209,7 +209,7 @@ class PostgresDriver(Driver):
         if not settings.conflict:
             self._copy = SQL("COPY {} ({}) FROM STDIN").format(table, columns)
             return
-        # Of several rows with one key in a batch, the last one counts: ON CONFLICT takes a row only once.
+        # If a batch has several rows with one key, keep the last: ON CONFLICT can update a row only once.
         key = SQL(", ").join(map(Identifier, settings.conflict))
         others = [one for one in settings.columns if one not in settings.conflict]
         action: SQL | Composed = SQL("NOTHING")
@@ -296,7 +296,7 @@ class PostgresDriver(Driver):
             await cursor.execute(self._insert)
 
     async def _move(self, cursor: "AsyncCursor[Any]", position: Position) -> None:
-        """Store the position, if it is still the one that this driver knows."""
+        """Store the position. Raises TargetUnavailable if another process has changed the stored one."""
         from psycopg.sql import SQL
 
         held = self._held
@@ -322,7 +322,7 @@ class PostgresDriver(Driver):
     async def _refused(
         self, connection: "AsyncConnection[Any]", rows: list[list[Any]], error: Exception
     ) -> dict[int, str]:
-        """Return the reasons for which the database refuses some of the rows. Nothing is stored."""
+        """Find the rows that the database refuses. Return the reasons by index. Nothing is stored."""
         import psycopg
 
         reasons: dict[int, str] = {}
@@ -363,7 +363,7 @@ def _is_lost(connection: "AsyncConnection[Any]", error: Exception) -> bool:
 
 
 def _is_refusal(error: Any) -> bool:
-    """Return whether the values of a row are at fault: class 22 and 23 of SQLSTATE, or values that psycopg refuses."""
+    """Return whether a row's values caused the error: SQLSTATE class 22 or 23, or a value that psycopg refuses."""
     import psycopg
 
     state = error.sqlstate
@@ -373,8 +373,8 @@ def _is_refusal(error: Any) -> bool:
 
 
 def _unavailable(error: Any) -> TargetUnavailable:
-    """Return the error for the engine. It is permanent if an operator must act: wrong credentials, an unknown database,
-    a missing table, missing rights, or SQL that is wrong."""
+    """Return the error for the engine. It is permanent if an operator must act: wrong credentials, an unknown
+    database, a missing table, missing permissions, or invalid SQL."""
     state = error.sqlstate or ""
     text = str(error)
     permanent = state[:2] in ("28", "3D", "3F", "42") or "authentication failed" in text
@@ -384,7 +384,7 @@ def _unavailable(error: Any) -> TargetUnavailable:
 
 
 def _reason(error: Any) -> str:
-    """Return the message of the database in one line, without values of the row."""
+    """Return the database's error message as one line, without values from the row."""
     primary = error.diag.message_primary if getattr(error, "diag", None) else None
     lines = [one.strip() for one in str(primary or error).splitlines() if one.strip()]
     if primary is None:  # libpq adds a question as a hint

@@ -1,13 +1,14 @@
-"""The `rabbitmq` driver: messages for the exchanges of RabbitMQ, by AMQP 0.9.1.
+"""The `rabbitmq` driver: messages for the exchanges of RabbitMQ, over AMQP 0.9.1.
 
-RabbitMQ confirms each message once the queues have it: on disk, if queue and message are persistent. The driver publishes
-a batch in order and waits for all confirmations. If they do not come, the batch is repeated, so that a message can be in
-a queue twice. The property ``message_id`` is then the same: consumers can ignore ids that they know.
+RabbitMQ confirms each message once the queues have it: on disk, if queue and message are persistent. The driver
+publishes a batch in order and waits for all confirmations. If a confirmation does not arrive, the batch is repeated, so
+a message can be in a queue twice. Both copies have the same property ``message_id``: consumers can ignore ids that they
+have already seen.
 
-A message that no queue takes is returned by RabbitMQ (`mandatory`), and the driver rejects its record.
+RabbitMQ returns a message that is not routed to any queue (`mandatory`). The driver then rejects its record.
 
-The user properties of a message become headers. The headers ``mqtt-topic`` and ``mqtt-client-id`` say where it comes
-from.
+The user properties of a message become headers. The headers ``mqtt-topic`` and ``mqtt-client-id`` say where the message
+comes from.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """A message, and where it goes."""
+    """A message with its exchange and routing key."""
 
     exchange: str
     routing_key: str
@@ -168,7 +169,7 @@ class RabbitMqDriver(Driver):
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the exchange of the sample exists, or its queue if there is no exchange."""
+        """Return a problem if the sample's exchange does not exist, or its queue if it uses the default exchange."""
         from aiormq.exceptions import ChannelLockedResource, ChannelNotFoundEntity
 
         try:
@@ -274,7 +275,7 @@ class RabbitMqDriver(Driver):
         return await transport.connection.channel(publisher_confirms=True, on_return_raises=True)
 
     async def _publish(self, messages: Sequence[Message]) -> list[str]:
-        """Return why each message was returned, or '' if a queue has it."""
+        """Return, for each message, why RabbitMQ returned it, or '' if a queue has it."""
         assert self._channel is not None
         channel = self._channel
         # Tasks start in this order, and the channel's lock lets them write in the order in which they ask for it.
@@ -315,7 +316,7 @@ class RabbitMqDriver(Driver):
     async def _failed(
         self, messages: Sequence[Message], task: "asyncio.Future[str]"
     ) -> TargetUnavailable | Rejected:
-        """Return the error of a batch in which a message was neither confirmed nor returned."""
+        """Return the error for a batch in which a message was neither confirmed nor returned."""
         from aiormq.exceptions import ChannelPreconditionFailed
 
         if task.cancelled():
@@ -331,7 +332,7 @@ class RabbitMqDriver(Driver):
                 if len(one.body) > limit
             }
             if large:
-                # RabbitMQ has closed the channel. What came before the message is written again.
+                # RabbitMQ has closed the channel. The messages before this one are written again.
                 try:
                     self._channel = await self._open_channel()
                 except Exception as again:
@@ -379,15 +380,16 @@ def _short(text: str, what: str) -> str:
 
 
 def _is_header(name: str) -> bool:
-    """Return whether a name can be that of a header. RabbitMQ acts on some names: CC and BCC send to more queues."""
+    """Return whether a header may have this name. RabbitMQ acts on some headers: CC and BCC send a message to more
+    queues."""
     lower = name.lower()
     acted_on = lower in ("cc", "bcc") or lower.startswith("x-")
     return 0 < len(name.encode()) <= 128 and not acted_on
 
 
 def _header_value(value: Any) -> Any:
-    """Return a value as a header: truth values and whole numbers keep their types, all others become text. The client
-    library sends numbers with a fraction in single precision, which would change them."""
+    """Convert a value for a header. Booleans and integers keep their types; all others become text. So do floats,
+    because the client library would send them in single precision."""
     if isinstance(value, bool) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63):
         return value
     if isinstance(value, str):
@@ -396,7 +398,7 @@ def _header_value(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of a header's value, with its type and the lengths of name and value."""
+    """Return the encoded size of a header's value in bytes, including its type and the lengths of name and value."""
     return 16 if isinstance(value, int) else len(value.encode()) + 6
 
 
@@ -444,7 +446,7 @@ def _unavailable(error: BaseException) -> TargetUnavailable:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno and error.strerror:
         name = f"{error.filename}: " if error.filename else ""
-        # asyncio replaces the words of the system by "Connect call failed".
+        # asyncio replaces the system's error message with "Connect call failed".
         known = "Connect call failed" not in error.strerror
         return f"{name}{error.strerror if known else os.strerror(error.errno)}"
     words = [str(one) for one in error.args if not isinstance(one, int)]

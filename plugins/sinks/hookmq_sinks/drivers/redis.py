@@ -1,11 +1,11 @@
-"""The `redis` driver: entries of streams, lists, keys and hashes in Redis or Valkey, or messages of its channels.
+"""The `redis` driver: writes streams, lists, keys and hashes in Redis or Valkey, or publishes to channels.
 
 A batch is one transaction (MULTI): its commands, and the position in the hash ``hookmq:positions``. The transaction is
 executed only if the position is still the one that this driver knows (WATCH). Each message is therefore stored once,
-and two processes never write the same sink. Redis decides how durable that is: see `appendfsync` in its documentation.
+and two processes never write for the same sink. The setting `appendfsync` of Redis determines how durable it is.
 
 Redis does not roll back. If one command of a transaction fails, for example because its key has another type, the other
-commands are executed. The driver rejects the record of that command only.
+commands are still executed. The driver rejects the record of that command only.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class RedisDriver(Driver):
         return self._held
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the sample's key has another type."""
+        """Return a problem if the sample's key exists with another type."""
         client = self._client
         assert client is not None
         if sample is None:

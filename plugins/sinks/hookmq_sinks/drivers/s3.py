@@ -1,20 +1,21 @@
 """The `s3` driver: objects with JSON lines or Parquet in Amazon S3 or a compatible store, each message in one object.
 
 A batch becomes an object, or several if its records belong to different folders. The name of an object contains the id
-of the sink's log and the first and last offset in it. Batches need not begin at the same offsets again after a failure.
-The position is therefore in an object of its own, ``PREFIX_hookmq/SLOT.json``. A batch is written in three steps:
+of the sink's log and the first and last offset in it. After a failure, batches may begin at other offsets. The position
+is therefore in a separate object, ``PREFIX_hookmq/SLOT.json``. A batch is written in three steps:
 
 1. The driver adds the plan to this object: the names of the batch's objects, and the position after them.
-2. It writes the objects. Each has the id of the attempt in its metadata.
-3. It replaces the plan by the new position.
+2. It writes the objects. The metadata of each contains the id of the attempt.
+3. It replaces the plan with the new position.
 
-If `open` finds a plan, a batch was interrupted. If all its objects are there, the batch is complete, and the position
-follows it. Otherwise the next `write` first deletes those that are there, and the engine writes the records again.
+If `open` finds a plan, a batch was interrupted. If all its objects exist, the batch is complete, and the position is
+after it. Otherwise the next `write` first deletes the objects that exist, and the engine writes the records again.
 `open` itself changes nothing. Readers therefore see each message once, with one exception: a batch of several objects
-that was interrupted. Some of them stay visible until the next batch is written, and come back under other names.
+that was interrupted. Some of its objects stay visible until the next batch is written. Their messages are then in
+objects with other names.
 
-The object with the position is replaced only if nobody else has replaced it (If-Match). This excludes a second process
-with the same sink, and a request that arrives late.
+The object with the position is replaced only if nothing else has replaced it (If-Match). This stops a second process
+for the same sink, and requests that arrive late.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ _RIGHTS: Final = "the user needs s3:GetObject, s3:PutObject, s3:DeleteObject and
 
 @dataclass(frozen=True)
 class S3Settings:
-    """The settings of a bucket and of its objects."""
+    """The settings of the `s3` driver."""
 
     bucket: str = field(metadata={"help": "the bucket, which must exist"})
     prefix: str = setting("", "beginning of all names, such as plant/")
@@ -133,7 +134,7 @@ class S3Settings:
 
 @dataclass(frozen=True)
 class _State:
-    """What the object with the position contains: the position, and the plan of a batch that is being written."""
+    """The contents of the object with the position: the position, and the plan of a batch that is being written."""
 
     log_id: str
     offset: int | None = None
@@ -188,7 +189,7 @@ class S3Driver(Driver):
             raise _unavailable(error) from error
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return whether the sample can be a row, and has a folder. `open` has found the bucket."""
+        """Return a problem if the sample has no folder, or cannot be a row. `open` has already checked the bucket."""
         if sample is not None:
             try:
                 self._key_of(sample)
@@ -234,7 +235,7 @@ class S3Driver(Driver):
     # names -----------------------------------------------------------------------------------------------------------
 
     def _key_of(self, record: Record) -> str:
-        """Return the folder of a record with the prefix. Raises RecordError."""
+        """Return a record's folder, including the prefix. Raises RecordError."""
         folder = self._folder.fill(record).strip("/")
         steps = folder.split("/")
         if _CONTROL.search(folder) or "." in steps or ".." in steps or (folder and "" in steps):
@@ -304,7 +305,7 @@ class S3Driver(Driver):
         return bool(found["Metadata"].get("hookmq-attempt") == attempt)
 
     async def _save(self, state: _State) -> None:
-        """Replace the object with the position, unless somebody else has replaced it."""
+        """Replace the object with the position, unless another process has replaced it."""
         condition = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
         answer = await self._client.put_object(
             Bucket=self.settings.bucket, Key=self._state_key, Body=state.dump(),
@@ -327,7 +328,7 @@ class S3Driver(Driver):
         await self._each(tuple(objects), put)
 
     async def _each(self, keys: Sequence[str], work: Any) -> list[Any]:
-        """Do `work` for each key, some at a time. If one fails, the others are cancelled, and its error is raised."""
+        """Call `work` for each key, several at a time. If one call fails, cancel the others and raise its error."""
         places = asyncio.Semaphore(_PARALLEL)
 
         async def one(key: str) -> Any:

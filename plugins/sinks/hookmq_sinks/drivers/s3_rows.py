@@ -19,7 +19,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Rows(Protocol):
-    """Makes a row of each record, and a file of rows."""
+    """Converts records to rows, and rows to a file."""
 
     suffix: str
     content_type: str
@@ -28,11 +28,11 @@ class Rows(Protocol):
         """Return the row of a record. Raises RecordError."""
 
     def file(self, rows: Sequence[Row]) -> bytes:
-        """Return the file. This takes time, so call it in a thread."""
+        """Return the contents of a file with these rows. This is slow, so call it in a thread."""
 
 
 class JsonLines:
-    """Lines of JSON: the payload and all properties of a message, or fields."""
+    """Writes JSON lines with the payload and all properties of a message, or with the configured fields."""
 
     content_type = "application/x-ndjson"
 
@@ -54,13 +54,13 @@ class JsonLines:
             raise RecordError(f"not a JSON value: {error}") from None
 
     def file(self, rows: Sequence[Row]) -> bytes:
-        """Return the lines. The same lines make the same file."""
+        """Return the contents of the file. The same rows always give the same bytes."""
         data = b"".join(rows)
         return gzip.compress(data, 6, mtime=0) if self._packed else data
 
 
 class Parquet:
-    """A Parquet file. Each column has one type, so that all files of a sink have the same schema."""
+    """Writes Parquet. Each column has one type, so all files of a sink have the same schema."""
 
     content_type = "application/vnd.apache.parquet"
     suffix = ".parquet"
@@ -116,14 +116,14 @@ def _whole(record: Record) -> dict[str, Any]:
 
 
 def _field(template: Any, name: str) -> Callable[[Record], Any]:
-    """Return a function that makes a field's value. Values that are not text are constants."""
+    """Return a function that computes a field's value from a record. A value that is not text is a constant."""
     if isinstance(template, str):
         return RecordTemplate(template, f"fields.{name}").optional
     return lambda record: template
 
 
 def _convert(name: str, value: Any, kind: Type) -> Any:
-    """Return a value as one of a column. Raises RecordError."""
+    """Convert a value to the type of its column. Raises RecordError."""
     if value is None:
         return None
     try:
@@ -158,7 +158,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _timestamp(value: Any) -> datetime:
-    """Return a time: ISO 8601 with an offset, or epoch seconds."""
+    """Convert ISO 8601 text with an offset, or epoch seconds, to a datetime."""
     if isinstance(value, str):
         time = datetime.fromisoformat(value)
         if time.tzinfo is None:

@@ -1,1 +1,1 @@
-"""The client side of MQTT: what the bridge's driver and source share."""
+"""The MQTT client that the bridge's driver and source share."""

@@ -1,11 +1,11 @@
-"""The path of a message over bridges: a user property with the names of the brokers where it has been.
+"""The path of a message over bridges: a user property with the names of the brokers that it has passed.
 
-A bridge adds a name to each message: to those that it sends, the name of its own broker, and to those that it receives,
-the name of the remote broker. It does not send a message to a broker where the message has been, and drops a message
-that comes back. Any number of bridges between any brokers thus make no loop.
+A bridge adds one name to each message. A message that it sends gets its own broker's name, and a message that it
+receives gets the remote broker's name. It does not send a message to a broker that the message has passed, and drops a
+message that comes back. Bridges therefore cannot form a loop, however many brokers they connect.
 
-MQTT 3.1.1 has no user properties. A bridge with MQTT 3.1.1 still sends nothing back to the broker that it comes from,
-because the path is kept here. But it does not recognize its own messages if they come back.
+MQTT 3.1.1 has no user properties. A bridge with MQTT 3.1.1 still does not send a message back to the broker that sent
+it, because this broker keeps the path. But it does not recognize its own messages if they come back.
 """
 
 from typing import Final
@@ -36,6 +36,6 @@ def with_hop(properties: UserProperties, broker: str) -> UserProperties:
 
 
 def is_loop(properties: UserProperties, *brokers: str) -> bool:
-    """Return whether a message has been at one of the brokers, or has come too far."""
+    """Return whether a message has already passed one of the brokers, or too many brokers."""
     path = path_of(properties)
     return bool(path) and (len(path) > MOST or any(one in path for one in brokers))

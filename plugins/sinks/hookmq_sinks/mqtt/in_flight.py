@@ -1,8 +1,8 @@
-"""What an exactly-once bridge must remember: which records are at the remote broker, and under which packet ids.
+"""The stored state of an exactly-once bridge: which records the remote broker has, and under which packet ids.
 
-The packet id of a record follows from its offset. If the driver dies after it has sent a PUBLISH, it sends it again with
-the same packet id in the same session, and the remote broker recognizes it. The remote broker forgets a packet id after
-PUBREL. The file therefore says, before the first PUBREL of a run of records, that all of them have arrived.
+The packet id of a record follows from its offset. If the driver dies after it has sent a PUBLISH, it later sends the
+PUBLISH again, with the same packet id in the same session. The remote broker recognizes the packet id, and forgets it
+after PUBREL. Before the first PUBREL for a run of records, the file therefore states that all of them have arrived.
 """
 
 import json
@@ -23,10 +23,10 @@ def packet_id(offset: int) -> int:
 
 @dataclass
 class InFlight:
-    """The position of the target, and the records that the remote broker has and may not have released yet.
+    """The position of the target, and the records for which the remote broker may still wait for PUBREL.
 
-    Records below `offset` have arrived. `sent` has the offsets of the records at QoS 2 for which PUBREL has perhaps not
-    been sent. Those below `offset` only have to be released. The others may have arrived.
+    Records below `offset` have arrived. `sent` contains the offsets of the QoS 2 records whose PUBREL may not have been
+    sent. Those below `offset` only need PUBREL. The others may have arrived.
     """
 
     log_id: str
@@ -36,7 +36,7 @@ class InFlight:
 
     @property
     def to_release(self) -> list[int]:
-        """The offsets of the records that have arrived and must be released."""
+        """The offsets of the records that have arrived and still need PUBREL."""
         return [one for one in self.sent if one < self.offset]
 
     def save(self, path: Path, *, sync: bool) -> None:

@@ -1,7 +1,7 @@
-"""A connection to a remote broker: bytes to packets, the handshake, and keep alive.
+"""A connection to a remote broker: packets, the handshake and keep alive.
 
-The codec is that of the broker. paho-mqtt and aiomqtt are not used here: they send PUBREC before the application has
-stored a message, so a bridge on top of them could lose messages at QoS 2.
+This module uses the broker's codec. paho-mqtt and aiomqtt are not used here: they send PUBREC before the application
+has stored a message, so a bridge on top of them could lose messages at QoS 2.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class MqttLink(asyncio.Protocol):
 
     @property
     def receive_maximum(self) -> int:
-        """How many QoS 1 and 2 messages the remote broker takes without an acknowledgement."""
+        """The number of unacknowledged QoS 1 and 2 messages that the remote broker accepts."""
         return self.connack.properties.receive_maximum or _DEFAULT_RECEIVE_MAXIMUM
 
     @property
@@ -108,7 +108,7 @@ class MqttLink(asyncio.Protocol):
         return not self.lost.done()
 
     async def close(self) -> None:
-        """Send DISCONNECT and close. The will is discarded. Takes at most a second."""
+        """Send DISCONNECT and close. The remote broker discards the will. Takes at most a second."""
         if self._transport is not None and self.open_now:
             self.send(Disconnect())
             self._fail(LinkError("the bridge closed the connection"))
@@ -145,7 +145,7 @@ class MqttLink(asyncio.Protocol):
             raise self.lost.result()
 
     def pause_reading(self, paused: bool) -> None:
-        """Stop reading, so that the remote broker slows down; or read again."""
+        """Stop reading, so that the remote broker slows down, or resume reading."""
         if self._transport is not None and self.open_now and self._reading == paused:
             self._reading = not paused
             if paused:
@@ -178,7 +178,7 @@ class MqttLink(asyncio.Protocol):
             self._fail(network_error(error))
 
     def data_received(self, data: bytes) -> None:
-        """Take packets."""
+        """Decode the data and handle each packet."""
         self._heard = self._loop.time()
         self.pinged = False
         data = self._buffer + data if self._buffer else data
@@ -235,7 +235,7 @@ class MqttLink(asyncio.Protocol):
         self._writable.set()
 
     def _watch(self) -> None:
-        """Send PINGREQ in time, and end a connection that is silent."""
+        """Send PINGREQ when it is due, and close a connection on which nothing arrives."""
         if not self._keep_alive or not self.open_now:
             return
         now = self._loop.time()

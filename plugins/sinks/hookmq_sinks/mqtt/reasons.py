@@ -1,4 +1,4 @@
-"""Say in words why a remote broker cannot be used, and whether an operator must act."""
+"""Describe why a remote broker cannot be used, and decide whether an operator must act."""
 
 import asyncio
 import errno
@@ -45,7 +45,7 @@ REFUSED: Final = frozenset(
 
 
 class LinkError(HookMQError):
-    """The remote broker cannot be used. `permanent` says that only an operator can help."""
+    """The remote broker cannot be used. `permanent` is True if an operator must act."""
 
     def __init__(self, reason: str, permanent: bool = False) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class LinkError(HookMQError):
 
 
 def code_text(code: int) -> str:
-    """Return a reason code in words."""
+    """Describe a reason code in words."""
     try:
         return f"{ReasonCode(code).text} (0x{code:02X})"
     except ValueError:

@@ -12,8 +12,8 @@ from hookmq.plugin import ConfigError, setting
 class MqttRule:
     """A line ``topic PATTERN out|in QOS LOCAL_PREFIX REMOTE_PREFIX``.
 
-    The topic here is `local_prefix` and a topic that matches `pattern`; at the remote broker it has `remote_prefix`
-    instead. With an empty pattern, the prefixes are the two names of one topic.
+    A local topic is `local_prefix` followed by a topic that matches `pattern`. At the remote broker, it begins with
+    `remote_prefix` instead. If `pattern` is empty, the prefixes are the complete names of one topic.
     """
 
     pattern: str = setting(
@@ -39,17 +39,17 @@ class MqttRule:
 
     @property
     def local_filter(self) -> str:
-        """The filter of the topics at this broker."""
+        """The filter for the topics at this broker."""
         return self.local_prefix + self.pattern
 
     @property
     def remote_filter(self) -> str:
-        """The filter of the topics at the remote broker."""
+        """The filter for the topics at the remote broker."""
         return self.remote_prefix + self.pattern
 
 
 class TopicMap:
-    """Finds the first rule for a topic, and the topic's other name. Results are cached, at most 10,000."""
+    """Finds the first rule for a topic, and the topic's other name. It caches up to 10,000 results."""
 
     def __init__(self, rules: Sequence[MqttRule], to_remote: bool) -> None:
         self._rules: list[tuple[Callable[[str], bool], int, str, int]] = []

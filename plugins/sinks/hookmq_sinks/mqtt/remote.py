@@ -22,7 +22,7 @@ class RemoteBroker:
     """Connects to the first address that accepts the bridge.
 
     With `round_robin`, it begins with the address after the last one that was used. Otherwise it begins with the first
-    address, and `better` finds out whether an earlier address than the current one is back.
+    address, and `better` checks whether an address before the current one is available again.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class RemoteBroker:
     async def connect(
         self, clean: Callable[[RemoteAddress], bool], expiry: int, receive_maximum: int
     ) -> MqttLink:
-        """Connect. `clean` says whether the session at an address must begin anew. Raises LinkError for the address
-        whose error an operator must mend, or for the last one.
+        """Connect. `clean` returns whether the session at an address must start anew. Raises LinkError with the reasons
+        of all addresses. The error is permanent if an operator must act for each address.
         """
         settings = self.settings
         try:
@@ -146,7 +146,8 @@ class RemoteBroker:
         await link.close()
 
     async def better(self) -> bool:
-        """Return whether an address before the current one accepts connections. Asks at most every `return_after`."""
+        """Return whether an address before the current one accepts connections. Tries at most once per
+        `return_after`."""
         settings, now = self.settings, time.monotonic()
         if settings.round_robin or not self._index or not settings.return_after:
             return False

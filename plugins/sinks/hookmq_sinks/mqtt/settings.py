@@ -43,7 +43,7 @@ def parse_remote(text: str, port: int) -> RemoteAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSettings:
-    """What the driver and the source of the bridge have in common."""
+    """The settings that the driver and the source of a bridge have in common."""
 
     addresses: tuple[str, ...] = field(
         metadata={"help": "remote brokers, as HOST:PORT; the first that accepts the bridge is used"}
@@ -119,8 +119,8 @@ class RemoteSettings:
         return LEVELS[self.protocol]
 
     def window_for(self, qos: int) -> int:
-        """Return the largest number of messages that are not acknowledged yet. MQTT 3.1.1 cannot tell the limit of the
-        receiver, and mosquitto discards messages at QoS 2 beyond its limit of 20.
+        """Return the maximum number of unacknowledged messages. In MQTT 3.1.1, a receiver cannot announce its limit,
+        and mosquitto discards messages at QoS 2 beyond its limit of 20.
         """
         return self.window or (20 if self.level == 4 and qos == 2 else 1000)
 

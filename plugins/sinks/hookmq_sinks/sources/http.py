@@ -1,8 +1,9 @@
 """The `http` source: messages that programs publish with POST ``/publish`` and ``/publish/bulk``.
 
-It listens in the source's process. A request has a token, and each token has an identity, with which its messages are
-published: the access rules of the broker apply to it. The response comes after the commit. It has the reason code of the
-message. A message that the broker refuses is neither tried again nor kept: the program decides.
+It listens in the source's process. Each request has a token, and each token has an identity. The messages are published
+under this identity, so the broker's access rules apply to it. The response comes after the commit, and contains the
+reason code of the message. A message that the broker refuses is neither retried nor stored: the program decides what to
+do.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _SHORTEST: Final = 16
 
 @dataclass(frozen=True)
 class HttpToken:
-    """A token, and what programs that have it may do."""
+    """A token, and what a program with this token may do."""
 
     token: str = field(repr=False, metadata={"help": "the token: at least 16 characters"})
     identity: str = field(metadata={"help": "the identity with which its messages are published"})
@@ -120,7 +121,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Publisher:
-    """A token while the source runs."""
+    """A token of a running source, with the state of its rate limit."""
 
     def __init__(self, config: HttpToken) -> None:
         self.identity = config.identity
@@ -135,7 +136,7 @@ class _Publisher:
         return not self._topics or any(one(topic) for one in self._topics)
 
     def wait_for(self, messages: int, now: float) -> float:
-        """Take messages from the limit. Return 0, or the seconds after which they would be taken."""
+        """Count messages against the rate limit. Return 0 if they are within it, otherwise the seconds to wait."""
         if not self._rate:
             return 0.0
         self._left = min(float(self._rate), self._left + (now - self._at) * self._rate)
@@ -147,7 +148,7 @@ class _Publisher:
 
 
 class _Refused(Exception):
-    """A request that is refused with a status."""
+    """A request is refused with a status."""
 
     def __init__(self, status: int, text: str, field: str = "", **headers: str) -> None:
         super().__init__(text)
@@ -318,13 +319,13 @@ class HttpSource(Source):
         return [self._queue.popleft() for _ in range(min(len(self._queue), _MOST))]
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Have the requests answered."""
+        """Complete the responses to the requests."""
         for one, code in zip(messages, codes, strict=True):
             if not one.handle.done():
                 one.handle.set_result(code)
 
     async def close(self) -> None:
-        """Refuse the requests that wait, and stop listening. A message that was read may be published nevertheless."""
+        """Refuse waiting requests, and stop listening. A message that `read` has returned may still be published."""
         while self._queue:
             future = self._queue.popleft().handle
             if not future.done():
@@ -338,7 +339,7 @@ class HttpSource(Source):
                 await runner.cleanup()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many requests came, were refused, and had no valid token."""
+        """Return how many requests arrived, were refused, or had no valid token."""
         return self._counts
 
 

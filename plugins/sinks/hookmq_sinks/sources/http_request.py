@@ -28,7 +28,7 @@ _STATUS: Final = {
 
 
 class BadRequest(Exception):
-    """A request that is not valid. `field` names the part of it."""
+    """A request is invalid. `field` names the invalid part."""
 
     def __init__(self, text: str, field: str = "") -> None:
         super().__init__(text)
@@ -36,12 +36,12 @@ class BadRequest(Exception):
 
 
 def status_of(code: int) -> int:
-    """Return the status for a reason code. The request can be repeated after 429 and 503."""
+    """Return the HTTP status for a reason code. A program can repeat the request after 429 or 503."""
     return _STATUS.get(ReasonCode(code), 200 if code < 0x80 else 503)
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the value of a body. Raises BadRequest."""
+    """Parse the body of a request. Raises BadRequest."""
 
     def refuse(word: str) -> float:
         raise ValueError(f"{word} is not JSON")
@@ -53,7 +53,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_message(found: Any, at: str = "") -> Incoming:
-    """Return the message of a JSON object. `at` is the path of the object. Raises BadRequest."""
+    """Return the message in a JSON object. `at` is the object's path in the body. Raises BadRequest."""
     if not isinstance(found, dict):
         raise BadRequest("expected a JSON object with topic and payload", at.rstrip("."))
     for name in found:

@@ -1,4 +1,4 @@
-"""The `kafka` source: topics of Apache Kafka and compatible clusters, by a group of consumers.
+"""The `kafka` source: topics of Apache Kafka and compatible clusters, read by a group of consumers.
 
 Offsets are committed to the group once the messages are committed here. With `once`, the offset is also the mark of the
 message, stored in the commit that stores the message. After a crash, a partition continues after its mark. Messages are
@@ -118,17 +118,17 @@ class KafkaSource(Source):
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return a filter of the topics of all messages."""
+        """Return a filter that matches the topics of all messages."""
         found: Sequence[str] = settings.publish.filters() if settings.once else ()
         return found
 
     async def _run(self, work: Any, *arguments: Any) -> Any:
-        """Run a function in a thread. It ends before another one begins, even if this call is cancelled."""
+        """Run a function in a thread. Functions run one at a time, even if this call is cancelled."""
         self._work = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
         return await asyncio.shield(self._work)
 
     async def open(self) -> None:
-        """Connect to the cluster, and join the group. Connections are renewed by librdkafka."""
+        """Connect to the cluster, and join the group. librdkafka reconnects by itself."""
         from confluent_kafka import KafkaException
 
         try:

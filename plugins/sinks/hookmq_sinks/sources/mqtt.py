@@ -1,7 +1,8 @@
 """The `mqtt` source: subscribes at a remote broker. With the driver of the same name, it makes a bridge.
 
 A message is acknowledged to the remote broker once it is committed here. At QoS 2, the packet id is the mark of the
-message: it is stored in the same commit, and deleted after PUBREL. So a message arrives once, even after a crash.
+message: it is stored in the same commit, and deleted after PUBREL. A message is therefore published once, even after a
+crash.
 """
 
 import asyncio
@@ -71,7 +72,8 @@ class MqttSourceSettings(RemoteSettings):
 
 @dataclass(slots=True, eq=False)
 class _Received:
-    """A PUBLISH. `message` is None if it is only acknowledged: it has been received before, or it is in a loop."""
+    """A received PUBLISH. `message` is None if it is only acknowledged, because it was received before or is in a
+    loop."""
 
     id: int
     qos: int
@@ -105,7 +107,7 @@ class MqttSource(Source):
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return the topics of messages at QoS 2."""
+        """Return filters for the local topics of QoS 2 messages."""
         return [one.local_filter for one in settings.rules if one.qos == 2]
 
     # open and close --------------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class MqttSource(Source):
             write_atomically(self.context.folder / _FILE, json.dumps(data).encode())
 
     async def _watch_addresses(self) -> None:
-        """Return to a better address when it is back."""
+        """Return to a preferred address when it is available again."""
         interval = self.settings.return_after
         while interval:
             await asyncio.sleep(interval)
@@ -201,7 +203,7 @@ class MqttSource(Source):
             await self._remote.close(self._link)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many messages were dropped as loops, sent again by the remote broker, or had no rule."""
+        """Return how many messages were dropped as loops, sent again by the remote broker, or matched no rule."""
         return self._counts
 
     # packets ---------------------------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ class MqttSource(Source):
                 raise SourceUnavailable(error.reason, error.permanent) from error
 
     def _acknowledge_first(self, codes: Mapping[int, int]) -> None:
-        """Acknowledge the messages that `read` returned first, up to one without a code."""
+        """Acknowledge the oldest messages that `read` returned, up to the first one without a code."""
         link = self._link
         assert link is not None
         parts: list[bytes] = []

@@ -1,10 +1,12 @@
-"""The `nats` source: messages of a NATS JetStream stream, by a durable consumer, or of subjects without a stream.
+"""The `nats` source: messages from a NATS JetStream stream, through a durable consumer, or from subjects without a
+stream.
 
-With JetStream, a message is acknowledged once it is committed here. With `once`, its sequence number in the stream is its
-mark: a message that is committed and not acknowledged, because the process was killed in between, is not published again.
+With JetStream, a message is acknowledged once it is committed here. With `once`, its sequence number in the stream is
+its mark. If the process is killed between the commit and the acknowledgement, the message is therefore not published
+again.
 
-Without JetStream, NATS keeps nothing: messages that arrive while this source does not run are lost. So are those that
-do not fit into `buffer` while the broker is slow, which are counted.
+Without JetStream, NATS stores nothing: messages that arrive while this source is not running are lost. So are messages
+that do not fit into `buffer` while the broker is slow; these are counted.
 
 The subject ``plant.a`` is the topic ``plant/a``. Headers are user properties.
 """
@@ -120,14 +122,14 @@ class NatsSource(Source):
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return a filter of the topics of all messages."""
+        """Return a filter that matches the topics of all messages."""
         found: Sequence[str] = (
             settings.publish.filters() if settings.once and settings.stream else ()
         )
         return found
 
     async def open(self) -> None:
-        """Connect, and create the consumer if it is missing. A lost connection is not opened again."""
+        """Connect, and create the consumer if it is missing. A lost connection is not reopened."""
         from nats.aio.client import Client
 
         closed = self._closed = asyncio.get_running_loop().create_future()
@@ -299,7 +301,8 @@ class NatsSource(Source):
                 await client.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many messages were only acknowledged, and how many did not fit into the buffer."""
+        """Return how many messages were acknowledged without publishing them again, and how many did not fit into
+        the buffer."""
         return self._counts
 
     # connecting ------------------------------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ class NatsSource(Source):
 
 
 def _abandon(work: "asyncio.Future[Any]") -> None:
-    """Cancel a request that nobody waits for any more. Its error, such as a closed connection, is not printed."""
+    """Cancel a request whose result is no longer needed. Its error, such as a closed connection, is not printed."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     work.cancel()
 

@@ -4,11 +4,11 @@ Programs insert rows into the table, in the transaction that changes their own d
 order of their ids. Once their messages are committed here, it deletes the rows, or sets their column `done_column`. The
 id of a row is the mark of its message, so a row is published once, even if the process is killed in between.
 
-Ids are numbers that a sequence gives out, so a transaction with a lower id can be committed later. This source therefore
-keeps no position: each row that is in the table is read. Rows that one transaction inserts are published in order.
+Ids come from a sequence, so a transaction with a lower id can commit after one with a higher id. This source therefore
+keeps no position: it reads every row in the table. Rows that one transaction inserts are published in order.
 
-NOTIFY on `channel` wakes the source; it also looks every `poll_every`. An advisory lock on the table lets only one source
-read it at a time.
+NOTIFY on `channel` wakes the source. It also checks the table every `poll_every`. An advisory lock on the table lets
+only one source read it at a time.
 """
 
 import asyncio
@@ -91,12 +91,12 @@ class PostgresSource(Source):
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return a filter of the topics of all messages."""
+        """Return a filter that matches the topics of all messages."""
         found: Sequence[str] = settings.publish.filters()
         return found
 
     async def open(self) -> None:
-        """Connect, take the lock, and remove the rows that are committed here already."""
+        """Connect, take the lock, and remove the rows whose messages are already committed here."""
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
         from psycopg.sql import SQL, Identifier
@@ -144,7 +144,7 @@ class PostgresSource(Source):
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def read(self) -> Sequence[Incoming]:
-        """Return the rows that are in the table, or wait for some."""
+        """Return the rows in the table. If it is empty, wait for new rows."""
         import psycopg
 
         connection = self._connection
@@ -241,7 +241,7 @@ class PostgresSource(Source):
             await connection.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many notifications arrived, and how many rows were only removed after a restart."""
+        """Return how many notifications arrived, and how many rows a restart removed without publishing them again."""
         return self._counts
 
 

@@ -1,10 +1,12 @@
-"""The `redis` source: entries of streams in Redis or Valkey, by a group of consumers.
+"""The `redis` source: entries of streams in Redis or Valkey, read by a group of consumers.
 
-An entry is acknowledged (XACK) once its message is committed here. Entries that a process took and did not acknowledge
-are read again first. Entries that another consumer of the group has held for `claim_after` are claimed (XAUTOCLAIM).
+An entry is acknowledged (XACK) once its message is committed here. Entries that an earlier process read but did not
+acknowledge are read again first. Entries that another consumer of the group has held for `claim_after` are claimed
+(XAUTOCLAIM).
 
-With `once`, the id of an entry is the mark of its message. An entry that is committed and not acknowledged, because the
-process was killed in between, is then only acknowledged. This does not help if another consumer claims it.
+With `once`, the id of an entry is the mark of its message. If the process is killed between the commit and the
+acknowledgement, the entry is later acknowledged without being published again. This does not help if another consumer
+claims the entry.
 """
 
 import asyncio
@@ -96,12 +98,12 @@ class RedisSource(Source):
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return a filter of the topics of all messages."""
+        """Return a filter that matches the topics of all messages."""
         found: Sequence[str] = settings.publish.filters() if settings.once else ()
         return found
 
     async def open(self) -> None:
-        """Connect, create the groups, and acknowledge what is committed already."""
+        """Connect, create the groups, and acknowledge the entries that are already committed."""
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -302,7 +304,8 @@ class RedisSource(Source):
                 await client.aclose()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many entries were claimed, only acknowledged, or deleted before they were read."""
+        """Return how many entries were claimed, acknowledged without publishing them again, or deleted before they
+        were read."""
         return self._counts
 
 
@@ -311,7 +314,7 @@ def _pairs(fields: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def _entries(found: Any) -> list[Any]:
-    """Return the entries of a stream. The library nests them once more with RESP3."""
+    """Return the entries of a stream. With RESP3, the library nests them one level deeper."""
     if (
         found
         and isinstance(found[0], list)
