@@ -57,7 +57,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the server is started."""
+        """Whether the server is running."""
         return self._process is not None
 
     def command(self) -> Sequence[str]:

@@ -115,7 +115,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class DriverContext:
-    """What the engine provides to a driver."""
+    """The names, log function and folder that the engine provides to a driver."""
 
     sink: str
     """The sink's name."""

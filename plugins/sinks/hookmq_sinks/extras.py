@@ -2,7 +2,7 @@
 
 
 def extra_hint(extra: str) -> str:
-    """Return how to install an extra, or '' if there is none."""
+    """Return how to install an extra, or '' if `extra` is empty."""
     if not extra:
         return ""
     return f"in a checkout of HookMQ, run: uv pip install './plugins/sinks[{extra}]'"

@@ -1,4 +1,4 @@
-"""Find drivers by their name: the entry points in the group ``hookmq.sink_drivers``."""
+"""Find drivers by name, among the entry points in the group ``hookmq.sink_drivers``."""
 
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points

@@ -111,7 +111,7 @@ class SinkLog:
             self._room.limit = 0 if self._low_disk else self._max - self._stored
 
     def columns(self, topic: str) -> MessageColumns:
-        """Return the columns of all messages."""
+        """Return the columns that collect the messages. All topics share them."""
         return self._columns
 
     def append(self, commit: CommitId, message: Message) -> None:

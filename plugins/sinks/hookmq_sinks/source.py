@@ -94,7 +94,7 @@ async def _forget_nothing(keys: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What the engine provides to a source."""
+    """The name, marks, functions and folder that the engine provides to a source."""
 
     source: str
     """The source's name."""

@@ -76,5 +76,5 @@ class SourceConfig:
 
     @property
     def publisher(self) -> str:
-        """The identity with which messages are published here."""
+        """The identity under which messages are published here."""
         return self.identity or f"source:{self.name}"

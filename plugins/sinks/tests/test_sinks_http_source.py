@@ -231,7 +231,7 @@ async def test_a_broker_that_does_not_answer_is_a_timeout() -> None:
 
 @pytest.mark.parametrize(("read", "status"), [(False, 503), (True, 504)])
 async def test_requests_that_wait_are_answered_when_it_closes(read: bool, status: int) -> None:
-    """The result is not known once the engine has read a message."""
+    """Once the engine has read a message, the result is unknown."""
     site = Site()
     await site.source.open()
     site.broker = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ class TestMosquitto(Contract):
 
 
 class AtMostQos1(DriverContract):
-    """At QoS 0 and 1, the engine's own cursor decides where to continue."""
+    """Runs the driver contract at QoS 0 and 1, where the engine's own cursor decides where to continue."""
 
     async def test_it_holds_the_position(self) -> None:
         driver, _ = await self._opened()

@@ -1,4 +1,4 @@
-"""Test what operators do with sinks, over the API and with ``hookmq sinks``."""
+"""Test how operators manage sinks, over the API and with ``hookmq sinks``."""
 
 import json
 from pathlib import Path

@@ -75,7 +75,7 @@ class TestS3(DriverContract):
         return [json.loads(line) for text in texts for line in text.splitlines()]
 
     async def stored_ids(self) -> list[str]:
-        # boto3 blocks, and the door is in this loop; boto3 goes past it.
+        # boto3 blocks, and the door runs in this loop. boto3 therefore connects to the server directly.
         return [one["id"] for one in self.lines()]
 
     def poison(self, offset: int) -> Record:

@@ -1,4 +1,4 @@
-"""Test a sink's process without a broker: its cursor, its lock, and what it does with a log that lost messages."""
+"""Test a sink's process without a broker: its cursor, its lock, and how it handles a log that lost messages."""
 
 import asyncio
 import json

@@ -121,7 +121,7 @@ def test_messages_wait_while_a_sink_is_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["http", "kafka", "nats", "postgres", "rabbitmq", "redis"])
 def test_every_setting_is_in_the_reference(name: str) -> None:
-    """The section of a source has a row for each setting, and the section `publish` for each of its settings."""
+    """Each source's section has a row for each setting, and so does the section `publish`."""
     text = (Path(__file__).parents[1] / "SOURCES-REFERENCE.md").read_text()
     sections = {one.split("\n", 1)[0]: one for one in text.split("\n## ")[1:]}
     settings: Any = find_source(name).Settings

@@ -48,8 +48,8 @@ class SinkLedger:
         return {key: numbers for key, numbers in lacking.items() if numbers}
 
     def mistakes(self, stored: list[Stored], once: bool) -> list[str]:
-        """Describe each error in a target that has all acknowledged messages. If `once`, the target may contain each
-        message only once."""
+        """Describe each error in a target that has all acknowledged messages. If `once` is True, the target may
+        contain each message only once."""
         found: list[str] = []
         payloads: dict[str, tuple[str, int]] = {}
         ids: dict[tuple[str, int], str] = {}

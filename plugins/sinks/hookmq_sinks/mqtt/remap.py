@@ -49,7 +49,8 @@ class MqttRule:
 
 
 class TopicMap:
-    """Finds the first rule for a topic, and the topic's other name. It caches up to 10,000 results."""
+    """Finds the first rule that matches a topic, and the topic's name on the other side. It caches up to 10,000
+    results."""
 
     def __init__(self, rules: Sequence[MqttRule], to_remote: bool) -> None:
         self._rules: list[tuple[Callable[[str], bool], int, str, int]] = []
@@ -62,7 +63,7 @@ class TopicMap:
         self._known: dict[str, tuple[str, int] | None] = {}
 
     def find(self, topic: str) -> tuple[str, int] | None:
-        """Return the other name and the QoS, or None if no rule matches."""
+        """Return the topic's name on the other side and the QoS, or None if no rule matches."""
         try:
             return self._known[topic]
         except KeyError:

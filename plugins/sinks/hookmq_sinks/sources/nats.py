@@ -270,7 +270,7 @@ class NatsSource(Source):
         self._more.set()
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Acknowledge the messages, and delete their marks once the stream has confirmed that."""
+        """Acknowledge the messages, and delete their marks once the stream has confirmed this."""
         if self._pull is not None:
             await self._confirm([one.handle for one in messages])
 
@@ -301,8 +301,8 @@ class NatsSource(Source):
                 await client.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many messages were acknowledged without publishing them again, and how many did not fit into
-        the buffer."""
+        """Return how many messages arrived again after they were published, and how many did not fit into the
+        buffer."""
         return self._counts
 
     # connecting ------------------------------------------------------------------------------------------------------

@@ -241,7 +241,8 @@ class PostgresSource(Source):
             await connection.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many notifications arrived, and how many rows a restart removed without publishing them again."""
+        """Return the number of notifications, and of rows that were removed after a restart because they were
+        already published."""
         return self._counts
 
 

@@ -304,8 +304,8 @@ class RedisSource(Source):
                 await client.aclose()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many entries were claimed, acknowledged without publishing them again, or deleted before they
-        were read."""
+        """Return how many entries were claimed, read again after they were published, or deleted before they were
+        read."""
         return self._counts
 
 
