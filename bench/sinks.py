@@ -35,9 +35,9 @@ from .session import say
 
 WINDOW, PUBLISHERS = 1000, 50
 TIMES = 5.0
-"""How many times as fast as the first alternative a sink should be."""
+"""The expected rate of a sink, as a multiple of the first alternative's rate."""
 LATE = 1.1
-"""The p99 with a stuck target, as a multiple of the p99 with one that works."""
+"""The p99 with a stuck target, as a multiple of the p99 with a working target."""
 MOSQUITTO = """\
 listener {port} 127.0.0.1
 allow_anonymous true
@@ -265,7 +265,7 @@ WAYS = (
     Way("bridge", "sink", bridge_sink),
     Way("bridge", "mosquitto's bridge", bridge_mosquitto),
 )
-"""The ways, with the sink of each target first and the alternative that it is compared with second."""
+"""The ways. For each target, the sink is first, and the alternative that it is compared with is second."""
 
 
 # the tables ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ KEYS: Final = "p stops or starts PostgreSQL   r stops or starts Redis   q ends t
 
 
 class View:
-    """Shows the figures. `say` prints a line above them, which stays."""
+    """Shows the figures. `say` prints a permanent line above them."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()

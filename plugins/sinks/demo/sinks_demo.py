@@ -32,7 +32,7 @@ from demo_servers import Missing, Postgres, Redis, Server, ServerFailed
 from demo_view import View
 
 DRAIN: Final = 60.0
-"""Seconds to wait at the end until the last messages are written."""
+"""Maximum seconds to wait at the end until the last messages are written."""
 START: Final = 60.0
 """Seconds that the sinks may take to reach their targets."""
 EVERY: Final = 1.0

@@ -24,7 +24,7 @@ from hookmq_sinks.position import find_offset
 from hookmq_sinks.process import SenderProcess
 
 REPLY: Final = 10.0
-"""Seconds that a sink's process may take for a reply."""
+"""Seconds that a sink's process may take to reply."""
 LONG: Final = 3600.0
 """Seconds that a replay may take."""
 

@@ -9,7 +9,7 @@ from hookmq.plugin import StoreError
 from hookmq_toolkit.durable_files import write_atomically
 
 CURSOR: Final = "cursor"
-"""The name of the file in a sink's folder."""
+"""The name of the cursor's file in a sink's folder."""
 
 
 @dataclass(frozen=True)

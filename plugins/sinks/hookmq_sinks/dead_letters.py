@@ -17,7 +17,7 @@ from hookmq_sinks.record import Record
 FOLDER: Final = "dead-letters"
 SUFFIX: Final = ".jsonl"
 _FILES: Final = 8
-"""The number of files among which the permitted size is divided. The oldest file is removed as a whole."""
+"""The number of files that share the permitted size. Only whole files are removed, oldest first."""
 _BYTES: Final = ("payload", "correlation_data")
 _KEPT: Final = tuple(one.name for one in fields(Record) if one.name not in ("value", "changed"))
 

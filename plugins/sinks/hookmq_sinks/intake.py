@@ -31,7 +31,7 @@ AGAIN: Final = frozenset(
 )
 """The codes after which the broker may accept the same message later."""
 _SLICE: Final = 256
-"""How many messages are published with one call."""
+"""The maximum number of messages that one call publishes."""
 
 
 class MarkJournal:
@@ -80,9 +80,9 @@ class Intake:
         """Why messages cannot be published now, or ''."""
         self._broker = broker
         self.reasons: dict[int, str] = {}
-        """Why the last messages that were published are invalid, by their index."""
+        """Why messages of the last `publish` call are invalid, by their index."""
         self._clients: dict[str, ClientHandle] = {}
-        """By the identity that a message names; '' is that of the source."""
+        """The clients by the identity that a message names. The key '' stands for the source's own identity."""
         self._prefix = f"mark/{config.name}/"
         filters = config.kind.local_filters(config.origin)
         self.journal: MarkJournal | None = None

@@ -1,4 +1,4 @@
-"""A lane: writes the records of some keys to the target, batch after batch, until each is done."""
+"""A lane: writes the records of some keys to the target, batch by batch."""
 
 import asyncio
 import random
@@ -18,8 +18,8 @@ from hookmq_sinks.extras import extra_hint
 from hookmq_sinks.record import Batch, Position, Record
 
 CRASHES: Final = 3
-"""The number of unexpected errors after which a batch is divided into single records, and after which a single record
-is a dead letter."""
+"""The number of unexpected errors after which a batch is split into single records, and after which a single record
+becomes a dead letter."""
 MAX_OFFSET: Final = (1 << 63) - 1
 CLOSING: Final = 5.0
 """Seconds that a driver may take to close."""

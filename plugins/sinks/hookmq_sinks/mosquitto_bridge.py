@@ -33,7 +33,7 @@ _LEFT_OUT: Final = {
     "try_private": "it is tried with MQTT 3.1.1, as mosquitto does by default",
     "bridge_receive_maximum": "set `window`",
 }  # fmt: skip
-"""Keys that have no counterpart, and what to do."""
+"""Keys that have no counterpart, and what to do instead."""
 _ALIASES: Final = {
     "addresses": "address", "username": "remote_username", "password": "remote_password", "clientid": "remote_clientid",
 }  # fmt: skip

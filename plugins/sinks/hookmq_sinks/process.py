@@ -16,9 +16,9 @@ from hookmq_sinks.sink_log import SinkLog
 SHORTEST: Final = 0.1
 LONGEST: Final = 30.0
 HEALTHY: Final = 10.0
-"""Seconds that a process must run before the next restart is immediate again."""
+"""Seconds that a process must run until the next restart is immediate again."""
 TELL_EVERY: Final = 0.02
-"""Seconds between two messages that say how far messages are committed."""
+"""Seconds between two lines that tell the process how far messages are committed."""
 LINE: Final = 1 << 20
 """Maximum size of a line from the process, in bytes."""
 _BACKLOG: Final = 1 << 16

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NOT_DECODED: Final = object()
-"""The value of a record while its payload is not decoded."""
+"""The value of a record until its payload is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Record:
     id: str
     """Its id, which stays the same when it is written again: ``SINK:LOG_ID:OFFSET``."""
     offset: int
-    """The position of the message in the sink's log. Offsets rise, and may have gaps."""
+    """The position of the message in the sink's log. Offsets increase, but may have gaps."""
     topic: str
     payload: bytes
     """The payload as the publisher sent it."""
     value: Any = None
     """The payload after `decode` and `transform`: bytes, text, or a JSON value."""
     key: str | None = None
-    """The filled `key` of the sink, or None. Records with the same key are written in order."""
+    """The sink's `key` with its placeholders filled in, or None. Records with the same key are written in order."""
     qos: int = 0
     retain: bool = False
     client_id: str | None = None

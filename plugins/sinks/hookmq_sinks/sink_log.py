@@ -49,7 +49,8 @@ class SinkLog:
         self.done = 0
         """The stored cursor: messages below it may be deleted."""
         self.dropped = 0
-        """Messages that `drop_new` left out since the start. The sink's process finds those of `drop_oldest`."""
+        """The number of messages that `drop_new` has dropped since the start. The sink's process counts those of
+        `drop_oldest`."""
         self._runtime = runtime
         self._plugin = plugin
         self._wanted = [compile_filter(one) for one in config.topics]
@@ -63,7 +64,7 @@ class SinkLog:
         self._room = Room(PER_RECORD)
         self._columns = MessageColumns(self._room)
         self._commit: CommitId | None = None
-        """The commit of the newest message that `append` got; None if no message is buffered."""
+        """The commit of the newest buffered message; None if no message is buffered."""
         self._groups: list[tuple[CommitId, MessageColumns]] = []
         self._fill = Fill(self._say_fill)
         self._trimming = False

@@ -72,15 +72,16 @@ class Incoming:
     retain: bool = False
     properties: Properties = EMPTY
     mark: tuple[str, str] | None = None
-    """What the broker stores together with the message. The key must not contain ``=``."""
+    """The key and value that the broker stores together with the message. The key must not contain ``=``."""
     problem: str = ""
-    """Why this cannot be a message. It is not published, but handled as a message that is refused for good."""
+    """Why this entry cannot be a message. It is not published, but handled like a message that was refused
+    permanently."""
     answered: bool = False
-    """Whether the origin handles a refusal itself. Such a message is neither tried again nor stored as a dead letter."""
+    """Whether the origin handles a refusal itself. Such a message is neither retried nor stored as a dead letter."""
     identity: str = ""
-    """The identity with which it is published; empty for that of the source."""
+    """The identity under which the message is published; empty for the source's own identity."""
     handle: Any = None
-    """For the source itself, such as what it needs to acknowledge the message."""
+    """Any value for the source's own use, for example to acknowledge the message."""
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from hookmq_sinks.source_wire import MESSAGES, decode_messages, encode_json, rea
 SHORTEST: Final = 0.1
 LONGEST: Final = 30.0
 HEALTHY: Final = 10.0
-"""Seconds that a process must run before the next restart is immediate again."""
+"""Seconds that a process must run until the next restart is immediate again."""
 _BUFFER: Final = 1 << 20
 
 
@@ -36,7 +36,7 @@ class SourceProcess:
         self.restarts = 0
         self.pid = 0
         self.received = self.refused = 0
-        """Messages that were published here, and codes of 0x80 and above, since the start."""
+        """The numbers of messages that were published here, and that got a code of 0x80 or above, since the start."""
         self.paused = False
         self._log = log
         self._task: asyncio.Task[None] | None = None

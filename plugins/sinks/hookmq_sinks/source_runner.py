@@ -39,7 +39,7 @@ OPENING: Final = 60.0
 TELL_EVERY: Final = 0.5
 BUSY_FIRST: Final = 0.1
 BUSY_LONGEST: Final = 5.0
-"""The first and the longest delay before a message is tried again that the broker refused for the moment."""
+"""The first and the longest delay before retrying a message that the broker refused temporarily."""
 
 
 class BrokerEnded(Exception):
@@ -54,7 +54,7 @@ class BrokerSocket:
         self._writer = writer
         self._waiting: deque[asyncio.Future[dict[str, Any]]] = deque()
         self.stopping = False
-        """Whether the broker wants this process to end, or has ended."""
+        """Whether the broker has asked this process to end, or has ended itself."""
         self.paused = False
         self.changed = asyncio.Event()
         self._closed = False

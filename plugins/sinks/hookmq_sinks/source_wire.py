@@ -17,11 +17,11 @@ from hookmq_sinks.source import Incoming
 JSON: Final = 0
 MESSAGES: Final = 1
 LARGEST: Final = 600 << 20
-"""The largest frame in bytes: more than the largest packet of MQTT."""
+"""The maximum size of a frame in bytes: more than the largest MQTT packet."""
 MARK: Final = "hookmq-source-mark"
 """The user property with the mark of a message, ``KEY=VALUE``."""
 IDENTITY: Final = "hookmq-source-identity"
-"""The user property with the identity of a message, which is removed before it is published."""
+"""The user property with the identity of a message. It is removed before the message is published."""
 _OWN: Final = (MARK, IDENTITY)
 _HEAD: Final = struct.Struct("<IB")
 

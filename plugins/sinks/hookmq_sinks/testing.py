@@ -191,9 +191,9 @@ class SourceContract:
 
     kind: ClassVar[type[Source]]
     repeats: ClassVar[bool] = True
-    """Whether the origin sends entries again that were not acknowledged."""
+    """Whether the origin sends unacknowledged entries again."""
     once: ClassVar[bool] = False
-    """Whether the source uses marks, so that a message that is committed is not published again."""
+    """Whether the source uses marks, so that a committed message is not published again."""
 
     def origin_settings(self) -> Mapping[str, Any]:
         """Return the `origin` of a source, as in the configuration."""

@@ -49,7 +49,7 @@ _OPERATOR: Final = (
     errno.EISDIR,
     errno.ENAMETOOLONG,
 )
-"""Errors that only an operator can mend."""
+"""Errors that require an operator to act."""
 
 
 @dataclass(frozen=True)

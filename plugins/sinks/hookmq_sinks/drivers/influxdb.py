@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 
 _TYPES: Final = ("integer", "float", "boolean", "string")
 _REFUSED: Final = frozenset({400, 413, 422})
-"""Status codes of a request with points that InfluxDB never takes."""
+"""Status codes for requests with points that InfluxDB will never accept."""
 _OPERATOR: Final = re.compile(
     r"is required|invalid precision|retention policy not found|(?:org|organization|bucket|database)\b.*\bnot found"
 )
-"""Errors of the settings, whatever the status code is."""
+"""Error messages that are caused by wrong settings, with any status code."""
 _REQUESTS: Final = 100
 _SECONDS: Final = 5.0
-"""Requests and time of one `write` after which the records found so far are rejected, so that it ends in time."""
+"""The maximum number of requests and seconds for the search in one `write`. The records found by then are rejected."""
 _MAX_ANSWER: Final = 1 << 16
 
 

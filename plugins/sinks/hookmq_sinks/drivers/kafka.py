@@ -45,11 +45,11 @@ _SERVER: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _AGO: Final = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
 _OWN_HEADERS: Final = ("mqtt-", "hookmq-")
 _LOGGER: Final = logging.getLogger("hookmq_sinks.kafka")
-"""Takes the log of librdkafka, which would go to standard error. The driver reports errors as reasons."""
+"""Receives the log of librdkafka, which would otherwise go to standard error. The driver reports errors as reasons."""
 _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
 _SLICE: Final = 0.1
-"""Seconds after which the thread of a write notices that the driver is closed."""
+"""The longest time in seconds until the thread of a write notices that the driver is closed."""
 _RETRIES: Final = 5000
 """Milliseconds that a new topic may take to appear."""
 _MANAGED: Final = frozenset(
@@ -62,7 +62,7 @@ _MANAGED: Final = frozenset(
         "ssl.endpoint.identification.algorithm", "plugin.library.paths", "partitioner",
     }
 )  # fmt: skip
-"""Options of librdkafka that a setting decides, or that would weaken the sink."""
+"""Options of librdkafka that other settings control, or that would weaken the sink's guarantees."""
 
 
 @dataclass(frozen=True)

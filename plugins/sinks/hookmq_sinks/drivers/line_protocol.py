@@ -21,9 +21,9 @@ Precision = Literal["ns", "us", "ms", "s"]
 UNITS: Final[Mapping[Precision, int]] = {
     "ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000,
 }  # fmt: skip
-"""The nanoseconds of each unit."""
+"""The number of nanoseconds in each unit."""
 _FIRST, _LAST = -(1 << 63) + 2, (1 << 63) - 2
-"""The timestamps that InfluxDB takes, in nanoseconds."""
+"""The first and last timestamp that InfluxDB accepts, in nanoseconds."""
 _MEASUREMENT: Final = re.compile(r"[, ]")
 _KEY: Final = re.compile(r"[,= ]")
 _QUOTED: Final = re.compile(r'["\\]')

@@ -107,11 +107,11 @@ class MqttDriver(Driver):
         self._waiting: dict[int, _Packet] = {}
         self._releasing: set[int] = set()
         self._codes: dict[int, int] = {}
-        """The reason codes of refused packets, by their place."""
+        """The reason codes of refused packets, by the record's index in the batch."""
         self._moved = asyncio.Event()
         self._enough = 0
         self._done: set[int] = set()
-        """Offsets of a batch that was rejected in part, which have arrived already."""
+        """If a batch was partly rejected, the offsets of its records that have already arrived."""
         self._plain: dict[int, Properties] = {}
         self._counts = {"connections": 0, "expired": 0, "loops": 0, "sent_again": 0}
 

@@ -55,9 +55,9 @@ Message = tuple[str, bytes, dict[str, str]]
 
 _SCHEMES: Final = ("nats://", "tls://", "ws://", "wss://")
 _WINDOW: Final = 4000
-"""The most messages that are not confirmed yet."""
+"""The maximum number of unconfirmed messages."""
 _PASSING: Final = frozenset({10008, 10077, 10164})
-"""Error codes of JetStream that pass by themselves although the status is 400: no leader, stream full, busy."""
+"""JetStream error codes for temporary problems, although the status is 400: no leader, stream full, busy."""
 _WRONG_STREAM: Final = 10060
 
 

@@ -42,7 +42,7 @@ Into = Literal["stream", "list", "key", "hash", "channel"]
 POSITIONS: Final = "hookmq:positions"
 _TYPES: Final = {"stream": "stream", "list": "list", "key": "string", "hash": "hash"}
 _OPERATOR: Final = ("NOPERM", "WRONGPASS", "invalid DB index", "DB index is out of range")
-"""Errors that only an operator can mend."""
+"""Errors that require an operator to act."""
 
 
 @dataclass(frozen=True)

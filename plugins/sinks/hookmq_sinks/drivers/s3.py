@@ -52,11 +52,11 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]|arn:[!
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_KEY: Final = 1024
 _PARALLEL: Final = 8
-"""Objects of a batch that are written at the same time."""
+"""The number of objects of a batch that are written at the same time."""
 _PASSING: Final = frozenset(
     {"RequestTimeout", "OperationAborted", "SlowDown", "PreconditionFailed"}
 )
-"""Error codes of S3 that pass by themselves although their status is below 500."""
+"""S3 error codes for temporary problems, although their status is below 500."""
 _RIGHTS: Final = "the user needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 
 

@@ -13,7 +13,7 @@ from typing import Final
 PATH: Final = "hookmq-bridge-path"
 """The name of the user property. Its value is ``FIRST,SECOND,LAST``."""
 MOST: Final = 32
-"""The largest number of brokers in a path. A message with a longer path is dropped."""
+"""The maximum number of brokers in a path. A message with a longer path is dropped."""
 
 UserProperties = tuple[tuple[str, str], ...]
 

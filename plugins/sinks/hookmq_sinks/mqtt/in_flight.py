@@ -13,7 +13,7 @@ from typing import Final
 from hookmq_toolkit.durable_files import write_atomically
 
 IDS: Final = 65_534
-"""How many packet ids are used. The last one, 65,535, is left for the state topic."""
+"""The number of packet ids for records. The last packet id, 65,535, is reserved for the state topic."""
 
 
 def packet_id(offset: int) -> int:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 _MOST: Final = 1000
-"""The most messages that `read` returns."""
+"""The maximum number of messages that `read` returns."""
 _UNKNOWN: Final = -1
-"""The code of a message of which this source does not know whether it was published."""
+"""The code of a message that may or may not have been published."""
 _SHORTEST: Final = 16
-"""The fewest characters of a token."""
+"""The minimum length of a token."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class HttpSource(Source):
         self._waiting: set[asyncio.Future[int]] = set()
         self._counts = {"requests": 0, "refused_requests": 0, "wrong_tokens": 0}
         self.port = 0
-        """The port on which it listens."""
+        """The port on which the source listens."""
 
     async def open(self) -> None:
         """Listen."""

@@ -13,7 +13,7 @@ from hookmq_sinks.source import Incoming
 
 _FIELDS: Final = ("topic", "payload", "payload_encoding", "qos", "retain", "properties")
 _LONGEST: Final = 65_535
-"""The longest string of MQTT in bytes."""
+"""The maximum size of an MQTT string in bytes."""
 _STATUS: Final = {
     ReasonCode.NO_MATCHING_SUBSCRIBERS: 202,
     ReasonCode.NOT_AUTHORIZED: 403,

@@ -31,9 +31,9 @@ _SERVER: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _AGO: Final = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
 _SLICE: Final = 0.1
-"""Seconds after which the thread of a read notices that the source is closed."""
+"""The longest time in seconds until the thread of a read notices that the source is closed."""
 _PATIENCE: Final = 86_400_000
-"""Milliseconds that may pass between two reads, for example while the broker takes no messages."""
+"""Milliseconds that may pass between two reads, for example while the broker accepts no messages."""
 _LOGGER: Final = logging.getLogger("hookmq_sinks.kafka_source")
 _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
@@ -46,7 +46,7 @@ _MANAGED: Final = frozenset(
         "queued.max.messages.kbytes", "enable.partition.eof",
     }
 )  # fmt: skip
-"""Options of librdkafka that a setting decides, or that would weaken the source."""
+"""Options of librdkafka that other settings control, or that would weaken the source's guarantees."""
 
 
 @dataclass(frozen=True)

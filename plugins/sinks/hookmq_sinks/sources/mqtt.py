@@ -41,9 +41,9 @@ from hookmq_sinks.mqtt.settings import RemoteAddress, RemoteSettings
 from hookmq_sinks.source import Incoming, Source, SourceContext, SourceUnavailable
 
 MOST: Final = 1000
-"""The largest number of messages that `read` returns."""
+"""The maximum number of messages that `read` returns."""
 BYTES: Final = 1 << 20
-"""The size of the messages that wait above which nothing more is read from the connection."""
+"""The size of waiting messages above which the source stops reading from the connection."""
 _SUBSCRIBE_ID: Final = 65_534
 _FILE: Final = "subscriptions.json"
 
@@ -94,9 +94,9 @@ class MqttSource(Source):
         self._stamp = Properties(user_property=with_hop((), settings.remote_name))
         self._link: MqttLink | None = None
         self._queue: deque[_Received] = deque()
-        """Received, and not returned by `read` yet."""
+        """Messages that were received, but not yet returned by `read`."""
         self._handed: deque[_Received] = deque()
-        """Returned by `read`, and not acknowledged yet."""
+        """Messages that `read` has returned, but that are not yet acknowledged."""
         self._bytes = 0
         self._more = asyncio.Event()
         self._reply: asyncio.Future[Any] | None = None

@@ -37,7 +37,7 @@ _SCHEMES: Final = ("nats://", "tls://", "ws://", "wss://")
 _WAIT: Final = 5.0
 """Seconds that one request for messages lasts."""
 _LATE: Final = 10.0
-"""Seconds after which an acknowledgement of the stream is late."""
+"""Seconds to wait for an acknowledgement from the stream."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiormq.abc import AbstractChannel
 
 _MOST: Final = 1000
-"""The most messages that `read` returns."""
+"""The maximum number of messages that `read` returns."""
 _OPERATOR: Final = (
     "NOT_FOUND",
     "ACCESS_REFUSED",
@@ -39,7 +39,7 @@ _OPERATOR: Final = (
     "NOT_ALLOWED",
     "PRECONDITION_FAILED",
 )
-"""Words in refusals that only an operator can mend."""
+"""Words in refusals that require an operator to act."""
 _NUMBER: Final = re.compile(r"^\d+, '?|'$")
 
 

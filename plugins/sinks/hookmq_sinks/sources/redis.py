@@ -31,9 +31,9 @@ Entry = tuple[str, str]
 """The name of a stream, and the id of an entry."""
 
 _WAIT: Final = 5.0
-"""Seconds that Redis waits for an entry before it answers."""
+"""Seconds that Redis waits for an entry before it replies."""
 _LATE: Final = 10.0
-"""Seconds after which the answer of Redis is late."""
+"""Seconds to wait for a reply from Redis."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RedisSource(Source):
         self._consumer = settings.consumer or context.source
         self._client: Redis | None = None
         self._backlog: dict[str, str] = {}
-        """Streams of which this consumer may hold entries, and the id after which to read them."""
+        """The streams whose entries this consumer may still hold, with the id after which to read them."""
         self._claim_at = 0.0
         self._waiting: list[Incoming] = []
         self._counts = {"claimed": 0, "repeated": 0, "deleted": 0}
