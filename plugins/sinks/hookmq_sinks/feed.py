@@ -46,7 +46,7 @@ class Feed:
 
     @property
     def low(self) -> int:
-        """The first offset that is not done."""
+        """The offset of the first message that is not done."""
         return min((one.low for one in self._lanes if one.low is not None), default=self.read_to)
 
     async def run(self) -> None:

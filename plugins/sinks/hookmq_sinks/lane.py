@@ -223,7 +223,7 @@ class Lane:
         return min(len(self._queue), batch.messages)
 
     async def _open_until_ready(self) -> None:
-        """Open the target, so that mistakes show before the first message."""
+        """Open the target, so that mistakes are found before the first message arrives."""
         while self._driver is None and not self.stopping:
             await self._attempt(self._open)
 

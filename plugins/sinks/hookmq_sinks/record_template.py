@@ -5,11 +5,11 @@
 | ``${topic}``, ``${topic.N}`` | the topic, and its N-th level; ``${topic.-1}`` is the last level |
 | ``${payload}``, ``${payload.a.b}`` | the decoded value, and a field of it; ``a.0`` is a list's first item |
 | ``${property.NAME}`` | a user property |
-| ``${client_id}``, ``${qos}``, ``${content_type}``, ``${response_topic}`` | of the PUBLISH |
+| ``${client_id}``, ``${qos}``, ``${content_type}``, ``${response_topic}`` | that field of the PUBLISH |
 | ``${timestamp}`` | when the broker received the message, such as ``2026-01-31T12:00:00.123Z`` |
-| ``${timestamp.s}``, ``.ms``, ``.us``, ``.ns`` | the same as a whole number since 1970 |
-| ``${time.FORMAT}`` | the same, formatted by strftime in UTC: ``${time.%Y/%m/%d}`` |
-| ``${id}``, ``${offset}``, ``${key}`` | of the record |
+| ``${timestamp.s}``, ``.ms``, ``.us``, ``.ns`` | the same time as a whole number since 1970 |
+| ``${time.FORMAT}`` | the same time, formatted by strftime in UTC: ``${time.%Y/%m/%d}`` |
+| ``${id}``, ``${offset}``, ``${key}`` | the record's id, offset and key |
 """
 
 import re

@@ -26,7 +26,8 @@ LOG_ID = "5eed" * 8
 
 
 def make_record(offset: int, payload: Any = None, topic: str = "plant/a", **fields: Any) -> Record:
-    """Return a record as the engine makes it. A payload that is not bytes is sent as JSON and decoded."""
+    """Return a record as the engine makes it. A payload other than bytes is encoded as JSON, and becomes the
+    record's decoded value."""
     from hookmq_sinks.record import to_bytes
 
     value = {"n": offset} if payload is None else payload

@@ -17,7 +17,7 @@ _WORDS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 @dataclass(frozen=True)
 class TransformStep:
-    """One step. Each step has exactly one key."""
+    """A step of a transform. It has exactly one key."""
 
     select: tuple[str, ...] = setting(
         (), "keep only these fields; a field that is missing stays missing"

@@ -25,7 +25,7 @@ def remote(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 class Marks:
-    """The marks of a broker, which survive the source."""
+    """The marks of a broker, which outlive the source object."""
 
     def __init__(self) -> None:
         self.stored: dict[str, str] = {}

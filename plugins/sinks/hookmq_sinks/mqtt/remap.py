@@ -1,4 +1,4 @@
-"""Rename topics on their way over a bridge, as the `topic` lines of mosquitto's bridges do."""
+"""Rename topics that cross a bridge, as the `topic` lines of mosquitto's bridges do."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -51,7 +51,7 @@ _MANAGED: Final = frozenset(
 
 @dataclass(frozen=True)
 class KafkaSourceSettings:
-    """The settings of a group of consumers."""
+    """The settings of the `kafka` source."""
 
     topics: tuple[str, ...] = field(metadata={"help": "the topics of Kafka"})
     publish: PublishConfig = field(metadata={"help": "how a message of Kafka becomes one of MQTT"})
