@@ -277,7 +277,7 @@ class Dispatcher:
     def trim(self, first: int) -> int:
         """Settle the messages below `first`, because they were deleted. Return how many were settled.
 
-        The state is not stored for this: a broker that loads the old state drops these messages again.
+        This change alone does not save the state. A broker that loads the older state settles these messages again.
         """
         lost = self.group.trim(first)
         if lost and self._explicit:
