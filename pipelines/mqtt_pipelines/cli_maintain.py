@@ -37,7 +37,7 @@ EDGES: Final = 'earliest, latest or JSON such as {"0": 120, "1": -2}'
 
 
 class UsageError(HookMQError):
-    """A command that is not possible with this configuration."""
+    """The command cannot be run with this configuration."""
 
     exit_code = 2
 

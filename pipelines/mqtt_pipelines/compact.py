@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHORTEST = 3600.0
-"""Shortest time, in seconds, to keep files. The files of a running batch do not belong to a table yet."""
+"""Minimum time, in seconds, to keep files. The files of a running batch do not belong to the table yet."""
 MANIFEST, BEGUN = "_manifest.json", "_compacting.json"
 
 Report = dict[str, Any]

@@ -25,7 +25,7 @@ class DeadLetters:
     """Reports the number of dead letters for each batch that has any, and for each query's first batch.
 
     Failures are harmless, because the dead letters are in their table. If the driver is killed after it writes the
-    table and before it reports, the count lacks one batch.
+    table and before it reports, that batch is not counted.
     """
 
     def __init__(self, source: Source) -> None:

@@ -31,10 +31,12 @@ ON_FILES: Mapping[str, str | int | bool] = {
 }
 """Settings for checkpoints on a local disk.
 
-Spark's default manager starts the program `readlink` for each rename. Hadoop's local file system already has checksums.
+Spark's default file manager starts the program `readlink` for each rename. Spark's checksums are not needed, because
+Hadoop's local file system has its own.
 """
 SHUFFLED = 4
-"""Most tasks after a shuffle on one machine. Spark's default of 200 costs far more than a small batch with state."""
+"""Maximum number of tasks after a shuffle on one machine. With Spark's default of 200, starting the tasks would take far
+longer than the work of a small batch."""
 QUERY_ID = "sql.streaming.queryId"
 WAIT = 0.2
 """Seconds between two checks of the running queries."""

@@ -10,7 +10,7 @@ from mqtt_pipelines import schemas
 from mqtt_pipelines.settings import setting
 
 TASK_ROWS = 10_000
-"""Number of messages up to which one task reads several partitions. A task takes about 10 ms and writes a file."""
+"""Number of messages below which one task reads several partitions. Each task takes about 10 ms and writes a file."""
 GROUP = "consumergroup"
 """The option with the first part of the consumers' names, in lower case."""
 _OF_STREAMS = ("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay")

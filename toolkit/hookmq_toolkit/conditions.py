@@ -5,9 +5,9 @@ A condition is ``FIELD OPERATOR VALUE``. The field is a path, such as ``payload.
 
 | operator | holds if the field |
 |---|---|
-| ``==``, ``!=`` | equals the value, or does not; a missing field equals ``null`` |
-| ``<``, ``<=``, ``>``, ``>=`` | is less or greater: numbers compare with numbers, and texts with texts, by code point |
-| ``in``, ``not in`` | equals a value of the list, or none of them |
+| ``==``, ``!=`` | equals the value, or differs from it; a missing field equals ``null`` |
+| ``<``, ``<=``, ``>``, ``>=`` | is less or greater: numbers are compared with numbers, and texts by code point |
+| ``in``, ``not in`` | equals a value in the list, or equals none of them |
 
 ``true`` is not the number 1. A comparison of different types, such as a text with a number, does not hold.
 """
@@ -33,7 +33,7 @@ _HINT: Final = 'such as payload.celsius > 30, payload.state == "open" or payload
 
 
 class Condition:
-    """A parsed condition. Raises ConfigError if `text` is not one; `key` names the setting in the message."""
+    """A parsed condition. Raises ConfigError if `text` is not a valid condition. The message names the setting `key`."""
 
     __slots__ = ("_holds", "_steps", "root", "text")
 
@@ -43,7 +43,7 @@ class Condition:
         if found is None:
             raise ConfigError(f"{key}: {text!r} is not a condition", hint=_HINT)
         self.root: str
-        """The first step of the field."""
+        """The first part of the field's path."""
         self._steps: list[str]
         self.root, *self._steps = found[1].split(".")
         name = " ".join(found[2].split())
@@ -60,7 +60,7 @@ class Condition:
         return f"Condition({self.text!r})"
 
     def holds(self, value: Any) -> bool:
-        """Return whether the condition holds. `value` is the JSON value of the field's first step."""
+        """Return whether the condition holds. `value` is the JSON value of the field that `root` names."""
         return self._holds(at_path(value, self._steps))
 
 

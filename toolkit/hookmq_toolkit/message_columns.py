@@ -1,8 +1,9 @@
-"""Messages of a sink's log: a block holds messages of one commit, in offset order, with one column for each field.
+"""Encode the messages of a sink's log. A block holds the messages of a commit in offset order, field by field.
 
-Unlike `hookmq_toolkit.message_record`, storing a message needs no `Message`. A block is `_HEAD`, then the flags and the
-arrival times of all messages, their topics, client ids, origins and payloads. If `_HEAD` says so, the expiry times and
-properties follow. Text that is the same in all messages is stored once.
+Unlike `hookmq_toolkit.message_record`, this module does not need a `Message` object for each message. A block begins
+with `_HEAD`. The columns follow: the flags, arrival times, topics, client ids, origins and payloads of all messages.
+The expiry times and properties are optional, and `_HEAD` says whether the block has them. A text that all messages
+share is stored once.
 """
 
 import struct
@@ -16,7 +17,7 @@ from hookmq.plugin import Message
 from hookmq.storage_api import MessageColumns, make_message
 
 _HEAD: Final = struct.Struct("<BBI")
-"""Version, the optional columns, and the number of messages."""
+"""The fields version, optional columns, and number of messages."""
 _VERSION: Final = 1
 _EXPIRES: Final = 1
 _PROPERTIES: Final = 2
@@ -26,15 +27,15 @@ _NO_SENDER: Final = 4
 _RETAIN: Final = 8
 """The flags of a message: its QoS, whether it has no sender, and RETAIN."""
 _SAME: Final = struct.Struct("<BH")
-"""Before text: whether all messages have the same one, and its length."""
+"""The fields before a text: whether all messages share it, and its length."""
 _CLIENT: Final = "client"
 _LONG: Final = 1 << 10
 _REMEMBERED: Final = 1 << 14
-"""Limits of the texts whose encoding is remembered: characters of each, and number."""
+"""Limits on the texts whose encoding is remembered: the length of each in characters, and their number."""
 
 
 class _Encoded(dict[str, bytes]):
-    """Text as UTF-8. Topics and client ids repeat, so most of them are encoded already."""
+    """Caches texts encoded as UTF-8. Topics and client ids repeat, so most of them are found here."""
 
     def __missing__(self, text: str) -> bytes:
         if len(text) > _LONG:
@@ -51,7 +52,7 @@ _encoded = _Encoded()
 def encode_columns(columns: MessageColumns) -> bytes:
     """Return the messages in `columns` as bytes. Does not block.
 
-    It works on columns without a call of Python code for each message, which would cost more than all the rest.
+    The function processes whole columns, because calling Python code for each message would take most of the time.
     """
     count = len(columns)
     if not count:

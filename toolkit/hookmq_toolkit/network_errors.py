@@ -1,7 +1,7 @@
-"""Explain in words why a connection or an HTTP request failed, for logs, status pages and metric labels.
+"""Describe why a connection or an HTTP request failed, for logs, status pages and metric labels.
 
-`network_reason` returns one of `WORDS`, sometimes followed by a colon and details. `reason_word` returns the word alone,
-so the number of metric labels is bounded. No reason contains data from the request or the response.
+`network_reason` returns one of `WORDS`, sometimes followed by a colon and details. `reason_word` returns the word
+alone, so the number of metric labels is bounded. No reason contains data from the request or the response.
 """
 
 import errno
@@ -72,7 +72,7 @@ def network_reason(error: BaseException) -> str:
 
 
 def reason_word(reason: str, more: frozenset[str] = frozenset()) -> str:
-    """Return the word that `reason` begins with if it is in `WORDS` or `more`, else ``other``."""
+    """Return the word at the start of `reason` if it is in `WORDS` or `more`, and otherwise ``other``."""
     word = reason.partition(":")[0]
     return word if word in WORDS or word in more else OTHER
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 SERVICE: Final = "sinks"
 """The name of the service in `Plugin.offered_services`."""
 SinkState = Literal["starting", "active", "retrying", "failed", "paused", "disabled"]
-"""The state of a sink. `retrying` means that the target does not respond, `failed` that an operator must act.
+"""The state of a sink. `retrying` means that the target does not respond, and `failed` that an operator must act.
 
 `paused` means that an operator stopped the sink, and `disabled` that it stopped itself. Both last until it is resumed."""
 
@@ -39,7 +39,7 @@ class SinkLane:
     """The state of one lane of a sink.
 
     - `waiting`: the number of messages that the lane has read from the log and that are not done.
-    - `oldest`: the age of the first of them in seconds, or None if there are none.
+    - `oldest`: the age of the oldest of these messages in seconds, or None if there are none.
     """
 
     state: str
@@ -89,7 +89,7 @@ class SinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class SinkProblem:
-    """A mistake that a test of a sink found: the target's setting, the description, and how to correct it."""
+    """A problem that the test of a sink found: the setting of the target, a description, and how to correct it."""
 
     key: str
     message: str
@@ -101,7 +101,7 @@ class SinkDeadLetter:
     """A message that the target did not accept.
 
     - `number`: its position among the dead letters of the sink.
-    - `reason`: why it was not accepted; `at`: when, in epoch seconds.
+    - `reason`: why the target did not accept it; `at`: when that happened, in epoch seconds.
     - `event`: the type of the event, if the sink sends events; empty for a message. The payload of an event without a
       message is its data as JSON, and its topic is empty.
     """
@@ -125,9 +125,9 @@ class SinkDelivery:
     - `id`, `event`: the id and the type of the event.
     - `at`: when the attempt ended, in epoch seconds; `seconds`: how long it took.
     - `attempt`: 1 for the first attempt.
-    - `result`: ``arrived``, ``again`` (it is sent again later), ``refused`` (the target never takes it) or ``gone`` (the
-      target takes nothing more).
-    - `reason`: why it did not arrive, such as ``status 503``; empty otherwise.
+    - `result`: ``arrived``, ``again`` (it will be retried), ``refused`` (the target will never accept it) or ``gone``
+      (the target no longer accepts anything).
+    - `reason`: why the event did not arrive, such as ``status 503``; empty if it arrived.
     """
 
     id: str
@@ -141,7 +141,7 @@ class SinkDelivery:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """A page of dead letters. `cursor` is the `after` of the next page, or None after the last one."""
+    """A page of dead letters. To get the next page, pass `cursor` as `after`; it is None on the last page."""
 
     items: Sequence[SinkDeadLetter]
     cursor: int | None
@@ -149,7 +149,7 @@ class DeadLetterPage:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The result of a replay: `written` dead letters are now in the target; `failed` ones became dead letters again."""
+    """The result of a replay: how many dead letters were `written` to the target, and how many `failed` again."""
 
     written: int
     failed: int
@@ -167,7 +167,9 @@ class SinkManager(Protocol):
 
     async def test_sink(self, name: str) -> Sequence[SinkProblem]:
         """Open a separate connection to the target and check it with the sink's sample, without writing anything.
-        Return all mistakes."""
+
+        Returns all problems that the check found.
+        """
 
     async def pause_sink(self, name: str, paused: bool) -> None:
         """Pause or resume a sink. This lasts until the next such call, even across a restart. A paused sink still
@@ -182,11 +184,12 @@ class SinkManager(Protocol):
         """
 
     async def list_dead_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
-        """Return dead letters, oldest first, beginning after the number `after`."""
+        """Return dead letters, oldest first, starting after number `after`."""
 
     async def replay_dead_letters(self, name: str) -> ReplayResult:
-        """Write all dead letters to the target again, with the same ids. Those that it still does not accept remain
-        dead letters."""
+        """Write all dead letters to the target again, with the same ids. Those that the target still does not accept
+        remain dead letters.
+        """
 
     async def purge_dead_letters(self, name: str) -> int:
         """Delete all dead letters, and return their number."""
@@ -194,7 +197,7 @@ class SinkManager(Protocol):
 
 @runtime_checkable
 class DeliveryLog(Protocol):
-    """What a `SinkManager` also implements if it keeps the latest attempts to send each event."""
+    """The interface of a `SinkManager` that also keeps the latest attempts to send each event."""
 
     def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
         """Return at most `limit` attempts, newest first: all of them, or those for the event with the id `event`.

@@ -1,4 +1,4 @@
-"""Test conditions: what holds, and what is refused."""
+"""Test which conditions hold, and which are invalid."""
 
 from typing import Any
 

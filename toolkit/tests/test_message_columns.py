@@ -1,4 +1,4 @@
-"""Test messages that are stored by column."""
+"""Test encoding and decoding messages by column."""
 
 import contextlib
 from dataclasses import fields

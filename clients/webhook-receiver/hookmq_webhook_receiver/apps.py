@@ -1,8 +1,9 @@
-"""Complete receivers as WSGI and ASGI applications, for any server and as a part of Flask, Django, FastAPI or Starlette.
+"""Complete receivers as WSGI and ASGI applications. They run in any server, or inside a Flask, Django, FastAPI or
+Starlette application.
 
-They answer a POST request with 204 when `handle` has returned for each new event. They answer 401 for a wrong signature,
-400 for a body that does not contain events, and 413 for a body that is too large. If `handle` raises an exception, it is
-logged, and the answer is 500: the plugin sends the events again.
+A receiver responds to a POST request with 204 once `handle` has returned for each new event. It responds with 401 to a
+wrong signature, with 400 to a body that does not contain events, and with 413 to a body that is too large. If `handle`
+raises an exception, the receiver logs it and responds with 500. The plugin then resends the events.
 """
 
 import logging
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 def wsgi_app(
     receiver: Receiver, handle: Callable[[Received], object]
 ) -> Callable[[dict[str, Any], Start], Iterable[bytes]]:
-    """Return a WSGI application. `handle` may be called from several threads, with different events."""
+    """Return a WSGI application. Several threads may call `handle` at the same time, with different events."""
 
     def application(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         status, text = answer(environ)
@@ -67,7 +68,7 @@ def wsgi_app(
 def asgi_app(
     receiver: Receiver, handle: Callable[[Received], Awaitable[object]]
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """Return an ASGI application. Requests are handled at the same time, the events of one request in order."""
+    """Return an ASGI application. It handles requests concurrently, but the events of each request in order."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from hookmq_webhook_receiver.signature import SIGNATURE
 
 MAX_BODY: Final = 16 << 20
-"""Largest body that is accepted by default, in bytes."""
+"""Maximum size of a body by default, in bytes."""
 _OURS: Final = frozenset(
     {
         "specversion", "id", "source", "type", "subject", "time", "sequence", "epoch", "traceparent", "datacontenttype",

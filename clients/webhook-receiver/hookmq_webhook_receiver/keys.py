@@ -4,7 +4,7 @@
 |---|---|
 | ``whsec_`` and base64 | a secret that the broker and the receiver share |
 | ``whsk_`` and base64 | an ed25519 private key for the broker alone: 32 bytes of the seed, 32 of the public key |
-| ``whpk_`` and base64 | its public key, which receivers need: 32 bytes |
+| ``whpk_`` and base64 | the matching public key, which receivers need: 32 bytes |
 """
 
 import base64
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 
 class PublicKey(Protocol):
-    """The part of cryptography's Ed25519PublicKey that is used."""
+    """The part of cryptography's Ed25519PublicKey that this package uses."""
 
     def verify(self, signature: bytes, data: bytes, /) -> None:
         """Raise cryptography.exceptions.InvalidSignature if the signature is wrong."""
@@ -24,7 +24,7 @@ class PublicKey(Protocol):
 
 
 class PrivateKey(Protocol):
-    """The part of cryptography's Ed25519PrivateKey that is used."""
+    """The part of cryptography's Ed25519PrivateKey that this package uses."""
 
     def sign(self, data: bytes, /) -> bytes:
         """Return the signature of `data`."""
@@ -34,7 +34,7 @@ class PrivateKey(Protocol):
 
 
 Key = bytes | PublicKey
-"""What a receiver verifies with: a secret's bytes, or a public key."""
+"""A key with which a receiver verifies requests: a secret's bytes, or a public key."""
 SECRET: Final = "whsec_"
 PRIVATE: Final = "whsk_"
 PUBLIC: Final = "whpk_"
@@ -49,18 +49,18 @@ def new_secret() -> str:
 
 
 def new_private_key() -> str:
-    """Return a random private key in the format that the configuration expects. Needs cryptography."""
+    """Return a random private key in the format that the configuration expects. Requires the package cryptography."""
     seed = os.urandom(_SIZE)
     return PRIVATE + base64.b64encode(seed + _raw(_private(seed))).decode()
 
 
 def public_key(private: str) -> str:
-    """Return the public key of a private key, for the receivers. Raises ValueError."""
+    """Return the public key that belongs to a private key, for receivers. Raises ValueError."""
     return PUBLIC + base64.b64encode(_raw(private_key_of(private))).decode()
 
 
 def key_of(secret: str | bytes) -> bytes:
-    """Return a secret's bytes. `secret` is a string of ``whsec_`` and base64, or already the bytes.
+    """Return a secret's bytes. `secret` is ``whsec_`` followed by base64, or the bytes themselves.
 
     Raises ValueError with a message that does not contain the secret.
     """
@@ -74,7 +74,10 @@ def key_of(secret: str | bytes) -> bytes:
 
 
 def private_key_of(text: str) -> PrivateKey:
-    """Return the private key of ``whsk_`` and base64. Raises ValueError with a message that does not contain the key."""
+    """Parse a private key: ``whsk_`` followed by base64.
+
+    Raises ValueError with a message that does not contain the key.
+    """
     data = _decoded(text, PRIVATE, "a private key")
     if len(data) not in (_SIZE, 2 * _SIZE):
         raise ValueError(
@@ -87,7 +90,7 @@ def private_key_of(text: str) -> PrivateKey:
 
 
 def public_key_of(text: str) -> PublicKey:
-    """Return the public key of ``whpk_`` and base64. Raises ValueError."""
+    """Parse a public key: ``whpk_`` followed by base64. Raises ValueError."""
     data = _decoded(text, PUBLIC, "a public key")
     if len(data) != _SIZE:
         raise ValueError(f"a public key of {len(data)} bytes, expected {_SIZE}")
@@ -99,7 +102,7 @@ def public_key_of(text: str) -> PublicKey:
 
 
 def parse_key(text: str | bytes) -> Key:
-    """Return the key with which a receiver verifies: of a secret, or of a public key. Raises ValueError."""
+    """Parse a secret or a public key, for verifying requests. Raises ValueError."""
     if isinstance(text, str):
         if text.strip().startswith(PUBLIC):
             return public_key_of(text)

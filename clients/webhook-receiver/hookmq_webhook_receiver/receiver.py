@@ -16,17 +16,17 @@ class TooLarge(ValueError):
 
 
 class Busy(Exception):
-    """Another request with the same event is being handled. Answer 503; the plugin sends the request again."""
+    """Another request with the same event is being handled. Respond with 503; the plugin then resends the request."""
 
 
 class SeenIds(Protocol):
-    """Where a receiver remembers the ids of the events that it has handled."""
+    """A store for the ids of the events that a receiver has handled."""
 
     def __contains__(self, id: object, /) -> bool:
         """Return whether the event with this id was handled."""
 
     def add(self, id: str, /) -> None:
-        """Remember the id of an event that was handled."""
+        """Remember the id of a handled event."""
 
 
 class RecentIds:
@@ -51,12 +51,12 @@ class RecentIds:
 
 
 class Receiver:
-    """Verifies requests and reads their events. Threads and tasks can share it.
+    """Verifies requests and reads their events. Threads and tasks can share a receiver.
 
-    `secrets` are shared secrets (``whsec_``) and public keys (``whpk_``); one valid signature is enough. An empty list is
-    refused: a receiver without a secret believes everyone. `seen` remembers the handled events, by default in memory.
-    Pass a set-like object that uses your database to remember them after a restart. Raises ValueError for an invalid
-    secret.
+    `secrets` are shared secrets (``whsec_``) and public keys (``whpk_``); one valid signature is enough. An empty list
+    is refused, because a receiver without a secret would accept requests from anyone. `seen` remembers the handled
+    events, by default in memory. To remember them after a restart, pass a set-like object that uses your database.
+    Raises ValueError for an invalid secret.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Receiver:
         self._lock = threading.Lock()
 
     def read(self, headers: Mapping[str, str], body: bytes) -> list[Received]:
-        """Return the events of a request. The body may be compressed or not.
+        """Return the events of a request. The body may be compressed.
 
-        Raises VerificationError if the signature is wrong or the request too old, and ValueError if the body does not
-        contain events or is larger than `max_body` bytes.
+        Raises VerificationError if the signature is wrong or the request is too old. Raises ValueError if the body does
+        not contain events or is larger than `max_body` bytes.
         """
         if len(body) > self.max_body:
             raise TooLarge(f"more than {self.max_body} bytes")
@@ -90,10 +90,10 @@ class Receiver:
 
     @contextmanager
     def once(self, event: Received) -> Iterator[bool]:
-        """Enter with True if `event` is new, and with False if it was handled before.
+        """Return a context manager that yields True if `event` is new, and False if it was handled before.
 
-        The event counts as handled when the block ends without an exception. Raises Busy if another block is handling the
-        event.
+        The event counts as handled when the block ends without an exception. Entering the block raises Busy if another
+        block is handling the event.
         """
         id = f"{event.source} {event.id}"  # CloudEvents: an id is unique within its source
         with self._lock:
@@ -117,7 +117,7 @@ class Receiver:
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the status to answer after an exception of `Receiver`, or None for any other exception."""
+    """Return the HTTP status for an exception that `Receiver` raised, or None for any other exception."""
     if isinstance(error, VerificationError):
         return 401
     if isinstance(error, Busy):

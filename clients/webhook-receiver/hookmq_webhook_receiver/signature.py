@@ -1,8 +1,8 @@
 """Create and verify Standard Webhooks signatures (standardwebhooks.com).
 
-Both signatures cover ``id.timestamp.body``. ``v1,`` is followed by its HMAC-SHA256 with a shared secret, ``v1a,`` by its
-ed25519 signature with a private key, each in base64. While a secret or a key is being replaced, requests are signed with
-both. The signatures are separated by a space, and one valid signature is enough.
+There are two kinds of signatures, and both cover ``id.timestamp.body``. ``v1`` is an HMAC-SHA256 with a shared secret.
+``v1a`` is an ed25519 signature with a private key. While a secret or a key is being replaced, requests are signed with
+the old one and the new one. Signatures are separated by spaces, and one valid signature is enough.
 
 Ed25519 needs the package cryptography, which the extra ``asymmetric`` installs.
 """
@@ -22,7 +22,7 @@ ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 TOLERANCE: Final = 300.0
-"""Largest age of a request in seconds."""
+"""Maximum age of a request in seconds."""
 MAX_SIGNATURES: Final = 32
 _ID: Final = re.compile(r"[!-\-/-~]{1,256}")
 """Valid ids. Dots are excluded because they separate the signed parts."""
@@ -41,8 +41,8 @@ def sign(
 ) -> dict[str, str]:
     """Return the three signature headers for a request.
 
-    `keys` come from `hookmq_webhook_receiver.keys`, newest first: bytes make ``v1`` signatures, private keys ``v1a``
-    signatures. Raises ValueError for an invalid id.
+    `keys` come from `hookmq_webhook_receiver.keys`, newest first. Secrets (bytes) create ``v1`` signatures, and private
+    keys create ``v1a`` signatures. Raises ValueError for an invalid id.
     """
     if not _ID.fullmatch(id):
         raise ValueError(f"invalid id {id!r}")
@@ -78,7 +78,7 @@ def verify_with(
     tolerance: float = TOLERANCE,
     now: float | None = None,
 ) -> None:
-    """Do what `verify` does, with keys that `parse_key` has parsed."""
+    """Verify a request like `verify`, with keys that `parse_key` returned."""
     secrets: list[bytes] = []
     public: list[PublicKey] = []
     for key in keys:

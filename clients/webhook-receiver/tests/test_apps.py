@@ -32,7 +32,7 @@ def signed(body: bytes) -> dict[str, str]:
 
 
 class Handler:
-    """Records events, and raises what a test chooses."""
+    """Records events, and raises the exception that a test chooses."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -98,7 +98,7 @@ async def test_answers(
         return (await client.post("/hook/", content=body, headers=found)).status_code
 
     body = json.dumps(GOOD).encode()
-    handler.error = ValueError("a secret of the database")  # not the request's fault
+    handler.error = ValueError("a secret of the database")  # the request did not cause it
     with caplog.at_level(logging.ERROR):
         answer = await client.post("/hook/", content=body, headers=signed(body))
     assert answer.status_code == 500

@@ -1,4 +1,4 @@
-"""Test the library for receivers. It extracts events from requests and finds repeated ones."""
+"""Test reading events from requests, and recognizing repeated events."""
 
 import gzip
 import json
@@ -142,7 +142,7 @@ def test_the_ledger_of_missing_events_is_bounded() -> None:
         1_000_000_001,
     ]
     assert ledger.lost == 999_999_997
-    assert ledger.take(event(5))  # nobody knows: rather twice than never
+    assert ledger.take(event(5))  # unknown, so it counts as new: better twice than never
     assert not ledger.take(event(1_000_000_000))
 
 

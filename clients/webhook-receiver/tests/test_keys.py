@@ -1,4 +1,4 @@
-"""Test ed25519 keys and signatures: real signatures of OpenSSL, rotation, and everything that must be refused."""
+"""Test ed25519 keys and signatures: signatures made by OpenSSL, key rotation, and input that must be refused."""
 
 import base64
 import shutil
@@ -80,7 +80,9 @@ def test_one_valid_signature_of_any_kind_is_enough() -> None:
 
 
 def test_a_signature_of_one_kind_does_not_count_as_the_other() -> None:
-    """The public key is public: an attacker may use its bytes as a secret."""
+    """A public key does not verify ``v1`` signatures. Anyone who knows it could otherwise create them, with its bytes
+    as a secret.
+    """
     forged = sign("q-1", NOW, BODY, [POINT])
     with pytest.raises(VerificationError, match="no signature of version v1a"):
         verify(forged, BODY, PUBLIC, now=NOW)

@@ -1,4 +1,4 @@
-"""Test receivers: what is believed, and that each event is handled once."""
+"""Test that receivers accept only valid requests, and handle each event once."""
 
 import gzip
 import json
@@ -52,7 +52,7 @@ def test_each_event_is_handled_once_also_in_another_batch() -> None:
     assert handled(receiver, *request(event(1))) == ["e-1"]
     assert handled(receiver, *request(event(1), event(2), event(2))) == ["e-2"]
     assert handled(receiver, *request(event(2), event(3))) == ["e-3"]
-    # The same id of another source is another event.
+    # The same id from another source is a different event.
     assert handled(receiver, *request(event(3, source="urn:y"))) == ["e-3"]
 
 

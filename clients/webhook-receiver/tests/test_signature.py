@@ -1,4 +1,4 @@
-"""Test signatures: the published example, and everything that must be refused."""
+"""Test signatures: the published example, and requests that must be refused."""
 
 import base64
 import subprocess

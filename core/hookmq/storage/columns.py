@@ -1,7 +1,7 @@
-"""Messages as columns, the form in which journals collect the messages of a commit.
+"""Collect the messages of a commit in columns, with a list for each field.
 
-A journal that stores many messages at once needs no object for each of them. It offers `MessageColumns`, to which the
-broker adds the fields of each message. See `hookmq.storage.protocols.Columnar`.
+A journal that stores many messages at once does not need an object for each of them. It offers `MessageColumns`, and
+the broker adds the fields of each message to them. See `hookmq.storage.protocols.Columnar`.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,10 +21,11 @@ def _extent(properties: Properties) -> int:
 
 
 class Room:
-    """The size of the messages that a journal has collected, and the size from which on it may be full.
+    """The size of the messages that a journal has collected, and the size at which the journal may be full.
 
-    `used` grows with each message by `record`, its payload, and `text` bytes for each character of its topic and client
-    id. `measure` returns the size of its properties. The first message of empty columns adds `batch`.
+    Each message adds to `used`: `record`, the length of its payload, `text` bytes for each character of its topic and
+    client id, and the size of its properties, which `measure` returns. The first message in empty columns also adds
+    `batch`.
     """
 
     __slots__ = ("batch", "limit", "measure", "record", "text", "used")
@@ -45,7 +46,7 @@ class Room:
 
 
 class MessageColumns:
-    """Messages in order, with a list for each field. The columns of rare values are dictionaries by row.
+    """Messages in order, with a list for each field. Fields that few messages have are dictionaries by row number.
 
     All columns of a journal may share one `room`, which counts their sizes.
     """
@@ -63,13 +64,13 @@ class MessageColumns:
         self.times: list[float] = []
         """When each message arrived, in epoch seconds."""
         self.expires: dict[int, float] = {}
-        """When a message expires, in epoch seconds, for those that do."""
+        """The expiry times of messages that have one, in epoch seconds."""
         self.retained: dict[int, bool] = {}
         """The rows of messages with RETAIN."""
         self.properties: dict[int, Properties] = {}
         """The properties of messages that have any."""
         self.origins: dict[int, str] = {}
-        """The origins other than `CLIENT`."""
+        """The origins of messages whose origin is not `CLIENT`."""
 
     def __len__(self) -> int:
         return len(self.topics)
@@ -84,7 +85,7 @@ class MessageColumns:
         received_at: float,
         expires_at: float | None,
     ) -> None:
-        """Add a message of a client, without RETAIN. The arguments are the fields of `Message`."""
+        """Add a message that a client published without RETAIN. The arguments are the fields of `Message`."""
         topics = self.topics
         room = self.room
         if room is not None:
@@ -107,7 +108,7 @@ class MessageColumns:
         self.times.append(received_at)
 
     def add_message(self, message: Message) -> None:
-        """Add any message."""
+        """Add a `Message` of any origin, with or without RETAIN."""
         row = len(self.topics)
         if message.retain:
             self.retained[row] = True
@@ -119,14 +120,14 @@ class MessageColumns:
         )  # fmt: skip
 
     def take(self) -> "MessageColumns":
-        """Return the messages in new columns, and keep none. The room does not change."""
+        """Move all messages to new columns, and return these. The room does not change."""
         taken = MessageColumns()
         _move(self, taken)
         _move(MessageColumns(), self)
         return taken
 
     def part(self, start: int, stop: int) -> "MessageColumns":
-        """Return the messages of the rows from `start` to `stop`."""
+        """Return a copy of the rows from `start` to `stop - 1`."""
         found = MessageColumns()
         found.topics = self.topics[start:stop]
         found.payloads = self.payloads[start:stop]
@@ -153,7 +154,7 @@ def _move(one: MessageColumns, other: MessageColumns) -> None:
 
 
 def collect(messages: Iterable[Message]) -> MessageColumns:
-    """Return messages as columns."""
+    """Return the messages as columns."""
     found = MessageColumns()
     for message in messages:
         found.add_message(message)

@@ -46,7 +46,7 @@ def command(language: str, request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture(params=[pytest.param("node"), pytest.param("go", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Start a receiver in another language."""
+    """Start a receiver in another language, and yield its URL."""
     secrets = f"{SECRET} {public_key(PRIVATE)}"
     with subprocess.Popen(
         command(request.param, request),
@@ -133,7 +133,7 @@ async def test_a_broker_tells(url: str, tmp_path: Path, secrets: dict[str, str])
         async with aiomqtt.Client("127.0.0.1", served.ports["tcp"], identifier="c") as client:
             for number in range(20):
                 await client.publish("a/b", str(number), 1)
-        assert served.stop() == 0  # what waits arrives first
+        assert served.stop() == 0  # the broker delivers waiting events first
     async with httpx.AsyncClient() as http:
         told = (await http.get(f"{url}/counts")).json()
     assert told == {"counts": {"hookmq.message.published": 20}}, served.log

@@ -12,7 +12,7 @@ class Job(NamedTuple):
     module: str
     help: str
     needs: tuple[str, ...]
-    """Required keys of the configuration, with dots."""
+    """Required keys of the configuration, as dotted names."""
 
 
 JOBS: Final[dict[str, Job]] = {

@@ -134,9 +134,7 @@ def _append(
     wait: Callable[[float], None],
     whole: int | None = None,
 ) -> Written:
-    """Append `rows`. They are either a whole batch or the remaining part of one; `whole` is the shape of the whole
-    batch.
-    """
+    """Append `rows`, which are either a whole batch or the rest of one. `whole` is the shape of the whole batch."""
     schema = columns.arrow(rows.schema)
     with told(store):
         state = store.load(schema)
@@ -182,7 +180,7 @@ def _append(
 def told(
     store: Store, cure: str = "after a restart, the query continues with this batch"
 ) -> Iterator[None]:
-    """Convert errors of a format's library to a one-line MqttError with the table's name."""
+    """Convert the errors of a format's library to an MqttError of one line, with the table's name."""
     try:
         yield
     except MqttError:

@@ -1,4 +1,4 @@
-"""Convert errors of the formats' libraries to one line."""
+"""Reduce the errors of the table formats' libraries to one line."""
 
 import re
 from typing import Final

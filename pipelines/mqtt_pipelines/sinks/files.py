@@ -118,7 +118,7 @@ class FileBatches:
 
 
 def _log(spark: SparkSession, folder: str) -> Any:
-    """Return the log of the batches in a folder, as an object of Spark."""
+    """Return the log of a folder's batches, as a Java object."""
     kind = java_class(spark, f"{SINKS}.FileStreamSinkLog")
     none = java_class(spark, "scala.Option").empty()
     return kind(kind.VERSION(), spark._jsparkSession, f"{absolute(spark, folder)}/{LOG}", none)

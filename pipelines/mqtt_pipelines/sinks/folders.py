@@ -1,9 +1,9 @@
 """Folder names for the partitions of Parquet files.
 
 Spark names a folder ``COLUMN=VALUE`` and stores the value nowhere else. If a value has more than about 240 bytes, the
-folder cannot be created, and the query ends. An empty text and ``__HIVE_DEFAULT_PARTITION__`` become null, and a reader
-that sees only digits reads ``001`` as 1. The column's value therefore stays in the files, and a separate column names
-the folder.
+folder cannot be created, and the query ends. An empty text and ``__HIVE_DEFAULT_PARTITION__`` become null. If all
+values consist of digits, a reader takes them for numbers and reads ``001`` as 1. The column's value therefore stays in
+the files, and a separate column names the folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUFFIX: Final = "_folder"
 PLAIN: Final = r"\A(?!(?i:nan|infinity)\z)[A-Za-z][A-Za-z0-9_.]{0,47}\z"
 """Matches text that can be used unchanged as a folder name: no reader mistakes it for a number, a time or null."""
 SHOWN: Final = 32
-"""Number of characters of any other text that its folder name starts with. A hash that makes the name unique follows.
+"""Number of characters of any other text that the folder name keeps. A hash follows, which makes the name unique.
 """
 
 

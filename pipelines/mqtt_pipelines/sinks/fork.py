@@ -115,7 +115,7 @@ def _counting(batch: DataFrame, conditions: Sequence[str]) -> DataFrame:
 
 
 def _count(held: DataFrame, number: int) -> int | None:
-    """Return a count of `_counting`, or None if Spark does not tell. The rows must have been computed."""
+    """Return a count of `_counting`, or None if Spark does not report it. The rows must have been computed."""
     java: Any = held._jdf
     try:
         # Spark reports such counts only for the frame of an action. Here, that frame contains this one.

@@ -1,7 +1,7 @@
 """Reach Spark's Java classes by their full names.
 
-`spark._jvm.org.apache...` asks Java about each part of a name. Java then searches all archives for a class named `org`,
-which takes about a millisecond for each part.
+`spark._jvm.org.apache...` asks Java about each part of a name. For each part, Java searches all archives for a class of
+that name, such as `org`. This takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """Return a class, to call its constructor or its static methods. A wrong name fails only when it is used."""
+    """Return a Java class, for calling its constructor or static methods.
+
+    A wrong name fails only when the class is used.
+    """
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
 
     gateway: Any = spark.sparkContext._gateway
@@ -21,11 +24,11 @@ def java_class(spark: SparkSession, name: str) -> Any:
 
 
 def java_object(spark: SparkSession, name: str) -> Any:
-    """Return an object of Scala, to call its methods."""
+    """Return a Scala singleton object, for calling its methods."""
     return getattr(java_class(spark, f"{name}$"), "MODULE$")
 
 
 def java_array(spark: SparkSession, name: str) -> Any:
-    """Return an empty array of objects of a class."""
+    """Return an empty Java array for objects of the class `name`."""
     gateway: Any = spark.sparkContext._gateway
     return gateway.new_array(java_class(spark, name), 0)

@@ -1,4 +1,4 @@
-"""Publish rows to MQTT, at least once, because MQTT has no transactions.
+"""Publish rows to MQTT at least once. Exactly once is not possible, because MQTT has no transactions.
 
 A repeated batch is published again. Each message keeps its user property ``message-id``, so that receivers can
 recognize duplicates.

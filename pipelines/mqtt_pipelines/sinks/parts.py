@@ -309,7 +309,7 @@ def _text(scalar: Any) -> str | None:
 
     try:
         value = scalar.as_py()
-    except (OverflowError, ValueError):  # a time that Python does not have
+    except (OverflowError, ValueError):  # a time that Python cannot represent
         return str(scalar.value)
     if value is None:
         return None
@@ -348,7 +348,7 @@ def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
                 continue
             try:
                 low, high = _bound(found.min, False), _bound(found.max, True)
-            except (OverflowError, ValueError):  # a time that Python does not have
+            except (OverflowError, ValueError):  # a time that Python cannot represent
                 low = high = None
             if low is None or high is None:
                 bounded.discard(name)

@@ -75,7 +75,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """``anomaly:`` which values to check, and what is unusual."""
+    """``anomaly:`` which values to check, and which of them are unusual."""
 
     metrics: tuple[str, ...] = required("columns of silver: numbers, or booleans as 0 and 1")
     method: Literal["ewma", "window"] = setting(

@@ -42,8 +42,8 @@ def both(raw: DataFrame, by: Silver) -> DataFrame:
     `silver` has the columns of `schemas.silver`, and `dead` those of `schemas.DEAD_LETTER`. Duplicates are left out.
     State is kept only for messages that can have duplicates. The source is read and parsed once.
     """
-    # Each column is computed. A column of the source itself would give the two halves below different plans, and Spark
-    # would run both.
+    # Compute every column. If a column came directly from the source, the two halves below would have different plans,
+    # and Spark would run both.
     good = f.col(REASON).isNull()
     own = _columns(by)
     judged = judge(raw, by).select(
@@ -64,8 +64,8 @@ def both(raw: DataFrame, by: Silver) -> DataFrame:
         anywhere = f.concat(f.lit("@"), f.xxhash64(*place).cast("string"))
         named[name] = f.when(asked, named[name]).otherwise(anywhere)
     keyed = judged.withColumns({**named, "_time": f.col("silver.event_time"), "_asked": asked})
-    # Both halves below share what is shuffled here, as long as they use the same columns of it. A filter would otherwise
-    # move to the source, in each half another. Spark cannot move it beyond a column that depends on the task.
+    # Both halves below share this shuffle, as long as they use the same columns of it. Otherwise, Spark would move a
+    # different filter to the source in each half. It cannot move a filter past a column that depends on the task.
     shared = keyed.repartition(*named).withColumn("_task", f.spark_partition_id())
     remembered = (
         shared.where(f.col("_asked") & (f.col("_task") >= 0))

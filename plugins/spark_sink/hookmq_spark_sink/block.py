@@ -128,7 +128,7 @@ def assemble(block: Block) -> bytes:
 
 
 def sealed(head: tuple[int, ...], parts: Sequence[Data]) -> bytes:
-    """Return a block made of the header's fields, from `length` on, and the parts that follow the header."""
+    """Return a block, given its header fields from `length` on and the parts that follow the header."""
     body = b"".join(parts)
     start = HEADER.pack(MAGIC, 0, *head)
     check = crc32(body, crc32(start[CHECKED:]))
@@ -268,7 +268,7 @@ def build(partition: int, base: int, messages: Sequence[Message]) -> Block:
 def build_columns(partition: int, base: int, columns: MessageColumns) -> Block:
     """Return messages as a block. The first message has the offset `base`. There must be at least one message.
 
-    It works on whole columns. Calling Python code for each message would cost more than all the rest.
+    The function processes whole columns, because calling Python code for each message would take most of the time.
     """
     count = len(columns)
     times = [int(time * 1e6) for time in columns.times]

@@ -28,7 +28,7 @@ ANY: Final = "*"
 
 @dataclass(frozen=True)
 class TierConfig:
-    """The Parquet files, by day, to which messages are written before retention removes them."""
+    """The daily Parquet files to which messages are written before retention removes them."""
 
     target: str = field(
         metadata={"help": "a folder, or a URL of an object store: s3://, gs://, abfs://"}

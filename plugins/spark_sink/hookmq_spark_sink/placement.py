@@ -23,7 +23,7 @@ KNOWN: Final = frozenset({CRC32, NAMES, ROUND_ROBIN})
 BATCH: Final = 1000
 """Number of messages of one commit that `RoundRobin` puts into a partition before it continues with the next."""
 _REMEMBERED: Final = 1 << 16
-"""Number of topics whose partition is cached."""
+"""Maximum number of topics whose partition is cached."""
 _LAST_DIGIT: Final = re.compile(".*[0-9]", re.DOTALL)
 _DIGITS: Final = frozenset("0123456789")
 
@@ -31,7 +31,8 @@ _DIGITS: Final = frozenset("0123456789")
 def by_crc32(topic: str, partitions: int) -> int:
     """Return a topic's partition in a log that an early version created.
 
-    A CRC is linear: topics that differ in few bits often get the same remainder, so they share few partitions.
+    A CRC is linear: topics that differ in few bits often get the same remainder. Such topics are spread over few
+    partitions.
     """
     return crc32(block.utf8(topic)) % partitions
 

@@ -21,8 +21,10 @@ COUNTS: Final = ("requests", "refused", "reads", "failed", "bytes")
 
 
 class ReaderProcess:
-    """Manages the reader process. Call `start` and `stop` on a running event loop. `counts` includes all restarts;
-    `port` is the port that the process listens on."""
+    """Manages the reader process. Call `start` and `stop` on a running event loop.
+
+    `counts` includes the counters of processes that have ended. `port` is the port that the process listens on.
+    """
 
     def __init__(
         self,

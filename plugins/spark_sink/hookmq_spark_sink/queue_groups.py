@@ -1,7 +1,7 @@
 """Move groups of a queue to the offsets that consumers of the read API have committed.
 
-A group that is behind keeps messages in the queue, within the limit `wait_for_groups` of the queue's `retention`. A
-consumer with the name of a group therefore does the same.
+A group that is behind keeps messages in the queue, within the limit `wait_for_groups` of the queue's `retention`.
+Messages are therefore also kept for a consumer that has the same name as a group.
 """
 
 from collections.abc import Callable, Iterable, Mapping

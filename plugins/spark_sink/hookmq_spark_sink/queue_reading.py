@@ -39,9 +39,10 @@ class QueueView:
         self._segments = segments
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None. The search uses
-        bisection, like the queue's own. If the broker's clock was set back, the result may be a later offset. Raises
-        StoreError for a damaged message.
+        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None.
+
+        Like the queue itself, this method searches by bisection. If the broker's clock was set back, the result may be
+        a later offset. Raises StoreError for a damaged message.
         """
         first, end = self.earliest[0], self.latest[0]
         segments = [one for one in self._segments if one.base < end]
@@ -144,8 +145,10 @@ class QueueReader(ConsumerOffsets):
         raise Unavailable
 
     def let_go(self) -> None:
-        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed. Raises
-        what `refresh` raises."""
+        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed.
+
+        Raises the same errors as `refresh`.
+        """
         if self._found is None:
             return
         found = self._state().found

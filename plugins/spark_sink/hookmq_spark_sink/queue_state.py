@@ -2,7 +2,7 @@
 
 NAME/queue.json       the name of the queue
 NAME/consumers.json   each consumer's offsets; written by the reader process
-NAME/queue_state      what can be read of the queue; written after each commit, invalid after the broker has ended
+NAME/queue_state      the readable part of the queue; written after each commit, invalid after the broker has ended
 """
 
 import json
@@ -28,8 +28,10 @@ _TRIES: Final = 100
 
 
 class QueueState(NamedTuple):
-    """The readable part of a queue. `boot` identifies one run of the broker. `found` is None if the broker does not
-    know the queue yet, and a text if nothing can be read.
+    """The readable part of a queue. `boot` identifies one run of the broker.
+
+    `found` is None if the broker does not know the queue yet. If nothing can be read, `found` is a text with the
+    reason.
     """
 
     boot: bytes

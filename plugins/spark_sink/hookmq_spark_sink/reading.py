@@ -18,7 +18,7 @@ from hookmq_spark_sink.index import StreamIndex
 
 _REMEMBERED: Final = 1 << 16
 _SILENCE: Final = 16 << 20
-"""Number of bytes to search without a matching record before an empty block reports progress."""
+"""Number of bytes without a matching record after which an empty block reports progress."""
 _SMALL: Final = 16 << 10
 """Size in bytes below which blocks are merged. Each commit of the broker writes a block, often with only a few rows."""
 _TOGETHER: Final = 256
@@ -113,7 +113,7 @@ class Reader(Protocol):
         """
 
     def let_go(self) -> None:
-        """Close files that were deleted or replaced since the last `refresh`. Raises what `refresh` raises."""
+        """Close files that were deleted or replaced since the last `refresh`. Raises the same errors as `refresh`."""
 
     def consumers(self) -> dict[str, Consumer]:
         """Return the consumers by name. Raises StoreError if the file is invalid."""
@@ -223,8 +223,10 @@ class StreamReader(ConsumerOffsets):
         return StreamView(self, state)
 
     def let_go(self) -> None:
-        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed. Raises
-        what `refresh` raises."""
+        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed.
+
+        Raises the same errors as `refresh`.
+        """
         if self.state is None:
             return
         state = files.read_state(self.folder)

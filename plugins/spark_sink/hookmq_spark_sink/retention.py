@@ -55,8 +55,8 @@ class Plan(NamedTuple):
 class Upkeep:
     """The result of `keep_up`.
 
-    `consumers` contains the names of those that have committed. `earliest` contains the changed partitions. `dropped`
-    is the number of removed records that a declared consumer had not committed.
+    `consumers` contains the names of the consumers that have committed. `earliest` contains only partitions whose first
+    offset has changed. `dropped` is the number of removed records that a declared consumer had not committed.
     """
 
     removed: list[Sealed] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Streams that serve a queue. They do not store messages, but tell the reader process what it can read."""
+"""Streams that serve a queue. They store no messages, but tell the reader process which part of the queue it can read."""
 
 from collections.abc import Callable
 from functools import partial

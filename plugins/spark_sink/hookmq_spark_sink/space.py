@@ -12,13 +12,13 @@ from hookmq_spark_sink.block import properties_size
 from hookmq_spark_sink.config import StreamConfig
 
 PER_RECORD: Final = 64
-"""Bytes of a record without its payload, texts and properties: its numbers and its places in the columns."""
+"""Bytes that a record needs for its numbers and column positions, in addition to its payload, texts and properties."""
 PER_CHARACTER: Final = 4
-"""Bytes of a character of a topic or a client id, which is the maximum of UTF-8."""
+"""Bytes of a character in a topic or a client id: the maximum in UTF-8."""
 PER_BLOCK: Final = 1024
-"""Bytes of a block and its frame without any record, including the padding."""
+"""Bytes of a block without records, including its frame and padding."""
 _FILE: Final = 512
-"""Bytes at the beginning of a file."""
+"""Bytes of the header of a file."""
 
 
 class Space:

@@ -102,7 +102,7 @@ def _consumer(one: ConsumerState, now: float) -> dict[str, Any]:
 
 
 def lines(shown: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that show the result of `describe` to a person."""
+    """Yield lines that show the result of `describe` to users."""
     yield f"{shown['name']}  (log {shown['log_id']})"
     for name in ("records", "bytes", "segments", "blocks"):
         yield f"  {name:<10} {shown[name]:,}"

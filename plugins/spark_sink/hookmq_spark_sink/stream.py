@@ -29,7 +29,7 @@ from hookmq_spark_sink.upkeep import StreamUpkeep
 
 TAIL_BLOCKS: Final = 1 << 14
 TAIL_BYTES: Final = 8 << 20
-"""Numbers of blocks and bytes after which the newest segment may be sealed before it is full, so that its blocks are
+"""The number of blocks, and of bytes, from which the newest segment may be sealed before it is full. Its blocks are then
 merged and compressed soon."""
 TAIL: Final = 16
 """A segment that is sealed before it is full has at least the stream's size divided by this number. Otherwise, a large
@@ -85,7 +85,7 @@ class Stream:
         self._places = None if self._placement.mixed else self._placement.places
         self._groups: list[tuple[CommitId, Parts]] = []
         self._commit: CommitId | None = None
-        """The commit of the newest message that `append` got; None if no message is buffered."""
+        """The commit of the newest message passed to `append`; None if no message is buffered."""
         self._columns: dict[int, MessageColumns] = {}
         """The buffered messages of each partition. With `partition_by: round_robin`, partition 0 has those of all."""
         self._unread: deque[tuple[int, dict[int, int]]] = deque()
@@ -120,7 +120,7 @@ class Stream:
 
     @property
     def fill(self) -> float:
-        """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 upwards."""
+        """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 on."""
         return (self.space.used + self._room.used) / self.config.max_bytes
 
     def look_at_fill(self) -> None:

@@ -8,8 +8,9 @@ from hookmq_spark_sink.index import SegmentIndex
 
 @dataclass(slots=True)
 class Summary:
-    """A summary of one segment: each partition's first offset and end. `newest` is a timestamp in µs, and `oldest` that
-    of the newest message in the first block.
+    """A summary of one segment: each partition's first offset and end.
+
+    `newest` and `oldest` are timestamps in µs. `oldest` is the timestamp of the newest message in the first block.
     """
 
     base: int

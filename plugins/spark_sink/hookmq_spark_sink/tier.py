@@ -88,7 +88,9 @@ class TierProcess:
         return process
 
     async def stop(self, deadline: float) -> None:
-        """End the process. It has `deadline` seconds to complete its file; otherwise the next one writes it again."""
+        """End the process. It has `deadline` seconds to complete its file; otherwise, the next process writes the file
+        again.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -61,7 +61,7 @@ class KeptStream(Protocol):
 
 
 class StreamUpkeep:
-    """The upkeep of one stream. Call it on the event loop."""
+    """Maintains the files of one stream. Call its methods on the event loop."""
 
     def __init__(self, stream: KeptStream, runtime: Runtime, min_free: int) -> None:
         self.min_free = min_free
@@ -263,8 +263,10 @@ class StreamUpkeep:
         log.flush(sealed)
 
     def make_room(self, then: Callable[[], None]) -> None:
-        """Delete the oldest segments, then call `then`. All segments but the newest can be deleted, because the store
-        has committed them: it finishes each commit before the next one is written.
+        """Delete the oldest segments, then call `then`.
+
+        All segments except the newest can be deleted. The store has committed their messages, because it finishes each
+        commit before the next one is written.
         """
         if self._keeping:
             self._after.append(partial(self.make_room, then))

@@ -96,7 +96,7 @@ class Kept:
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Iterator[Callable[..., Kept]]:
-    """Return a function that creates opened streams."""
+    """Return a function that creates and opens streams."""
     made: list[Kept] = []
 
     def make(**config: Any) -> Kept:

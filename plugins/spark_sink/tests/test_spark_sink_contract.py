@@ -40,7 +40,7 @@ class TestSparkSink(PluginContract):
 
 
 class Late(Plugin):
-    """Publishes when it ends, after the streams have been closed."""
+    """A plugin that publishes when it ends, after the streams have been closed."""
 
     @hookimpl
     def on_shutdown(self, broker: BrokerHandle) -> None:

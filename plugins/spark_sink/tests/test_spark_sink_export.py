@@ -251,7 +251,7 @@ def test_a_gap_is_told_to_the_message(exports: Exports) -> None:
     assert any(
         f"from offset {reached[0]} to {earliest[0] - 1} were removed" in one for one in exports.said
     )
-    assert exports.all().gaps == 0  # told once
+    assert exports.all().gaps == 0  # reported once
 
 
 def test_retention_while_a_file_is_written(exports: Exports) -> None:
@@ -268,7 +268,7 @@ def test_retention_while_a_file_is_written(exports: Exports) -> None:
                 Slow.late = False
                 kept.open(retention_bytes=8192)
                 kept.look()
-                # Files that are open can be read on; those that were not opened yet cannot.
+                # Files that are already open remain readable. Others can no longer be opened.
                 one._reader.index.segments[:] = one._reader.index.segments[-2:]
             return real(self, file, parts, facts)
 
@@ -521,7 +521,7 @@ def test_a_store_that_does_not_answer(keep: Keep, place: Place, how: str) -> Non
                 made = one.round(0.0)
             except PlaceError:
                 failures += 1
-                fill(exports.kept, failing)  # so that what is due is another range now
+                fill(exports.kept, failing)  # so that a different range is due now
                 continue
             if not made and failures == 2:
                 break
@@ -656,7 +656,7 @@ def test_it_goes_on_when_a_place_failed(
 
     def watched(job: run.Job, stop: Callable[[], bool]) -> int:
         done = rounds(job, stop)
-        if not done:  # all of it is there
+        if not done:  # everything has been exported
             os.kill(os.getpid(), signal.SIGTERM)
         return done
 
@@ -701,7 +701,7 @@ def test_it_waits_for_a_stream_that_comes(
     with pytest.raises(UsageError, match="is not a folder" if not there else "contains no streams"):
         command(later, lake, "--tail")
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file is not a folder"):  # nor will it ever be one
+    with pytest.raises(UsageError, match="file is not a folder"):  # a retry would not help
         command(tmp_path / "file", lake, *words)
     wanted = expected(kept)
     assert command(later, lake, *words) == 0
@@ -714,7 +714,7 @@ def test_it_waits_for_a_stream_that_comes(
 # killed anywhere ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(600)  # hundreds of fsyncs, which others' may delay
+@pytest.mark.timeout(600)  # hundreds of fsyncs, which other processes may delay
 def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
     """An export is killed at each system call that changes a file, one call per round. After more
     publishes, another process continues.

@@ -15,9 +15,7 @@ def taken() -> socket.socket:
 async def test_an_address_that_is_let_go_is_taken(
     taken: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An address is used as soon as it is free. The reader of a broker that was just killed
-    releases it after a moment.
-    """
+    """The reader retries if its address is in use. The reader of a killed broker may hold the address for a moment."""
     port = taken.getsockname()[1]
     waits = []
 

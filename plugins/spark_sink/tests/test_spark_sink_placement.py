@@ -1,5 +1,5 @@
-"""Test the choice of partitions. It never changes, spreads even a few similar topics evenly, and takes turns with
-`round_robin`.
+"""Test the choice of partitions. It never changes, and it spreads even a few similar topics evenly. With `round_robin`,
+the partitions take turns.
 """
 
 import json
@@ -77,8 +77,10 @@ def test_numbers_of_one_decade_take_turns(
 def test_few_topics_fill_most_partitions(
     pattern: str, hundreds: int, first: int, count: int, step: int, partitions: int
 ) -> None:
-    """Numbers within the same hundred, in steps, are spread almost evenly. A partition has at most 2.5 topics too many,
-    because the even numbers of one decade are in the same one of two partitions.
+    """Topics whose numbers rise in steps, within the same hundred, are spread almost evenly.
+
+    A partition has at most 2.5 topics more than its share. For two partitions, all even numbers of a decade are in the
+    same partition.
     """
     numbers = range(first, min(100, first + count * step), step)
     topics = [pattern.format(hundreds * 100 + number) for number in numbers]

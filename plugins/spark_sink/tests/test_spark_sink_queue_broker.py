@@ -1,6 +1,6 @@
 """Test streams that serve a queue in broker processes: readers see the messages and offsets that MQTT consumers see.
 
-The plugin `queues` is configured by name, as a user would do it.
+The plugin `queues` is configured by name, as users would do.
 """
 
 import asyncio

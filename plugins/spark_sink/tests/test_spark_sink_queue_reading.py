@@ -173,7 +173,7 @@ def test_gaps_of_compaction(queue: Queue) -> None:
     assert (made.base, made.end, made.count, made.sparse) == (71, 100, 0, True)
     (made,) = blocks(view, 8, 15, columns=frozenset({block.QOS}))
     assert {column for column, _ in made.buffers} == {block.QOS, block.OFFSET}
-    assert numbers(rows(before, 0, 300)) == list(range(300))  # it began before
+    assert numbers(rows(before, 0, 300)) == list(range(300))  # the older view
 
 
 def test_filters(queue: Queue) -> None:
@@ -307,7 +307,7 @@ def test_another_log(queue: Queue) -> None:
 
 
 def test_files_of_another_log(queue: Queue) -> None:
-    """The broker has not reported the new queue yet."""
+    """A new log cannot be read until the broker has reported it."""
     queue.publish(9)
     before = read_queue_state(queue.stream)
     assert before is not None

@@ -25,7 +25,7 @@ GROUPS = {**LOG, "groups": ["etl"], "retention": {"messages": 10, "wait_for_grou
 
 
 class Pair:
-    """Starts brokers with both plugins. One after the other, they use the same folders and store."""
+    """Starts brokers with both plugins, one after the other, which use the same folders and store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -168,7 +168,7 @@ def test_a_consumer_moves_its_group(pair: Pair) -> None:
     assert (state.name, state.declared, state.lag) == ("etl", True, 20)
     pair.commit("etl", 45)
     assert pair.view().earliest == (40,)  # of the last 10 messages
-    pair.commit("etl", 42)  # the reader begins anew from an older checkpoint
+    pair.commit("etl", 42)  # the reader restarts from an older checkpoint
     assert pair.manager().show_queue("log").groups[0].next == 42
     harness.close()
     pair.start(GROUPS, consumers=["etl"])

@@ -73,7 +73,7 @@ def test_reject_exceeds_the_limit_by_one_message_at_most(
 
 
 class Slow:
-    """Delays merging, while the copy of a file is on disk."""
+    """Delays merging while the copy of a file is on disk."""
 
     def __init__(self, runtime: Any) -> None:
         self.held: list[tuple[Any, Any]] = []

@@ -293,7 +293,7 @@ def test_a_reader_that_was_away_while_a_segment_began_and_another_went(keep: Kee
     segments = len(index.segments)
     while len(kept.stream.summaries) == segments:
         fill(kept, 1)
-    # What retention does before it has told anybody.
+    # What retention does before it reports anything.
     kept.stream.log.trim(kept.stream.summaries[1].base)
     index.refresh(read_state(kept.stream.folder))
     assert len(index.segments) == segments
@@ -335,7 +335,7 @@ def test_a_kill_during_the_merge_loses_and_doubles_nothing(keep: Keep) -> None:
         assert [kept.rows(place) for place in range(2)] == before
     kept.close()
     target.write_bytes(whole)
-    target.rename(segment)  # renamed, and the broker does not know it
+    target.rename(segment)  # renamed, but the broker does not know that
     kept.open()
     assert [kept.rows(place) for place in range(2)] == before
     kept.publish(b"next")

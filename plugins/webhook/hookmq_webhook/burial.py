@@ -1,4 +1,4 @@
-"""Turn events that the plugin has given up into dead letters, in a file or on a topic."""
+"""Store events that the plugin gives up on as dead letters, in a file or on a topic."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Kept = Callable[[StoreFailed | None], None]
 class Burial:
     """Stores the dead letters of one plugin instance.
 
-    They are published to `topic` if there is one, otherwise written to `dead`. Without either, they are discarded.
+    They are published to `topic` if it is set, and otherwise written to `dead`. Without either, they are discarded.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Burial:
         self._open = False
 
     def bury(self, one: Numbered, reason: str, attempts: int, buried: Buried) -> None:
-        """Store an event that is given up; see `hookmq_webhook.dispatch.Bury`."""
+        """Store an event that the plugin gave up on; see `hookmq_webhook.dispatch.Bury`."""
         self._broker.log(
             "warning", "webhook.given_up", id=one.id, type=one.event.type, reason=reason,
             attempts=attempts,
@@ -51,7 +51,10 @@ class Burial:
         self._keep(one, "the outbox is full", 0, done)
 
     def lost(self, first: int, end: int, epoch: str) -> None:
-        """Record the events from `first` to before `end`, lost by a damaged disk, as one dead letter of type `gap`."""
+        """Store one dead letter of type `gap` for events lost to disk damage.
+
+        The lost events have the numbers from `first` to `end - 1`.
+        """
         data = {"first": first, "last": end - 1, "epoch": epoch}
         event = Event("gap", self._broker.runtime.time(), data=data)
         self._gaps.append(Numbered(first, event, 0, f"{epoch}-{first}"))

@@ -1,4 +1,4 @@
-"""The arguments of ``hookmq webhook``. The modules that do the work are imported when it runs."""
+"""Declare the arguments of ``hookmq webhook``. The modules that implement the command are imported only when it runs."""
 
 import argparse
 from pathlib import Path

@@ -38,8 +38,8 @@ def hidden(help: str) -> Any:
 class FilterConfig:
     """Filters that select which of the events in `events` are sent.
 
-    Topic filters do not apply to events without a topic, nor client filters to event types without
-    a client, nor conditions to event types without the field.
+    A topic filter does not apply to events without a topic. A client filter does not apply to event types without a
+    client, and a condition does not apply to event types without its field.
     """
 
     topics: tuple[str, ...] = setting((), "topic filters: only events about these topics are sent")
@@ -63,7 +63,7 @@ class FilterConfig:
 
 @dataclass(frozen=True)
 class OutboxConfig:
-    """Files in which events wait, for `at_least_once`."""
+    """The files in which events wait in the `at_least_once` mode."""
 
     path: Path | None = setting(None, "folder; default: webhook/ID next to that of storage")
     max_bytes: Size = setting(1 << 30, "approximate size at which it is full", minimum=65536)
@@ -84,7 +84,7 @@ class OutboxConfig:
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """The in-memory queue, for `best_effort`."""
+    """The queue in memory, used in the `best_effort` mode."""
 
     max_events: int = setting(10_000, "most events that wait", minimum=1)
     max_bytes: Size = setting(64 << 20, "their approximate size", minimum=1024)
@@ -102,7 +102,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """When an event is retried, and when it is given up."""
+    """When to retry an event, and when to give up on it."""
 
     first_delay: Seconds = setting(
         0.5,
@@ -129,7 +129,9 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class DisableConfig:
-    """When the plugin stops sending events until an operator resumes it. Events wait as during a pause."""
+    """When the plugin stops sending events until an operator resumes it. Meanwhile, events wait as they do during a
+    pause.
+    """
 
     statuses: tuple[int, ...] = setting(
         (410,), "statuses that say that the service is gone; those in retry.refused do not count"
@@ -139,7 +141,7 @@ class DisableConfig:
 
 @dataclass(frozen=True)
 class ProxyConfig:
-    """The HTTP proxy for all requests, also for those to a token service."""
+    """The HTTP proxy for all requests, including those to a token service."""
 
     url: str = field(metadata={"help": "URL of the proxy"})
     username: str | None = setting(None, "user name at the proxy")
@@ -153,7 +155,7 @@ class ProxyConfig:
 
 @dataclass(frozen=True)
 class DeadLetterConfig:
-    """Where to store events that are given up."""
+    """Where to store events that the plugin gives up on."""
 
     path: Path | None = setting(
         None, "folder of the file; default: dead in the outbox's folder, none with best_effort"
@@ -344,7 +346,7 @@ class WebhookConfig:
             if per_event is not None:
                 raise ConfigError(f"{per_event}: ${{...}} cannot be used with batch.count above 1")
         if self.outbox.on_full == "dead_letter" and self.dead_letter.topic is not None:
-            # The commit would wait for a message, and the message for the commit.
+            # The commit and the message would wait for each other.
             raise ConfigError("outbox.on_full: dead_letter cannot be used with dead_letter.topic")
         if self.proxy is not None and (
             self.destinations.allow_networks or self.destinations.deny_networks

@@ -1,4 +1,7 @@
-"""Let operators manage an instance; implements `hookmq_toolkit.sinks.SinkManager` with one sink."""
+"""Let operators manage a plugin instance, which they see as a sink.
+
+Implements `hookmq_toolkit.sinks.SinkManager` for this one sink.
+"""
 
 import asyncio
 import json
@@ -57,9 +60,10 @@ class Instance(Protocol):
 
 
 class Control:
-    """Pauses, disables and moves one instance, and says what it does.
+    """Pauses, disables and repositions one instance, and reports its state.
 
-    With `at_least_once`, whether the instance is paused or disabled is stored in the folder of the outbox.
+    With `at_least_once`, the outbox folder stores whether the instance is paused or disabled, so a restart does not
+    change that.
     """
 
     def __init__(self, plugin: Instance) -> None:
@@ -79,18 +83,18 @@ class Control:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing may be sent."""
+        """Whether the instance is paused or disabled, so that it sends nothing."""
         return self.state.paused or bool(self.state.disabled)
 
     def disable(self, reason: str) -> None:
-        """Send nothing more until an operator resumes the instance."""
+        """Stop sending until an operator resumes the instance."""
         if self.state.disabled:
             return
         self._plugin.log("error", "webhook.disabled", reason=reason)
         self._set(replace(self.state, disabled=reason))
 
     def note_health(self) -> None:
-        """Store since when the service has failed."""
+        """Store the time at which the service began to fail, or None if it works."""
         dispatcher = self._plugin.dispatcher
         if dispatcher is not None:
             self._set(replace(self.state, failing_since=dispatcher.health.failing_since))
@@ -112,7 +116,7 @@ class Control:
         self._store(runtime)
 
     def _store(self, runtime: Runtime) -> None:
-        """Write the state, one write at a time."""
+        """Write the state to disk. Only one write runs at a time."""
         if self._storing:
             return
         state, waiting = self.state, self._waiting
@@ -140,11 +144,11 @@ class Control:
         return self._plugin
 
     def list_sinks(self) -> Sequence[SinkStatus]:
-        """Return the instance."""
+        """Return the state of the instance, or nothing if it has no queue yet."""
         return [self._status()] if self._plugin.queue is not None else []
 
     def show_sink(self, name: str) -> SinkStatus:
-        """Return the instance."""
+        """Return the state of the instance."""
         self._find(name)
         return self._status()
 
@@ -186,7 +190,7 @@ class Control:
 
     @property
     def present(self) -> tuple[SinkState, str]:
-        """The state of the instance, and the reason or ''."""
+        """The current state of the instance, with the reason for it or ''."""
         if self.state.disabled:
             return "disabled", self.state.disabled
         dispatcher = self._plugin.dispatcher
@@ -203,12 +207,12 @@ class Control:
         return "active", ""
 
     async def test_sink(self, name: str) -> Sequence[SinkProblem]:
-        """Refuse: only a request can test a service."""
+        """Raise SinkError, because only a real request can test a service."""
         self._find(name)
         raise SinkError("conflict", "send a sample with hookmq webhook test -c FILE instead")
 
     async def pause_sink(self, name: str, paused: bool) -> None:
-        """Pause the instance, or resume it, also if it disabled itself."""
+        """Pause or resume the instance. Resuming also enables an instance that disabled itself."""
         plugin = self._find(name)
         dispatcher, runtime = plugin.dispatcher, plugin.runtime
         if runtime is None:
@@ -226,7 +230,10 @@ class Control:
             raise SinkError("failed", f"cannot be stored: {error.strerror}")
 
     async def seek_sink(self, name: str, position: str) -> int:
-        """Continue at another event: `next` discards all waiting events, lower numbers send events again."""
+        """Continue with another event, and return its number.
+
+        `next` discards all waiting events. A lower number resends events that are still stored.
+        """
         plugin = self._find(name)
         queue = plugin.queue
         if queue is None or plugin.dispatcher is None or not plugin.dispatcher.begun:
@@ -273,13 +280,13 @@ class Control:
         return dead
 
     async def replay_dead_letters(self, name: str) -> ReplayResult:
-        """Send all dead letters again."""
+        """Resend all dead letters."""
         self._dead(name)
         done = await self.replay(lambda one: True)
         return ReplayResult(done.arrived, done.failed)
 
     async def replay(self, wanted: Callable[[Dead], bool]) -> Replay:
-        """Send the wanted dead letters again. Raises SinkError."""
+        """Resend the dead letters for which `wanted` is true. Raises SinkError."""
         dead, sender = self._dead(self._plugin.id), self._plugin.sender
         if self.stopped:
             raise SinkError("conflict", "the instance is paused or disabled; resume it first")
@@ -312,7 +319,7 @@ class Control:
 
 
 def _answers(sender: Sender | SenderProcess | None) -> dict[str, float]:
-    """Return the number of answers by status."""
+    """Return the number of responses for each status."""
     statuses = sender.statuses if sender is not None else {}
     return {f"status_{status}": count for status, count in sorted(statuses.items())}
 

@@ -1,6 +1,6 @@
-"""Store dead letters in a file: events that were given up, with the reason.
+"""Store dead letters in a file: the events that the plugin gave up on, with the reason.
 
-A dead letter that is sent again keeps its id.
+A dead letter keeps its id when it is resent.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ SHARE: Final = 8
 
 
 class Dead(NamedTuple):
-    """An event that the plugin gave up. `place` is its position in the file, and `number` is its number in the queue."""
+    """An event that the plugin gave up on. `place` is its position in the file, and `number` is its number in the
+    queue.
+    """
 
     place: int
     id: str
@@ -50,7 +52,7 @@ class Dead(NamedTuple):
 
     @property
     def numbered(self) -> Numbered:
-        """The numbered event, for sending it again."""
+        """The event with its number and id, ready to be resent."""
         return Numbered(self.number, self.event, 0, self.id)
 
 
@@ -104,7 +106,7 @@ class DeadLetters:
         time: float,
         done: Callable[[StoreFailed | None], None],
     ) -> None:
-        """Add an event. Calls `done` with None when the event is stored safely, or with the failure."""
+        """Add an event. Calls `done` with None once the event is stored safely, or with the failure."""
         if not self._opened:
             done(StoreFailed(f"{self.folder} is not open"))
             return

@@ -10,7 +10,7 @@ from hookmq_webhook.parcels import Answer
 from hookmq_webhook.queues import Numbered
 
 KEPT: Final = 1000
-"""Number of attempts that are kept. An attempt with several events counts once for each."""
+"""Maximum number of attempts to keep. An attempt with several events counts once for each event."""
 
 
 class _Attempt(NamedTuple):
@@ -23,7 +23,7 @@ class _Attempt(NamedTuple):
 
 
 class Deliveries:
-    """The latest attempts, in memory. The oldest are forgotten beyond `KEPT`."""
+    """The latest attempts, in memory. Beyond `KEPT` attempts, the oldest are forgotten."""
 
     def __init__(self) -> None:
         self._kept: deque[_Attempt] = deque(maxlen=KEPT)
@@ -36,7 +36,7 @@ class Deliveries:
         attempt: int,
         answer: Answer,
     ) -> None:
-        """Add an attempt that ended at `at`, in epoch seconds, and took `seconds`."""
+        """Record an attempt that ended at `at`, in epoch seconds, and took `seconds`."""
         self._kept.extend(
             _Attempt(one.id, one.event.type, at, seconds, attempt, answer) for one in events[-KEPT:]
         )

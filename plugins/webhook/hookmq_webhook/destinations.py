@@ -49,12 +49,15 @@ METADATA_NAMES: Final = frozenset(
         "metadata.platformequinix.com", "metadata.tencentyun.com",
     }
 )  # fmt: skip
-"""Names of metadata services. They are refused unless `allow_hosts` has the very name."""
+"""Names of metadata services. A name is refused unless `allow_hosts` contains exactly that name."""
 _LAST_32: Final = tuple(
     ipaddress.IPv6Network(text)
     for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")
 )
-"""IPv6 networks whose last 32 bits are an IPv4 address: NAT64, also for one network, translated and compatible."""
+"""IPv6 networks in which the last 32 bits of an address are an IPv4 address.
+
+They are the two NAT64 prefixes, IPv4-translated addresses and IPv4-compatible addresses.
+"""
 _6TO4: Final = ipaddress.IPv6Network("2002::/16")
 _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 

@@ -3,7 +3,8 @@
 A *lane* contains the waiting events of one key, in order. A *parcel* contains the events of one request: the first events
 of one or more lanes, as many as fit into a batch. While a parcel is being sent or waits for its next attempt, its lanes
 are busy, so that no event overtakes it. Other lanes continue. All attempts to send a parcel have the same content and
-ids. A parcel that is refused, or has used up its attempts, is split. Only events that also fail alone are given up.
+ids. A parcel that is refused, or has used up its attempts, is split. The plugin gives up only
+on events that also fail alone.
 
 A lane whose parcel failed is *held*. `hookmq_webhook.window` describes what happens to its other events.
 """
@@ -44,13 +45,14 @@ class Counts:
         self.attempts = 0
         self.failed = 0
         self.failures: dict[str, int] = {}
-        """Failed requests by the word of their reason, see `hookmq_webhook.failures`."""
+        """Number of failed requests by the word of their reason; see `hookmq_webhook.failures`."""
         self.given_up = 0
         self.durations = Histogram()
 
     def timed(self, seconds: float, time: float, events: Sequence[Numbered]) -> None:
-        """Count a request that ended at `time`, in epoch seconds. A message with a sampled trace becomes an
-        exemplar."""
+        """Count a request that ended at `time`, in epoch seconds. If a message has a sampled trace, it becomes an
+        exemplar.
+        """
         self.durations.add(seconds)
         for one in events:
             trace = one.event.trace
@@ -137,7 +139,7 @@ class Dispatcher:
             self._window.hurry()
 
     def _hurry(self) -> None:
-        """Repeat failed parcels now, instead of after their delays."""
+        """Retry failed parcels now instead of waiting for their delays."""
         waiting, self._timers = self._timers, {}
         for timer, call in waiting.values():
             timer.cancel()
@@ -146,11 +148,11 @@ class Dispatcher:
 
     @property
     def paused(self) -> bool:
-        """Whether no new requests are sent."""
+        """Whether sending is paused."""
         return self._paused
 
     def pause(self, paused: bool) -> None:
-        """Send no new requests, or send again. After a pause, failed parcels are repeated at once."""
+        """Pause or resume sending. When sending resumes, failed parcels are retried at once."""
         self._paused = paused
         if not paused and self.begun and not self._stopped:
             self._held_until = float("-inf")
@@ -179,7 +181,7 @@ class Dispatcher:
     def oldest_age(self) -> float:
         """Age of the oldest waiting event in seconds, or 0 if none is waiting.
 
-        While the queue is unreadable, at least the time since it became unreadable.
+        While the queue is unreadable, the age is at least the time since it became unreadable.
         """
         times = [self._queue.oldest, self._window.unreadable_at]
         known = [time for time in times if time is not None]
@@ -233,7 +235,8 @@ class Dispatcher:
     def _due(self) -> Parcel:
         """Return the next parcel, alternating between failed and new parcels.
 
-        Otherwise, a few parcels that keep failing would use up every attempt, including those that probe the service.
+        Without alternation, a few parcels that keep failing would use up every attempt, including those that probe the
+        service.
         """
         blocked = bool(self._blocked) and (self._blocked_first or not self._window.ready)
         self._blocked_first = not blocked
@@ -376,7 +379,7 @@ class Dispatcher:
     def _take_apart(self, parcel: Parcel, attempts: int) -> None:
         """Split a parcel, so that its events are sent one by one, still in order for each key.
 
-        `attempts` is the number of attempts that each event has already used up; at least one more is left.
+        `attempts` is the number of attempts that each event has used up. At least one attempt is left.
         """
         del self._parcels[parcel]
         for lane in parcel.lanes:
@@ -410,8 +413,8 @@ class Dispatcher:
     def _when_closed(self, seconds: float) -> None:
         """Resume sending after `seconds`, when the circuit closes or the delay that the service requested has passed.
 
-        The wait uses up no attempts. With 0, a request is already probing the service, and sending resumes when it
-        ends.
+        Waiting does not count as an attempt. With 0, a request is already probing the service, and sending resumes when
+        that request ends.
         """
         if seconds > 0 and self._reopen is None:
             self._reopen = self._runtime.call_later(seconds, self._may_try)
@@ -433,7 +436,7 @@ class Dispatcher:
     # stop -----------------------------------------------------------------------------------------------------------
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Send incomplete batches at once, and call `done` once no events are waiting."""
+        """Send incomplete batches at once, and call `done` when no events are waiting any more."""
         self._idle = done
         self._pump()
         self._rest()

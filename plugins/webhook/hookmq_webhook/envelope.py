@@ -41,7 +41,7 @@ _TEXTUAL: Final = re.compile(r"[^ -~]|[\"%]| ")
 
 @dataclass(frozen=True)
 class Envelope:
-    """The rules by which events are encoded.
+    """How to encode events.
 
     `epoch` is the scope in which event numbers are unique: the outbox id, or a random id chosen at
     each startup. `keep` selects fields of the data; None selects all. With `several`, the ``plain``
@@ -276,7 +276,7 @@ def _wanted(envelope: Envelope) -> bool:
 
 
 def fields_of(event: Event) -> dict[str, Any]:
-    """Return an event's members and data, combined into one set of fields, without those of the payload."""
+    """Return an event's client id, topic, listener and data as one set of fields, without the payload fields."""
     made: dict[str, Any] = {}
     if event.client is not None:
         made["client_id"] = event.client

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 _FORMAT: Final = 1
 _MARSHAL: Final = 4
-"""A marshal version that all supported Python versions read and write, so that waiting events survive an upgrade."""
+"""A marshal version that all supported Python versions can read and write, so that waiting events survive an upgrade."""
 _BEGINS: Final = frozenset({b")\x09", b"\xa9\x09"})
 """The first bytes of a packed 9-tuple, with and without marshal's reference flag.
 

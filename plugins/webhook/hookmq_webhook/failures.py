@@ -1,6 +1,7 @@
-"""Say in words why requests fail: in the log, in dead letters, and as labels of a metric.
+"""Describe why requests fail, for the log, dead letters and metric labels.
 
-A reason begins with one of `WORDS` and may go on with details after a colon. A status is ``status 503``.
+A reason begins with one of `WORDS`. A colon and details may follow. For a status, the reason contains the number, as in
+``status 503``.
 """
 
 from typing import Final
@@ -23,7 +24,7 @@ WORDS: Final = NETWORK | _OURS
 
 
 def failure(error: BaseException, config: WebhookConfig) -> str:
-    """Return why a request failed. The text never contains the request, the answer or a token."""
+    """Return why a request failed. The text never contains the request, the response or a token."""
     if isinstance(error, Unauthorized):
         return f"{TOKEN}: {error}"
     cause: BaseException | None = error
@@ -40,5 +41,5 @@ def failure(error: BaseException, config: WebhookConfig) -> str:
 
 
 def word_of(reason: str) -> str:
-    """Return the word of a reason, for a metric label. It is one of `WORDS`."""
+    """Return the word in `WORDS` that a reason begins with, for use as a metric label."""
     return STATUS if reason.startswith(f"{STATUS} ") else reason_word(reason, _OURS)

@@ -51,10 +51,10 @@ def select(patterns: Iterable[str]) -> frozenset[str]:
 class Filters:
     """Compiled filters. `types` come from `select`. Raises ConfigError for an invalid topic filter.
 
-    An event passes if its type, topic and client pass, and if it meets all conditions. Topic filters do not apply to
-    events without a topic, client filters to event types without a client, nor conditions to event types without the
-    field. A subscription passes if its filter and one of `topics` can match the same topic. With `sample` below 1, only
-    that share of events passes, and the selection is always the same.
+    An event passes if its type, topic and client pass, and if it meets all conditions. A topic filter does not apply to
+    events without a topic. A client filter does not apply to event types without a client, and a condition does not
+    apply to event types without its field. A subscription passes if its filter and one of `topics` can match the same
+    topic. With `sample` below 1, only that share of events passes, and the selection is always the same.
     """
 
     def __init__(self, config: FilterConfig, types: frozenset[str]) -> None:
@@ -105,7 +105,7 @@ class Filters:
         return self._below >= _ALL or self._place(event) < self._below
 
     def _meets(self, event: Event) -> bool:
-        """Return whether `event` meets all conditions about fields that its type has."""
+        """Return whether `event` meets all conditions on fields that its type has."""
         values: dict[str, Any] = {}
         for condition in self._when:
             root = condition.root

@@ -6,10 +6,11 @@ from hookmq_webhook.parcels import Answer, Policy, Verdict
 
 
 class Health:
-    """Follows the answers of the service.
+    """Tracks whether the service works.
 
-    The service *fails* from when the breaker opens until the service answers again. `changed` is called when that
-    changes, and `disable` with the reason when no more requests should be sent. `time` returns the epoch time.
+    The service begins to *fail* when the breaker opens. It recovers when it accepts or refuses an event. `changed` is
+    called in both cases. `disable` is called with the reason when no more requests should be sent. `time` returns the
+    epoch time.
     """
 
     def __init__(
@@ -22,9 +23,9 @@ class Health:
         failing_since: float | None = None,
     ) -> None:
         self.failing_since = failing_since
-        """Since when the service has failed, in epoch seconds, or None."""
+        """When the service began to fail, in epoch seconds, or None if it works."""
         self.reason = ""
-        """The reason of the last failed request while the service fails."""
+        """Why the last request failed, while the service is failing; otherwise empty."""
         self._time = time
         self._log = log
         self._waiting = waiting
@@ -32,7 +33,10 @@ class Health:
         self._changed = changed
 
     def answered(self, answer: Answer, opened: bool, policy: Policy) -> bool:
-        """Note an answer. `opened` says whether it opened the breaker. Return whether the service is back."""
+        """Record the result of an attempt. `opened` is true if the result opened the breaker.
+
+        Return whether the service has just recovered.
+        """
         if answer.verdict is Verdict.GONE:
             self._disable(answer.reason)
             return False
@@ -60,6 +64,6 @@ class Health:
             self._disable(f"the service has failed for {limit:g} s: {reason}")
 
     def forget(self) -> None:
-        """Begin anew, as if the service worked: an operator resumed sending."""
+        """Forget past failures. Call this when an operator resumes sending."""
         self.failing_since = None
         self.reason = ""

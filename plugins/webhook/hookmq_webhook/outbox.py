@@ -51,14 +51,14 @@ class Outbox:
 
     `wants` returns whether messages on a topic are stored, and `make` returns the events for a message. `ready` is
     called when there may be events to send. Unless messages are refused, `spill` receives the events that do not fit,
-    and the commit waits for its callback. `lost` is called with the first number, and the number after the last, of
-    events lost by a damaged disk. Reading continues after the lost events.
+    and the commit waits for its callback. `lost` is called if a damaged disk has lost events. It receives the first
+    number of these events and the number after the last. Reading continues after the lost events.
 
     `cursor.json` in the outbox folder records which events have arrived: all below `edge`, except those in `open`. It
     is saved every second. After a crash, some events are therefore resent, with the same ids.
 
     An event that does not fit leaves a gap in the numbers: the next event skips its number. With ``drop_oldest``, the
-    oldest events make room instead. Those that the dispatcher has in memory are still sent.
+    oldest events make room instead. Events that the dispatcher already has in memory are still sent.
     """
 
     bounded = False
@@ -284,7 +284,7 @@ class Outbox:
         self._added += size
 
     def _make_room(self) -> bool:
-        """Drop the oldest events until another one fits, if `on_full` says so. Return whether it fits."""
+        """With ``drop_oldest``, drop the oldest events until another one fits. Return whether it fits."""
         bounds = self.bounds
         if bounds.on_full != "drop_oldest":
             return False
@@ -306,7 +306,7 @@ class Outbox:
         return self._size < ROOM * bounds.max_bytes
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest event that waits. Return False if there is none."""
+        """Drop the oldest waiting event. Return False if none is waiting."""
         number = self.start
         if number in self._open:
             self._open_bytes -= self._open.pop(number)
@@ -447,7 +447,7 @@ class Outbox:
         done(events, following, None)
 
     def _gap(self, first: int, end: int) -> None:
-        """Record the events from `first` to before `end` as lost, except those that have already arrived."""
+        """Record the events from `first` to `end - 1` as lost, except those that have already arrived."""
         gone = [number for number in self._open if first <= number < end]
         for number in gone:
             self.done(number)
@@ -469,7 +469,9 @@ class Outbox:
         self._told_lost(first, end)
 
     def _read(self, after: int, count: int, size: int) -> tuple[list[tuple[int, int]], list[Row]]:
-        """Return gaps and rows, starting at number `after`. This call blocks, and runs in a thread."""
+        """Return the ranges of lost numbers, and the rows from number `after` on. This call blocks, and runs in a
+        thread.
+        """
         found: list[Row] = []
         gaps: list[tuple[int, int]] = []
         log = self.log.id
@@ -516,7 +518,10 @@ class Outbox:
         self._save_soon()
 
     def seek(self, number: int) -> None:
-        """Continue with event `number`: no earlier event waits, and all later ones do. Begin reading anew after this."""
+        """Make event `number` the first waiting event, followed by all later ones.
+
+        The caller must then start reading again.
+        """
         self._seeks += 1
         self._edge = number
         self._open, self._open_bytes = {}, 0
@@ -647,7 +652,7 @@ class Outbox:
 
 
 def _cursor_text(log: str, edge: int, numbers: list[int], more: dict[str, object]) -> bytes:
-    """Encode the cursor, in pieces so that the event loop can run in between if there are many numbers."""
+    """Encode the cursor in small pieces, so that other threads can run in between if there are many numbers."""
     pieces = [",".join(map(str, numbers[at : at + 1000])) for at in range(0, len(numbers), 1000)]
     rest = json.dumps(more)[1:]
     return f'{{"log":{json.dumps(log)},"edge":{edge},"open":[{",".join(pieces)}],{rest}'.encode()

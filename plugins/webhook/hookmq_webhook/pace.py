@@ -1,13 +1,13 @@
-"""Limit the number of requests to the service in a second."""
+"""Limit the number of requests to the service per second."""
 
 from typing import Final
 
 BURST: Final = 0.1
-"""Seconds for which requests may be saved up."""
+"""Seconds of unused capacity that a later burst of requests may use."""
 
 
 class Pace:
-    """Says when the next request may be sent. `per_second` is the limit; 0 means that there is none."""
+    """Determines when the next request may be sent. `per_second` is the limit; 0 means no limit."""
 
     def __init__(self, per_second: float) -> None:
         self._apart = 1.0 / per_second if per_second > 0 else 0.0

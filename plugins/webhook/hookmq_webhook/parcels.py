@@ -17,7 +17,7 @@ class Verdict(Enum):
     REFUSED = "refused"
     """The service will never accept these events."""
     GONE = "gone"
-    """The service wants no more events at all."""
+    """The service is gone for good, so no more events are sent."""
 
 
 class Answer(NamedTuple):
@@ -44,7 +44,7 @@ class Policy:
     max_attempts: int = 0
     """Maximum number of attempts; 0 means no limit."""
     rate: float = 0.0
-    """Maximum number of requests in a second; 0 means no limit."""
+    """Maximum number of requests per second; 0 means no limit."""
     disable_after: float = 0.0
     """Seconds of failure after which nothing more is sent; 0 means never."""
 

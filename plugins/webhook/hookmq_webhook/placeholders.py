@@ -1,4 +1,4 @@
-"""Look up the values of ``${...}`` in URLs, headers and bodies: facts about the event, and fields of the payload."""
+"""Look up the values of ``${...}`` in URLs, headers and bodies: the event's attributes, or fields of its payload."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,11 +9,11 @@ from hookmq_webhook.envelope import payload_value
 from hookmq_webhook.queues import Numbered
 
 LONGEST: Final = 8000
-"""Longest URL, and longest value of a header, in characters. Servers refuse longer ones."""
+"""Maximum length of a URL or a header value, in characters. Servers refuse longer ones."""
 
 
 class Unsendable(ValueError):
-    """No request can be made from the event. The message contains no data of the event."""
+    """The event cannot be turned into a request. The error message contains no data from the event."""
 
 
 def values_of(one: Numbered) -> Callable[[str], str]:

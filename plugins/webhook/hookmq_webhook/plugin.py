@@ -243,7 +243,7 @@ class WebhookPlugin(Observing):
         return made
 
     def begin_again(self, seek: Callable[[], None]) -> None:
-        """Cancel what is being sent, call `seek`, and continue with the first event that then waits."""
+        """Cancel the requests in progress, call `seek`, and continue with the event that is then the first."""
         broker, queue, before = self._broker, self.queue, self.dispatcher
         burial, breaker = self._burial, self.breaker
         if broker is None or queue is None or before is None or burial is None or breaker is None:

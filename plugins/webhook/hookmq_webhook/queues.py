@@ -34,7 +34,7 @@ class Queue(Protocol):
     """The queue interface that the dispatcher uses."""
 
     bounded: bool
-    """True if the queue limits itself by dropping events, so that the dispatcher may leave any number behind."""
+    """True if the queue drops events to limit its own size. The dispatcher may then leave any number of events behind."""
 
     @property
     def start(self) -> int:

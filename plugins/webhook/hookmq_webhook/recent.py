@@ -8,20 +8,20 @@ from hookmq_webhook.queues import Numbered
 MOST: Final = 4096
 """Maximum number of events."""
 BYTES: Final = 8 << 20
-"""Their approximate maximum size. The oldest events are forgotten beyond it."""
+"""Approximate maximum size of the events. Beyond it, the oldest events are forgotten."""
 
 Row = tuple[Numbered, int]
 """An event, and how many numbers before it belong to no event."""
 
 
 class Recent:
-    """The newest events, without gaps up to the newest one. Each is returned at most once."""
+    """The newest events, without gaps up to the newest one. Each event is returned at most once."""
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque()
         self._bytes = 0
         self._complete_from = -1
-        """All events from this number on are here; -1 if none has been added."""
+        """All events from this number on are in memory; -1 if no event has been added."""
 
     def clear(self) -> None:
         """Forget all events."""
@@ -44,9 +44,10 @@ class Recent:
         self._complete_from = one.number + 1
 
     def take(self, after: int, end: int, count: int, size: int) -> list[Row] | None:
-        """Return the events from number `after` to before `end`: at most `count`, of about `size` bytes.
+        """Return the events from number `after` to `end - 1`: at most `count`, of about `size` bytes in total.
 
-        Returns None if some of them are not here. The returned events and all before them are forgotten.
+        Returns None if some of these events are no longer in memory. The returned events and all earlier ones are
+        forgotten.
         """
         if self._complete_from < 0 or after < self._complete_from:
             return None

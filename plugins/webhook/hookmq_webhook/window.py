@@ -201,7 +201,7 @@ class Window:
         self._changed()
 
     def _caught_up(self, lane: Lane) -> None:
-        """Mark a lane as no longer behind. Any of its events that still count as left behind have been dropped."""
+        """Mark a lane as no longer behind. Events that still count as left behind have been dropped."""
         self.skipped -= lane.skipped
         lane.skipped = 0
         lane.resume = None

@@ -1,4 +1,4 @@
-"""Test how operators and the plugin itself stop an instance, move it, and see what it does."""
+"""Test how an instance is paused, disabled, repositioned and inspected."""
 
 import json
 from collections.abc import Coroutine, Sequence
@@ -25,7 +25,7 @@ DAY = 86400.0
 
 
 class Service:
-    """A replacement for the sender. `answer` is what the service answers."""
+    """A replacement for the sender. `answer` is the service's response."""
 
     def __init__(self, *_: Any) -> None:
         self.answer = ARRIVED
@@ -83,7 +83,7 @@ class World:
         self.harness.advance(wait)
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run what an operator asks for."""
+        """Run an operator's request for a second, and return its result."""
         told: list[tuple[Any, BaseException | None]] = []
         runtime = self.plugin.runtime
         assert runtime is not None
@@ -276,7 +276,7 @@ def test_failed_events_are_released_when_the_service_is_back(tmp_path: Path) -> 
         world.publish(*(b"%d" % n for n in range(8)), wait=1.0)
         assert world.state[0] == "retrying"
         world.service.answer = ARRIVED
-        world.publish(b"8", wait=20.0)  # a request that finds the service back releases all
+        world.publish(b"8", wait=20.0)  # one successful request makes the others follow at once
         assert sorted(filter(None, world.service.sent)) == [b"%d" % n for n in range(9)]
 
 
@@ -336,7 +336,7 @@ def test_requests_are_spread(tmp_path: Path) -> None:
 
 
 def test_the_state_is_stored_as_before(tmp_path: Path) -> None:
-    (tmp_path / "control").write_text('{"paused": true}')  # as sinks wrote it
+    (tmp_path / "control").write_text('{"paused": true}')  # the format that the plugin sinks wrote
     assert read_control(tmp_path) == ControlState(True)
     write_control(tmp_path, ControlState(True, "why", 7.5))
     assert read_control(tmp_path) == ControlState(True, "why", 7.5)

@@ -98,7 +98,7 @@ class Chaos:
         for one in found if isinstance(found, list) else [found]:
             payload = one["data"]["payload"]
             self.seen.append((payload["from"], payload["n"], one["id"]))
-        if draw < 0.3:  # it came, but we are not told
+        if draw < 0.3:  # the request arrived, but its response is lost
             request.transport.abort()
         elif draw < 0.35:
             response = web.StreamResponse(headers={"Content-Length": "100"})
@@ -110,7 +110,7 @@ class Chaos:
             request.transport.write(b"\x00garbage\r\n\r\n")
             request.transport.close()
         elif draw < 0.43:
-            await asyncio.sleep(0.5)  # longer than anybody waits
+            await asyncio.sleep(0.5)  # longer than the timeout
         elif draw < 0.6:
             await asyncio.sleep(0.01)
         return web.Response(status=204)
@@ -150,7 +150,7 @@ async def test_a_service_that_does_everything_wrong(
         mqtt = served.ports["tcp"]
         half = EACH // 2
         await asyncio.gather(*(publish(mqtt, f"c{n}", half) for n in range(CLIENTS)))
-        await receiver.stop()  # and nobody is there for a while
+        await receiver.stop()  # the service is down for a while
         await asyncio.gather(*(publish(mqtt, f"c{n}", EACH - half, half) for n in range(CLIENTS)))
         await receiver.start(port)
 
@@ -183,7 +183,7 @@ async def test_a_stop_sends_what_it_can_and_a_start_goes_on(receiver: Any, tmp_p
     chaos.seen.clear()
     async with running(path):
         pass
-    assert chaos.seen == []  # nothing twice after a stop in order
+    assert chaos.seen == []  # no event is repeated after a clean stop
 
 
 @pytest.mark.slow
@@ -335,7 +335,7 @@ async def test_memory_is_bounded_while_nobody_answers(
             await client.ping()
             return resident(served.process.pid)
 
-        # Fill what there is to be filled, the observers' queues too.
+        # Fill all queues, including those of the observers.
         await flood(count)
         before = await flood(2 * count)
         after = await flood(2 * count)

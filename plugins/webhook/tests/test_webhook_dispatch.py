@@ -188,7 +188,7 @@ def test_retry_after_holds_everything_and_is_bounded() -> None:
     world = World(Policy(concurrency=1), answer)
     world.put("a", "b")
     world.run(6.9)
-    assert len(world.sent) == 1  # b as well: the service asked for time
+    assert len(world.sent) == 1  # b waits too, because the service requested a delay
     world.run(1.2)
     assert sorted(world.arrived) == [0, 1]
     world = World(
@@ -208,7 +208,7 @@ def test_an_open_circuit_burns_no_attempts() -> None:
     assert len(world.sent) == 2
     assert world.breaker.state == "open"
     assert world.buried == []
-    world.run(2)  # one tries whether it is back
+    world.run(2)  # one request probes the service
     assert len(world.sent) == 3
     world.run(20)
     assert len(world.sent) == 4
@@ -218,7 +218,7 @@ def test_an_open_circuit_burns_no_attempts() -> None:
 
 def test_the_log_says_once_that_the_service_fails_and_once_that_it_is_back() -> None:
     policy = Policy(first_delay=0.01, longest_delay=0.01, concurrency=1)
-    answers = {3: ARRIVED, 7: REFUSED}  # a refusal, too, is an answer of a service that is well
+    answers = {3: ARRIVED, 7: REFUSED}  # a service that refuses an event still works
     world = World(policy, lambda events, n: (0.0, answers.get(n, AGAIN)), failures=2, pause=1.0)
     world.put("a", "b", "c")
     logged = world.runtime.logged
@@ -242,7 +242,7 @@ def test_while_one_tries_whether_it_is_back_the_others_wait_for_it() -> None:
     world.put("a", "b")
     world.run(12)
     assert len(world.sent) == 3
-    assert world.runtime.next_timer() == pytest.approx(13.0, abs=0.5)  # its answer; nobody polls
+    assert world.runtime.next_timer() == pytest.approx(13.0, abs=0.5)  # no polling
     world.run(10)
     assert sorted(world.arrived) == [0, 1]
 
@@ -294,7 +294,7 @@ def test_given_up_at_an_age_that_counts_from_the_event() -> None:
     world.run(40)
     assert [number for number, _, _ in world.buried] == [0]
     assert 60 <= world.sent[-1][0] <= 75
-    world.put("b", time=world.runtime.time() - 100)  # waited before, for an earlier broker
+    world.put("b", time=world.runtime.time() - 100)  # added by an earlier broker
     world.run(1)
     assert [number for number, _, attempts in world.buried if attempts == 1] == [1]
 
@@ -441,7 +441,7 @@ def test_a_queue_that_cannot_be_read_is_read_again() -> None:
     world.put("a")
     world.run(1)
     assert [event for _, event, _ in world.runtime.logged] == ["webhook.queue_unreadable"]
-    assert world.dispatcher.oldest_age == 1.0  # what waits there is older
+    assert world.dispatcher.oldest_age == 1.0  # the waiting event is older
     world.run(10)
     assert world.arrived == [0]
     assert world.dispatcher.oldest_age == 0.0
@@ -668,7 +668,7 @@ def test_skipped_events_are_bounded(tmp_path: Path) -> None:
     life.publish(["bad"] * (SKIPPED * 2 + 50) + ["a"], [])
     life.runtime.advance(300)
     assert SKIPPED * 2 <= life.dispatcher.skipped <= SKIPPED * 2 + 2
-    assert service.seen == []  # beyond that the others wait, too
+    assert service.seen == []  # beyond that limit, the other keys wait too
     service.stubborn = ""
     life.runtime.advance(600)
     assert len(service.seen) == SKIPPED * 2 + 51
@@ -704,7 +704,7 @@ def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
     well = [n for n, key in enumerate(keys) if key != "bad"]
     assert sorted(world.arrived) == well
     assert world.queue.waiting + len(dropped) == keys.count("bad")
-    assert world.queue.waiting >= min(most, keys.count("bad")) - 2  # but for room for a and b
+    assert world.queue.waiting >= min(most, keys.count("bad")) - 2  # except the room for a and b
     assert {event.client for event in dropped} <= {"bad"}
     service["bad"] = False
     world.run(1000)

@@ -254,7 +254,7 @@ def returned(data: dict[str, Any]) -> Any:
 
 
 def test_a_payload_of_json_goes_in_as_it_is() -> None:
-    # A detour by way of Python's floats would round the first and lose one of the twins.
+    # Parsing to Python floats would round the first number and lose one of the duplicate keys.
     payload = b'{"n": 0.1000000000000000055511151231257827, "t": 1, "t": 2}'
     _, body = encode(Envelope("urn:x", "e"), [numbered(published_of(payload))])
     assert payload in body

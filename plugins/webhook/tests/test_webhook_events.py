@@ -165,13 +165,13 @@ async def everything(served: Served, service: Service, tmp_path: Path) -> None:
     await again.unsubscribe("$share/g/s/#")
     await leave(again)
     await service.until("session.expired", client_id="sub")
-    small.raw(b"\x00\x00")  # no packet is of type 0
+    small.raw(b"\x00\x00")  # no packet has type 0
     await small.expect_disconnect(0x81)
     await service.until("session.ended", client_id="small")
     await join(port, "wrong", b"wrong", expect=0x86)
     await service.until("client.auth_failed")
     flood = await join(port, "flood")
-    with contextlib.suppress(ConnectionError):  # it is shut out
+    with contextlib.suppress(ConnectionError):  # the broker closes the connection
         for _ in range(5):
             await flood.publish("flood/x", b"", 1)
     await service.until("ratelimit.banned")
@@ -211,7 +211,7 @@ async def test_every_event(service: Service, tmp_path: Path) -> None:
     assert {event.epoch for event in service.events} == {service.events[0].epoch}
     rich = [one for one in told["message.published"] if one.data["topic"].startswith("m/rich")]
     assert {one.traceparent for one in rich} == {TRACE, None}  # the one that cleared has none
-    # As they happened: events of different clients may overtake each other on their way.
+    # Sort by number, because events of different clients may overtake each other.
     order = [event.type for event in sorted(service.events, key=lambda event: event.sequence)]
     assert order[0] == "hookmq.broker.started"
     assert order[-1] == "hookmq.broker.stopping"

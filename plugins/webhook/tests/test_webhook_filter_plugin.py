@@ -75,7 +75,7 @@ def test_replace(found: dict[str, Any], changed: dict[str, Any]) -> None:
 def test_replace_by_bytes() -> None:
     made = answered(result="replace", payload_set=True, payload_base64="/w==")
     assert made.payload == b"\xff"
-    assert made.properties.payload_format_indicator is None  # it is UTF-8 no more
+    assert made.properties.payload_format_indicator is None  # the payload is no longer UTF-8
     made = answered(result="replace", payload_set=True, payload_base64="YQ==")
     assert made.properties.payload_format_indicator == 1
     said = {"payload_format_indicator": 0}
@@ -463,7 +463,7 @@ async def test_waiting_requests_are_bounded(service: Filter, start: Any) -> None
     first = asyncio.create_task(ask(plugin))
     await service.there.wait()
     second = asyncio.create_task(ask(plugin))
-    await asyncio.sleep(0)  # it is in line now
+    await asyncio.sleep(0)  # now it waits for its turn
     assert plugin._service.counts.waiting == 1
     await undecided(plugin, "1 requests are waiting already")
     service.released.set()

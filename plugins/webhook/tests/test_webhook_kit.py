@@ -70,7 +70,7 @@ def test_a_sample_of_each_event_is_received(
     for name in CATALOG:
         assert f" hookmq.{name} test" in shown
     assert shown.count("(verified)") == len(CATALOG)
-    assert not (tmp_path / "outbox").exists()  # nothing is kept of it
+    assert not (tmp_path / "outbox").exists()  # the test event is not stored
 
 
 def test_requests_with_an_invalid_signature_are_not_shown(
@@ -112,7 +112,7 @@ async def test_an_answer_is_shown_up_to_a_bound(
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("message.published: failed, status 418, ")
     assert line.endswith('ms, "\\u001b[31m' + "x" * 195 + '..."')
-    assert await asyncio.to_thread(run_command, command) == 1  # nobody is there any more
+    assert await asyncio.to_thread(run_command, command) == 1  # the receiver has ended
     assert ": failed, connection refused, " in capsys.readouterr().out
 
 

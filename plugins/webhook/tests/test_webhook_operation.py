@@ -1,4 +1,4 @@
-"""Test what operators do with an instance, over the API and with ``hookmq sinks``."""
+"""Test the operators' actions on an instance, through the API and with ``hookmq sinks``."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,9 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A broker with two instances whose service does not exist, and a sink with the name of the second."""
+    """Run a broker with two instances whose service does not exist, and a sink with the same name as the second
+    instance.
+    """
     folder = tmp_path_factory.mktemp("site")
     hook = {
         "url": "http://127.0.0.1:1/", "mode": "best_effort", "process": False, "drain": 0.0,

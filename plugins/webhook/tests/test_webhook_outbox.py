@@ -309,7 +309,7 @@ def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
         box.take(b"x" * 1000)
         for one in box.page(70)[0]:
             box.outbox.done(one.number)
-    assert box.outbox.full  # on the disk: the first is in the way
+    assert box.outbox.full  # the first event keeps all later ones on the disk
     box.outbox.done(found[0].number)
     assert not box.outbox.full  # nothing waits, although the last segment is still there
     box.runtime.advance(2)
@@ -454,7 +454,7 @@ def test_damage_while_it_runs_is_skipped_and_reported(tmp_path: Path) -> None:
     assert box.page(end) == ([], 6)
     box.close()
     again = Box(tmp_path).open(CommitId("s", 1))
-    assert (again.lost, again.outbox.waiting) == ([], 0)  # it arrived, or was told
+    assert (again.lost, again.outbox.waiting) == ([], 0)  # it arrived, or was reported as lost
     again.take(b"more")
     [one], _ = again.page(again.outbox.start)
     assert (one.number, one.event.payload) == (6, b"more")
@@ -531,7 +531,7 @@ def test_on_a_full_disk_what_arrived_makes_room(
     assert kept.stat().st_size == folder.RESERVED
 
     def full(path: Path, data: bytes) -> None:
-        if kept.exists():  # there is room in its place alone
+        if kept.exists():  # the only free space is that of the reserve
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, data)
 
@@ -779,7 +779,7 @@ def test_the_oldest_make_room_on_disk(tmp_path: Path) -> None:
 def test_recent_events_are_read_from_memory(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(b"0", b"1")
-    shutil.rmtree(tmp_path / "log")  # nobody can read them from there
+    shutil.rmtree(tmp_path / "log")  # they cannot be read from the disk any more
     assert payloads(box.page(0, 1)[0]) == [b"0"]
     assert payloads(box.page(1)[0]) == [b"1"]
 

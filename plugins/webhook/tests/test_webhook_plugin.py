@@ -231,7 +231,7 @@ def test_only_what_is_wanted_is_asked_for(tmp_path: Path) -> None:
     )
     with world:
         assert "on_session" in plugin.idle_hooks
-        assert "on_published" in plugin.idle_hooks  # the journal tells it
+        assert "on_published" in plugin.idle_hooks  # the journal provides these events
         assert "provide_journal" not in plugin.idle_hooks
         for name in ("one", "two"):
             client = world.connect(name)
@@ -415,7 +415,7 @@ def test_two_instances_have_two_folders(tmp_path: Path) -> None:
         one.answer = Answer(Verdict.AGAIN, "down")
         world.connect("c").publish("a", b"1", qos=1)
         world.advance(1)
-        assert (len(one.sent), len(two.sent)) == (0, 1)  # one that is down keeps nobody else
+        assert (len(one.sent), len(two.sent)) == (0, 1)  # no delay for the other
         one.answer = Answer(Verdict.ARRIVED)
         world.advance(30)
         assert [n.event.payload for n in one.sent] == [b"1"]
@@ -669,12 +669,12 @@ def test_dead_letters_are_kept_again_when_the_disk_has_room_again(
     for _ in range(4):
         assert not add(2)
     monkeypatch.undo()
-    assert add(2) or add(2)  # the first call may only make it look again
+    assert add(2) or add(2)  # the first call may only reopen the file
     assert [one.number for one in dead.read()] == [1, 2]
     assert dead.waiting == 2
     dead.close()
     again = DeadLetters(tmp_path / "dead", at_once, 65536)
-    again.open()  # nobody else holds it
+    again.open()  # the lock is free again
     assert [one.number for one in again.read()] == [1, 2]
     again.close()
 
@@ -761,7 +761,7 @@ def test_it_goes_on_with_another_configuration(tmp_path: Path) -> None:
             )
         )
         assert "on_session" in idle - plugin.idle_hooks
-        assert plugin.config.url == URL  # as yet
+        assert plugin.config.url == URL  # not applied yet
         apply()
         world.advance(1)
         fresh = Service.made[-1]

@@ -77,7 +77,7 @@ async def test_the_sender_process_sends_signs_and_counts(receiver: Any, make: Ma
     assert receiver.events[0]["data"]["qos"] == 1
     assert (sender.sent, sender.statuses) == (3, {200: 1, 503: 1, 400: 1})
     assert sender.bytes == sum(len(body) for *_, body in receiver.requests)
-    assert os.sched_getscheduler(pid(sender)) == os.SCHED_BATCH  # it takes no core from the broker
+    assert os.sched_getscheduler(pid(sender)) == os.SCHED_BATCH  # never preempts the broker
     shown = command_line(pid(sender))
     assert b"hookmq_webhook.child" in shown
     assert b"bearer-word" not in shown
@@ -162,7 +162,7 @@ async def test_it_ends_with_its_broker(receiver: Any, make: Make) -> None:
     await receiver.wait(lambda: len(receiver.requests) == 1)
     life = sender._life
     assert life is not None
-    os.kill(life.process.pid, 15)  # is for the broker
+    os.kill(life.process.pid, 15)  # only the broker handles SIGTERM
     await sender.close()
     assert life.process.returncode == 0
     assert (await sending).verdict is Verdict.AGAIN

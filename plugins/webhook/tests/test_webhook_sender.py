@@ -265,7 +265,7 @@ async def test_gzip(receiver: Any, sender: Make) -> None:
     verify(first, body, SECRET)
     verify(
         first, gzip.compress(body, 5, mtime=0), SECRET
-    )  # as it was sent: no framework need inflate it
+    )  # the compressed body, for frameworks that do not decompress it
     with pytest.raises(VerificationError):
         verify(first, gzip.compress(body + b" ", 5, mtime=0), SECRET)
     assert len(second["webhook-signature"].split(" ")) == 1
@@ -300,7 +300,7 @@ def test_no_value_changes_where_a_request_goes(client: str, topic: str) -> None:
         template = Template("http://h:1/base/${client}/x?t=${topic}")
         text = fill_url(template, values.__getitem__)
     except UnicodeEncodeError:
-        return  # half a surrogate pair: no topic and no client id has one
+        return  # a lone surrogate, which topics and client ids cannot contain
     url = URL(text, encoded=True)
     assert (url.host, url.port) == ("h", 1)
     parts = url.raw_path.split("/")
@@ -441,7 +441,7 @@ async def test_oauth2(receiver: Any, sender: Make) -> None:
     assert base64.b64decode(asked[0][1].removeprefix("Basic ")) == b"me:s3cret%3A%25"
     assert one._credentials is not None
     one._credentials.refused("Bearer one")
-    assert (await one.send([event()])).reason == "status 401"  # "two", which is not taken
+    assert (await one.send([event()])).reason == "status 401"  # the service does not accept "two"
     assert (await one.send([event()])).verdict is Verdict.ARRIVED  # "three"
     assert len(asked) == 3
     form = OAuth2Config(receiver.url + "/token", "me", "s3cret", style="form")

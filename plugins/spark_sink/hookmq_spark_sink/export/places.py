@@ -150,7 +150,7 @@ class Folder:
         return counted.stored
 
     def _make(self, folder: Path) -> None:
-        """Create a folder and its parents. Remove files that a killed process left behind."""
+        """Create a folder and its parents, and remove files that a killed process left behind."""
         if folder in self._made:
             return
         missing = [one for one in (folder, *folder.parents) if not one.exists()]
