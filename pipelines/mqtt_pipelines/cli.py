@@ -147,7 +147,7 @@ def register(add: Add) -> None:
 
 
 def job(name: str) -> str:
-    """Return the name of a job after checking it."""
+    """Check that `name` is the name of a job, and return it."""
     if name not in JOBS:
         raise argparse.ArgumentTypeError(f"no job {name!r} ({nearest(name, list(JOBS))})")
     return name

@@ -103,7 +103,7 @@ def load(
 ) -> Conf:
     """Load the configuration file `path` for the given jobs. `options` (``KEY=VALUE``) override its values.
 
-    Reads files, and so blocks. Raises ConfigError that lists every mistake, including missing keys that a job needs.
+    Reads files, so this call blocks. Raises ConfigError with a list of all mistakes, including missing keys.
     """
     source = os.fspath(path)
     try:

@@ -20,8 +20,9 @@ COLUMNS: Final = ("query", "batch", "partition", "latest", "next", "lag", "table
 
 
 def broker(conf: "Conf") -> Log | None:
-    """Return the contents of the broker's log, or None if the pipeline reads files. This call blocks. Raises MqttError
-    if the broker does not respond.
+    """Return the broker's description of the log, or None if the pipeline reads files.
+
+    This call blocks. Raises MqttError if the broker does not respond.
     """
     if not conf.source.mqtt:
         return None
@@ -33,8 +34,8 @@ def broker(conf: "Conf") -> Log | None:
 
 
 def rows(conf: "Conf") -> list[dict[str, Any]]:
-    """Return a row with the columns COLUMNS for each query that has a checkpoint, and each of its partitions. This
-    call blocks.
+    """Return one row for each partition of each query that has a checkpoint, with the columns `COLUMNS`. This call
+    blocks.
     """
     log = broker(conf)
     queries = checkpoints.queries(conf.checkpoints)

@@ -32,7 +32,7 @@ Position = Callable[[str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Defines duplicates with different offsets, as in silver: all columns in `names` are equal, and none is null.
+    """Defines duplicates that have different offsets, as in silver: all columns in `names` are equal, and none is null.
 
     The search for duplicates covers the rows whose `time` is within `slack` seconds of the new rows.
     """

@@ -90,7 +90,7 @@ class Batch:
 
 
 def batch(told: Mapping[str, Any]) -> Batch:
-    """Parse Spark's progress report, given as parsed JSON."""
+    """Create a `Batch` from Spark's progress report, which is a parsed JSON object."""
     states = told.get("stateOperators", [])
     return Batch(
         query=told.get("name") or told["id"],

@@ -6,10 +6,10 @@ A condition is ``FIELD OPERATOR VALUE``. The field is a path, such as ``payload.
 | operator | holds if the field |
 |---|---|
 | ``==``, ``!=`` | equals the value, or differs from it; a missing field equals ``null`` |
-| ``<``, ``<=``, ``>``, ``>=`` | is less or greater: numbers are compared with numbers, and texts by code point |
+| ``<``, ``<=``, ``>``, ``>=`` | is less or greater: numbers are compared with numbers, and strings by code point |
 | ``in``, ``not in`` | equals a value in the list, or equals none of them |
 
-``true`` is not the number 1. A comparison of different types, such as a text with a number, does not hold.
+``true`` is not the number 1. A comparison of different types, such as a string with a number, does not hold.
 """
 
 import json

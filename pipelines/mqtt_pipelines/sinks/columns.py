@@ -61,7 +61,7 @@ def table(found: pa.Table) -> pa.Table:
 
 
 def new(batch: pa.Schema, table: pa.Schema, name: str, policy: str) -> list[pa.Field]:
-    """Return the columns that only the batch has. Columns that only the table has become null.
+    """Return the columns that only the batch has. A column that only the table has is null in the new rows.
 
     Raises MqttError if types differ, or if there are new columns and `policy` is not ``add``.
     """

@@ -58,7 +58,7 @@ class DeltaSink:
         return append(self, batch, batch_id, app, self.wait)
 
     def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
-        """Return the result for a batch without rows, or None if the table needs a note of it. This call blocks."""
+        """Return the result for a batch without rows, or None if the table must record the batch. This call blocks."""
         return skip(self, batch_id, app)
 
     def look(self) -> DeltaState | None:

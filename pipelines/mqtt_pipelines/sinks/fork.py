@@ -3,7 +3,8 @@
 Each table records its batches itself. If the driver is killed between two tables, the batch runs again, and the tables
 that already have it skip it.
 
-Most batches have no dead letters. The first table's job counts them. If there are none, Spark does not run another job.
+Most batches have no dead letters. The job that writes the first table counts them. Spark runs a second job only if
+there are any.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DEAD_LETTER = "dead_letter"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A table, and the choice of the rows that it gets from a batch."""
+    """A table, and the function that selects its rows from a batch."""
 
     name: str
     """The table's name. The table records batches under it, as if it had a query of its own."""
@@ -107,7 +108,7 @@ class Fork:
 
 
 def _counting(batch: DataFrame, conditions: Sequence[str]) -> DataFrame:
-    """Return the batch. When it is computed, it counts the rows of each condition."""
+    """Return a batch that counts the rows that meet each condition when it is computed."""
     from pyspark.sql import functions as f
 
     counts = [f.count_if(f.expr(one)).alias(f"rows_{n}") for n, one in enumerate(conditions)]

@@ -101,8 +101,7 @@ class Verdict:
     repeated: bool = False
     """Whether the table has the whole batch."""
     careful: bool = False
-    """Whether the table may have a part of the batch: the checkpoint is older, or not the one used by the last
-    write."""
+    """Whether the table may contain part of the batch: the checkpoint is older, or not the one used by the last write."""
     done: tuple[Span, ...] = ()
     """The part of the batch that is in the table."""
     entries: Mapping[str, int] = field(default_factory=dict)

@@ -160,8 +160,10 @@ class Scores(Fold):
         self.by = by
 
     def begin(self) -> Any:
-        """Return the number of values, their mean and their variance. For the method `window`, return the last
-        values."""
+        """Return the initial state: the number of values, their mean and their variance.
+
+        For the method `window`, the state is the list of the last values.
+        """
         return {"count": 0, "mean": 0.0, "variance": 0.0, "last": []}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:

@@ -33,7 +33,7 @@ def mistake(schema: str) -> str | None:
 
 
 def _fields(schema: str) -> list[str]:
-    """Split at commas that are not within brackets or quotes."""
+    """Split `schema` at commas that are not within brackets or quotes."""
     fields, depth = [""], 0
     for piece in _PIECE.findall(schema):
         if piece == "," and not depth:

@@ -32,13 +32,16 @@ HUGE: Final = r"""[:\[,]\s*"?\s*[+-]?[0-9.]+[eE][+-]?[0-9]{4,}\s*"?\s*[,\]}]"""
 
 
 def huge(text: Column, kind: DataType) -> Column:
-    """Return whether text must not be parsed as `kind`: it has decimals, and the text has a number that is `HUGE`."""
+    """Return whether text must not be parsed as `kind`.
+
+    This is the case if `kind` contains decimals and the text contains a number that matches `HUGE`.
+    """
     return text.rlike(HUGE) if _has(kind, DecimalType) else f.lit(False)
 
 
 def readable(kind: DataType) -> DataType:
-    """Return the type with which to read JSON for `kind`: every field may be null, and decimals have as many digits as
-    possible after the point.
+    """Return the type with which to read JSON for `kind`. In this type, every field may be null, and decimals have as
+    many digits as possible after the point.
     """
     if isinstance(kind, DecimalType):
         return DecimalType(DIGITS, DIGITS - kind.precision + kind.scale)

@@ -70,8 +70,10 @@ def states(
 
 
 def notes(stream: str, folder: Path, declared: tuple[str, ...]) -> list[str]:
-    """Return warnings about a stream's consumers, for checks before the broker starts. Reads two small files. The
-    result is empty if the stream does not exist yet or cannot be read; the broker reports the latter when it starts.
+    """Return warnings about a stream's consumers, for checks before the broker starts. Reads two small files.
+
+    The result is empty if the stream does not exist yet. It is also empty if the stream cannot be read, because the
+    broker reports that when it starts.
     """
     try:
         described = files.read_description(folder)

@@ -41,7 +41,7 @@ _TRIES: Final = 100
 
 
 class Description(NamedTuple):
-    """The properties of a stream that never change."""
+    """A stream's permanent properties."""
 
     name: str
     partitions: int

@@ -223,9 +223,9 @@ class StreamIndex:
                 number += 1
 
     def at(self, partition: int, timestamp: int, earliest: int, latest: int) -> int | None:
-        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None if there is none.
+        """Return the first offset whose timestamp is not before `timestamp` (µs), or None if there is none.
 
-        Searches the offsets from `earliest` to just before `latest`. Raises StoreError for a damaged block.
+        Searches the offsets from `earliest` to `latest - 1`. Raises StoreError for a damaged block.
         """
         for segment in list(self.segments):
             part = segment.parts.get(partition)

@@ -28,8 +28,10 @@ _DEATH_SIGNAL: Final = 1
 
 
 def worthwhile(blocks: int, packed: int, partitions: int, size: int, compression: str) -> bool:
-    """Return whether to rewrite a segment with this number of blocks, which have `size` bytes in total. `packed` of
-    them are compressed already."""
+    """Return whether it is worthwhile to rewrite a segment.
+
+    The segment has `blocks` blocks with a total of `size` bytes. Of these blocks, `packed` are already compressed.
+    """
     if compression == "zstd" and packed < blocks:
         return True
     return not packed and blocks > 2 * (partitions + size // BYTES)

@@ -27,7 +27,7 @@ ENTRY: Final = Struct("<HHIQQII")
 """The fields column, role, nulls, position, length, size, encoding."""
 PLAIN, ZSTD = 0, 1
 INDICES: Final = 7
-"""The role of a dictionary's indices: the number of each row's value."""
+"""The role of a dictionary's indices, one for each row."""
 LEVEL: Final = 3
 LARGEST: Final = (1 << 31) + (1 << 20)
 """Upper limit of a block's size in bytes after decoding, so that a damaged or hostile block cannot fill the memory."""
@@ -35,7 +35,7 @@ _DICTIONARIES: Final = (block.TOPIC, block.CLIENT_ID)
 _SMALLEST: Final = 64
 """Buffers of fewer bytes are not compressed."""
 _SHARE: Final = 2
-"""A column becomes a dictionary if it has at least this many rows for each different value."""
+"""A column becomes a dictionary if it has at least this many rows for each distinct value."""
 
 
 class Buffer(NamedTuple):
@@ -79,7 +79,7 @@ def _compress(data: Data) -> Buffer:
 
 
 def _index(buffers: Buffers, column: int) -> None:
-    """Replace a column's values by a dictionary and indices, if enough of the values are equal."""
+    """Replace a column's values with a dictionary and indices, if enough of the values are equal."""
     if (column, block.OFFSETS) not in buffers:
         return
     values = block.slices(buffers[column, block.OFFSETS], buffers[column, block.VALUES])
@@ -213,9 +213,9 @@ def plain(stored: Buffer) -> Data:
 
 
 def dictionary(one: Packed, column: int) -> tuple[list[bytes], Sequence[int]]:
-    """Return a column's different values, and the number of each row's value. Raises Damaged if it is invalid.
+    """Return a column's distinct values, and the index of each row's value. Raises Damaged if the column is invalid.
 
-    A column that is not a dictionary has a value for each row.
+    A column that is not a dictionary has one value for each row.
     """
     values = block.slices(
         plain(one.buffers[column, block.OFFSETS]), plain(one.buffers[column, block.VALUES])

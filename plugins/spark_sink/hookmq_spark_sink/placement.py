@@ -41,9 +41,9 @@ def by_name(topic: str, partitions: int) -> int:
     """Return a topic's partition: a hash of the name, plus its last number.
 
     Topics with consecutive numbers are therefore in consecutive partitions. With a hash alone, a few topics would leave
-    partitions empty. Only the last two digits are added, and the hash covers all other characters. The tens digit
-    counts as 11, so that numbers in steps of two, five or ten also use all partitions, unless `partitions` is a
-    multiple of 11.
+    partitions empty. Only the last two digits are added, and the hash covers all other characters. The tens digit is
+    multiplied by 11 instead of 10. Numbers in steps of two, five or ten therefore also use all partitions, unless
+    `partitions` is a multiple of 11.
     """
     found = _LAST_DIGIT.match(topic)
     added = 0
@@ -138,7 +138,7 @@ def new(partition_by: PartitionBy) -> str:
 
 
 def setting(name: str) -> PartitionBy:
-    """Return the setting that belongs to the placement `name`."""
+    """Return the value of `partition_by` that the placement `name` implements."""
     return "round_robin" if name == ROUND_ROBIN else "topic"
 
 

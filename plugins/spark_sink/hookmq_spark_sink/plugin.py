@@ -55,8 +55,9 @@ class SparkSinkPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes about the address for readers, partitions, and consumers whose names do not match. Reads two
-        small files per stream.
+        """Notes for `hookmq check`: the address for readers, unsuitable partitions, and consumers that do not match.
+
+        Reads two small files per stream.
         """
         found = []
         if (api := self.config.api) is not None:

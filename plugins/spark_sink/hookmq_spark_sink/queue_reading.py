@@ -39,7 +39,7 @@ class QueueView:
         self._segments = segments
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return the smallest offset whose timestamp (µs) is not before `timestamp`, or None.
+        """Return the first offset whose timestamp is not before `timestamp` (µs), or None.
 
         Like the queue itself, this method searches by bisection. If the broker's clock was set back, the result may be
         a later offset. Raises StoreError for a damaged message.

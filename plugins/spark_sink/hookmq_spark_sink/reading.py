@@ -96,7 +96,7 @@ class View(Protocol):
         """The offset of each partition's next message."""
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return each partition's smallest offset that is not before `timestamp` (µs), or None."""
+        """Return the first offset in each partition whose timestamp is not before `timestamp` (µs), or None."""
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
         """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Raises Removed if
@@ -189,7 +189,7 @@ class StreamView:
         self._reader = reader
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return each partition's smallest offset that is not before `timestamp` (µs), or None."""
+        """Return the first offset in each partition whose timestamp is not before `timestamp` (µs), or None."""
         return self._reader.at(self.state, timestamp)
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
@@ -239,8 +239,10 @@ class StreamReader(ConsumerOffsets):
         return self.index.log_id
 
     def at(self, state: State, timestamp: int) -> list[int | None]:
-        """Return each partition's smallest offset that is not before `timestamp` (µs), or None. Raises StoreError
-        for a damaged block."""
+        """Return the first offset in each partition whose timestamp is not before `timestamp` (µs), or None.
+
+        Raises StoreError for a damaged block.
+        """
         ends = zip(state.earliest, state.latest, strict=True)
         return [
             self.index.at(place, timestamp, earliest, latest)

@@ -128,7 +128,10 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
 def holders(
     plan: Plan, known: dict[str, files.Consumer], removed: Sequence[Sealed], size: int
 ) -> frozenset[str]:
-    """Return the consumers that keep the oldest remaining segment although it is due. `size` is that of the log."""
+    """Return the consumers because of which the oldest remaining segment is kept although it is due.
+
+    `size` is the size of the log.
+    """
     config = plan.config
     oldest = (plan.time - config.retention_time) * 1e6 if config.retention_time else float("-inf")
     gone = {id(one) for one in removed}

@@ -270,7 +270,7 @@ class Stream:
             self.upkeep.look()
 
     def begin_segment(self) -> bool:
-        """Return whether a new segment has begun, and if so, add its summary."""
+        """Add a summary if the log has begun a new segment. Return whether it has."""
         segment = self.log.segments[-1]
         if self.summaries[-1].base == segment.base:
             return False
@@ -279,9 +279,7 @@ class Stream:
         return True
 
     def committed(self, commit: CommitId) -> None:
-        """Make the messages of `commit` visible to readers. After this, the publishers of these messages are
-        acknowledged.
-        """
+        """Make the messages of `commit` visible to readers. Their publishers are acknowledged afterwards."""
         self.log.committed(commit)
         moved = False
         while self._unread and self._unread[0][0] <= commit.number:

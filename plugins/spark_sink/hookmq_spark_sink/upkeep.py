@@ -45,7 +45,7 @@ class KeptStream(Protocol):
         """Return whether the stream is open."""
 
     def begin_segment(self) -> bool:
-        """Return whether a new segment has begun, and if so, add its summary."""
+        """Add a summary if the log has begun a new segment. Return whether it has."""
 
     def look_at_fill(self) -> None:
         """Log when the stream is nearly full, full, or has room again."""

@@ -180,7 +180,7 @@ def test_a_topic_with_half_a_surrogate_pair_ends_nothing() -> None:
 
 
 class Huge(bytes):
-    """A value that claims the greatest length that MQTT allows, without using the memory."""
+    """A value that reports the maximum length that MQTT allows, without using that much memory."""
 
     def __len__(self) -> int:
         return 268_435_455

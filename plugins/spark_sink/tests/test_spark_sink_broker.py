@@ -211,7 +211,7 @@ def killed(config: str) -> Any:
 
 
 class Publisher:
-    """A client with a ledger, which sends unacknowledged messages again."""
+    """A client that keeps a ledger of its messages, and resends those that were not acknowledged."""
 
     def __init__(self, name: str, qos: int) -> None:
         self.name = name

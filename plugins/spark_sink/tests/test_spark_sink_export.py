@@ -435,7 +435,7 @@ def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
 
 @pytest.mark.parametrize("change", ["next", "file", "gap", "start"])
 def test_a_manifest_that_was_edited(exports: Exports, change: str) -> None:
-    """An edited manifest is refused, because it would omit messages or export them again."""
+    """An edited manifest is refused, because the export would otherwise omit messages or export them again."""
     at = f"all/{exports.kept.stream.log.id}/_manifest/000001.json"
     fill(exports.kept, *range(20))
     exports.all()

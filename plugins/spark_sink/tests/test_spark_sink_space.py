@@ -30,7 +30,7 @@ PROPERTIES = Properties(
 
 
 def on_disk(folder: Path) -> int:
-    """Return the bytes of a log's files."""
+    """Return the total size of a log's files in bytes."""
     return sum(path.stat().st_size for path in (folder / "log").iterdir())
 
 

@@ -34,7 +34,7 @@ sys.exit(2)
 
 
 class Log:
-    """What a process has logged."""
+    """Records the log events of a process."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, dict[str, Any]]] = []

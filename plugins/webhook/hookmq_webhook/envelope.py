@@ -153,7 +153,10 @@ def _attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
 
 
 def _dataschema(envelope: Envelope, event: Event) -> str:
-    """Return the URI of the schema of the data, or ''. Without some of its fields, an event does not fit its schema."""
+    """Return the URI of the schema of the data, or '' if there is none.
+
+    An event without some of its fields has none, because it would not match the schema of its type.
+    """
     if _is_payload(envelope, event):
         return envelope.dataschema
     if envelope.keep is not None or event.type not in CATALOG:
@@ -336,7 +339,7 @@ def _extensions(envelope: Envelope, event: Event) -> dict[str, Any]:
 
 
 class Shown(NamedTuple):
-    """A payload as JSON: a value, a text, or a base64 string."""
+    """A payload as JSON: a value, a string, or a base64 string."""
 
     format: Literal["json", "text", "base64", "omitted"]
     json: bytes

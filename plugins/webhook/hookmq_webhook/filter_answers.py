@@ -103,7 +103,7 @@ def _replaced(found: Mapping[str, Any], message: Message) -> Message:
 
 
 def _as_it_is(payload: bytes, properties: Properties) -> Properties:
-    """Return `properties`, without the payload format indicator if it claims UTF-8 and `payload` is not UTF-8."""
+    """Return `properties`, without the payload format indicator if it wrongly claims that `payload` is UTF-8."""
     if properties.payload_format_indicator == 1:
         try:
             payload.decode()

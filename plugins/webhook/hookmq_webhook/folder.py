@@ -28,8 +28,7 @@ def default_folder(plugin_id: str) -> Path:
 
 
 def prepare(folder: Path, known: frozenset[str] = _OURS, below: tuple[str, ...] = (LOG,)) -> None:
-    """Create `folder` and its subfolders `below` if they are missing, so that they survive a power cut. This call
-    blocks.
+    """Create `folder` and its subfolders `below` durably, if they are missing. This call blocks.
 
     Raises StoreError if a folder cannot be created, or if `folder` contains files that are not `known`.
     """

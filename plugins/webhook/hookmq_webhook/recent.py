@@ -30,7 +30,7 @@ class Recent:
         self._complete_from = -1
 
     def add(self, one: Numbered, skipped: int) -> None:
-        """Add the next event, which follows `skipped` numbers without an event."""
+        """Add the next event. The `skipped` numbers before it belong to no event."""
         if self._complete_from < 0:
             self._complete_from = one.number - skipped
         self._rows.append((one, skipped))

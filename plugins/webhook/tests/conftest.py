@@ -55,7 +55,7 @@ class Receiver:
                 self.changed.notify_all()
 
     async def never(self, request: web.Request) -> web.StreamResponse:
-        """Answer once `released` is set."""
+        """Respond only after `released` is set."""
         await self.released.wait()
         return web.Response()
 

@@ -1,7 +1,7 @@
-"""Test a real broker and real clients with a service that fails in every way.
+"""Test a real broker and real clients with a service that fails in many ways.
 
-Every acknowledged event arrives, in order per key, and a repeated event has the same id. Abandoned
-events can be listed and sent again.
+Every acknowledged event arrives, in order per key, and a repeated event has the same id. Abandoned events can be listed
+and resent.
 """
 
 import asyncio

@@ -530,11 +530,10 @@ def test_nothing_is_lost_and_nothing_overtakes(
     seed: int,
     stubborn: str,
 ) -> None:
-    """No event is lost or overtaken, even if the outbox is killed or stopped, and however the service fails. The
-    outbox is on a real disk.
+    """No event is lost or overtaken, no matter how the service fails, and even if the outbox is killed or stopped.
 
-    Every committed event arrives, in order per key, and a repeated event has the same id. A key
-    that always fails does not block the others.
+    The outbox is on a real disk. Every committed event arrives, in order per key, and a repeated event has the same id.
+    A key that always fails does not block the others.
     """
     service = Service(list(answers))
     service.stubborn = stubborn

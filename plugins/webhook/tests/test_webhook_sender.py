@@ -616,7 +616,7 @@ async def test_addresses_written_otherwise(sender: Make, host: str) -> None:
 
 
 class Names(AbstractResolver):
-    """A resolver that returns a different address for a name each time."""
+    """A resolver that returns a different address each time."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)

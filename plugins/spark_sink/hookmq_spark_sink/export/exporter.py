@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return the folder of the file, with a / at its end, or an empty text."""
+        """Return the folder of the file, ending with a slash, or an empty string."""
         return "" if self.day is None else f"date={_date(self.day)}/"
 
 
@@ -205,8 +205,10 @@ class Exporter:
         return manifest
 
     def _names(self, at: str) -> Iterator[str]:
-        """Yield the names of the files, with the folders of days. Raises StoreError if earlier files were exported with
-        the other value of `by_day`, because Spark could not read files in both places.
+        """Yield the names of the files, including the folders of days.
+
+        Raises StoreError if earlier files were exported with the other value of `by_day`, because Spark could not read
+        files in both places.
         """
         days = self._rules.by_day
         for name in self._place.names(at):
