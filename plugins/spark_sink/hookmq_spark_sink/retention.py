@@ -128,7 +128,7 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
 def holders(
     plan: Plan, known: dict[str, files.Consumer], removed: Sequence[Sealed], size: int
 ) -> frozenset[str]:
-    """Return the consumers because of which the oldest remaining segment is kept although it is due.
+    """Return the consumers that prevent the removal of the oldest remaining segment, although it is due.
 
     `size` is the size of the log.
     """

@@ -836,7 +836,7 @@ class Days(Exports):
         }
 
     def publish(self, day: float, *payloads: str) -> None:
-        """Publish in one commit, at a time in days from the epoch."""
+        """Publish the payloads in one commit. `day` is the time in days since the epoch."""
         self.kept.runtime.wall = day * DAY
         self.kept.publish(*(one.encode() for one in payloads))
 

@@ -53,7 +53,7 @@ def filled_url(template: Template, value: Callable[[str], str]) -> str:
 
 
 def filled_header(name: str, template: Template, value: Callable[[str], str]) -> str:
-    """Return the value of the header `name`. Raises Unsendable, also for values with line ends."""
+    """Return the value of the header `name`. Raises Unsendable, also for values with line breaks."""
     try:
         text = fill_header(template, value)
     except Unsendable:
