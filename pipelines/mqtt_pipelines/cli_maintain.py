@@ -195,8 +195,9 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
     state = sink.look()
 
     def noted(log_id: str, partition: int) -> int:
-        """Return the position that the table records, because the checkpoint of a query that reads files has no log
-        offsets.
+        """Return the position that the table's notes contain.
+
+        It is used for a query that reads files, because its checkpoint has no log offsets.
         """
         last = None if state is None else state.get(mark(f"{conf.name}.{query}", log_id, partition))
         return 0 if last is None else last + 1

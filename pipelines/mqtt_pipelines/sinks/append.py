@@ -206,7 +206,7 @@ def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> D
 def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
     """Return the first and last offset in each log and partition, and the number of rows.
 
-    The offsets come only from rows with a complete key. The number includes all rows. Computes the rows.
+    The offsets come only from rows with a complete key, but the number includes all rows. This call computes the rows.
     """
     from pyspark.sql import functions as f
 

@@ -68,7 +68,7 @@ class FilesSink:
 class FileBatches:
     """A folder of Parquet files that receives batches, for a query that writes several tables.
 
-    Spark's file sink writes them, so the folder is the same as that of a `FilesSink`, and records the batches.
+    Spark's file sink writes the files and records the batches, so the folder looks like that of a `FilesSink`.
     """
 
     def __init__(self, files: FilesSink) -> None:

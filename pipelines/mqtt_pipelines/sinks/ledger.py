@@ -87,9 +87,9 @@ def unordered(name: str) -> str:
 
 
 def begun(app: str, times: int, log_id: str, partition: int) -> str:
-    """Return the name of the entry for a partition's mark at the time when an `app` first wrote rows of the partition.
+    """Return the name of the entry that keeps a partition's mark from when an `app` first wrote rows of the partition.
 
-    The mark does not change as long as `times`, the number of times that the app was `resumed`, remains the same.
+    The entry does not change until the app is `resumed` again. `times` is how often it has been resumed so far.
     """
     return f"{app}#{f'{times}#' if times > 1 else ''}{log_id}/{partition}"
 

@@ -51,7 +51,7 @@ class MqttSink:
         return Written(int(counted.get["rows"]))
 
     def messages(self, batch: DataFrame) -> DataFrame:
-        """Return the rows with a `message_id`, but without those key columns that are not published."""
+        """Return the rows with a `message_id`. Key columns that are not published are left out."""
         from pyspark.sql import functions as f
 
         missing = [name for name in self.key if name not in batch.columns]

@@ -492,8 +492,10 @@ def _merge_variable(
 
 
 def _shifted(blocks: Sequence[Block], name: int, role: int) -> bytes:
-    """Concatenate the blocks' positions, each continuing from the previous block. If a block lacks the column, its
-    rows are empty."""
+    """Concatenate the positions of several blocks. Each block's positions continue from those of the previous block.
+
+    If a block lacks the column, its rows are empty.
+    """
     joined = array("i", [0])
     for block in blocks:
         reached = joined[-1]

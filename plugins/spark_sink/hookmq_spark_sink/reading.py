@@ -303,8 +303,9 @@ class StreamReader(ConsumerOffsets):
 
 
 def _small(data: bytes, wanted: Wanted) -> block.Block | None:
-    """Decode a block if it is so small that it is merged with its neighbors. Return None for other blocks. Raises
-    Damaged if it is invalid.
+    """Decode a block that is small enough to be merged with its neighbors. Return None for other blocks.
+
+    Raises Damaged if the block is invalid.
     """
     if len(data) >= _SMALL:
         return None

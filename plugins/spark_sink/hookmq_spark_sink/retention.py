@@ -73,8 +73,10 @@ class Upkeep:
 
 
 class Merged(NamedTuple):
-    """A merged segment's new number of blocks, of compressed blocks, and of bytes. All are 0 if merging does not make it
-    smaller."""
+    """A merged segment's new numbers of blocks, compressed blocks and bytes.
+
+    All of them are 0 if merging does not make the segment smaller.
+    """
 
     blocks: int
     packed: int
@@ -98,7 +100,7 @@ def held(plan: Plan, known: dict[str, files.Consumer]) -> dict[int, int]:
 
 
 def unread(one: Sealed, hold: dict[int, int]) -> int:
-    """Return how many of a segment's records some declared consumer has not committed."""
+    """Return the number of records in a segment that some declared consumer has not committed."""
     if not hold:
         return 0
     return sum(max(0, end - max(first, hold[place])) for place, (first, end) in one.parts.items())

@@ -124,7 +124,7 @@ class Stream:
         return (self.space.used + self._room.used) / self.config.max_bytes
 
     def look_at_fill(self) -> None:
-        """Log when the stream is nearly full, full, or has room again."""
+        """Log an event if the stream is now nearly full or full, or has room again."""
         if self.config.on_full == "reject":
             self._fill.look(max(self.fill, 1.0 if self.upkeep.low_disk else 0.0))
 

@@ -48,7 +48,7 @@ class KeptStream(Protocol):
         """Add a summary if the log has begun a new segment. Return whether it has."""
 
     def look_at_fill(self) -> None:
-        """Log when the stream is nearly full, full, or has room again."""
+        """Log an event if the stream is now nearly full or full, or has room again."""
 
     def write_state(self) -> None:
         """Write the position up to which readers may read."""
