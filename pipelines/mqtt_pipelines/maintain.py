@@ -84,7 +84,8 @@ def add_missing(
     same: Same | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Added:
-    """Add the rows that are missing from the table. All their offsets are within `wanted`. This call blocks.
+    """Add those `rows` that are missing from the table. The offsets of all `rows` are within `wanted`. This call
+    blocks.
 
     `entry` names the operation. If two runs overlap, one run sees the rows that the other has added and does not add
     them again. Raises MqttError if the table refuses the rows.

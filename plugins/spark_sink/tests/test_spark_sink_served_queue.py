@@ -25,7 +25,7 @@ GROUPS = {**LOG, "groups": ["etl"], "retention": {"messages": 10, "wait_for_grou
 
 
 class Pair:
-    """Starts brokers with both plugins, one after the other, which use the same folders and store."""
+    """Starts brokers with both plugins, one after the other. They share their folders and store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
