@@ -186,8 +186,8 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
         done = checkpoints.committed(f"{conf.checkpoints}/silver")
     if done is None:
         raise MqttError(
-            f"{query} has not finished a batch ({conf.checkpoints}/{query}): run it first; what lies before the place "
-            "where it is can be added then."
+            f"{query} has not finished a batch ({conf.checkpoints}/{query}): run it first. "
+            "Then you can add the messages before its position."
         )
     if done.offsets is not None:
         read = done.offsets

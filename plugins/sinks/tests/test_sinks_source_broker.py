@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,8 +127,9 @@ def test_entries_are_published_once_and_poison_is_kept(
         until(lambda: len(rows(broker)) >= 500)
         assert [found["n"] for found in rows(broker)] == list(range(500))
         until(lambda: not client.xpending("orders", "hookmq")["pending"])
+        until(lambda: broker.ask("GET", "/sources/orders")["state"] == "active")
         assert run_command(["sinks", "list"]) == 0
-        assert "orders  redis   active" in capsys.readouterr().out
+        assert re.search(r"^orders +redis +active ", capsys.readouterr().out, re.MULTILINE)
         assert run_command(["sinks", "status", "orders"]) == 0
         assert "source:orders" in capsys.readouterr().out
         assert run_command(["sinks", "dead-letters", "orders", "--json"]) == 0

@@ -9,12 +9,12 @@ from sinkkill.rounds import SinkKill
 from sinkkill.servers import TARGETS
 
 KILLS = 2
-"""The number of broker kills for each target. `make crash-sinks` kills more often."""
+"""The number of broker kills for each target. `make crash-sinks` kills more often, and all kinds of targets."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", ["nats", "postgres", "redis", "s3"])
 def test_a_server_has_each_message_once(tmp_path: Path, name: str) -> None:
     target, kills = TARGETS[name](), KILLS
     try:
