@@ -191,8 +191,8 @@ def compact_files(
 
 
 def committed_files(spark: SparkSession, folder: str) -> tuple[int, list[tuple[str, int]]]:
-    """Return the number of the last batch that Spark's file sink committed to `folder`, or -1, and all committed files with
-    their sizes in bytes."""
+    """Return the number of the last batch that Spark's file sink committed to `folder`, or -1, and all committed files
+    with their sizes in bytes."""
     names = _names(spark, f"{folder}/{LOG}", deep=False)
     compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
     start = max(compacts, default=-1)
