@@ -1,8 +1,8 @@
-"""Configuration of all tests: profiles for Hypothesis, and a folder for the state of brokers.
+"""Configure all tests: set the Hypothesis profiles, and a folder for brokers' state.
 
 The environment variable HYPOTHESIS_PROFILE chooses a profile. With ``dev``, the default, the inputs of property tests
-are new in every run. With ``ci``, they are fewer and the same in every run, so that failures are caused by the change
-under test. `make fuzz` runs ``dev`` repeatedly.
+are new in every run. With ``ci``, there are fewer inputs, and they are the same in every run. Failures are then caused
+by the change under test. `make fuzz` runs ``dev`` repeatedly.
 
 A broker that is given no folder keeps its state in a temporary folder.
 """
@@ -49,7 +49,7 @@ _deadlines = Deadlines()
 
 
 def pytest_sessionstart() -> None:
-    """Watch the deadlines of tests."""
+    """Start watching test deadlines."""
     _deadlines.watch()
 
 
@@ -68,7 +68,7 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector from repeatedly visiting the collected tests, which stay until the end."""
+    """Stop the garbage collector from repeatedly visiting the collected tests, which exist until the end."""
     gc.disable()
     try:
         result = yield

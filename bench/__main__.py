@@ -115,7 +115,7 @@ def measure(scenario: scenarios.Scenario, broker: str, options: argparse.Namespa
 
 
 def taking_part(scenario: scenarios.Scenario, names: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield each broker that has a configuration for the scenario, with the reason to leave it out, or ''."""
+    """Yield each broker that has a configuration for the scenario, and the reason to leave it out, '' if none."""
     for name in names:
         if scenario.variant in peers.PEERS[name].configs:
             reasons = (
@@ -139,7 +139,7 @@ def said(run: report.Run) -> str:
 
 
 def run_all(options: argparse.Namespace, names: list[str], runs: list[report.Run]) -> None:
-    """Measure everything and append each run to `runs`. Brokers alternate, in reverse order in every other round."""
+    """Measure everything and append each run to `runs`. Brokers take turns, in reverse order every other round."""
     for scenario in options.chosen:
         concerned = dict(taking_part(scenario, names))
         for number in range(options.runs):

@@ -41,7 +41,7 @@ class Connects(NamedTuple):
 async def load(
     broker: Broker, packet: Callable[[int, int], bytes], parallel: int, seconds: float
 ) -> Connects:
-    """Connect for `seconds`, with `parallel` clients at a time. Before that, the warm-up takes a quarter as long.
+    """Connect for `seconds`, with `parallel` clients at a time, after a warm-up that takes a quarter as long.
 
     `packet(client, number)` returns a client's CONNECT. `number` counts all connects.
     """

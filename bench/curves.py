@@ -38,7 +38,8 @@ HEAVY = 100_000
 class Curve:
     """A plot. `values` are the values to measure, and `at` returns the load for a value.
 
-    `descriptors` returns how many connections the broker has at a value. Points above the open-file limit are left out.
+    `descriptors` returns the number of connections that the broker has at a value. Points above the open-file limit are
+    left out.
     """
 
     name: str

@@ -121,8 +121,9 @@ def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> Non
 
 
 def tls_folder() -> pathlib.Path:
-    """Return a folder with cert.pem and key.pem for 127.0.0.1. They are created at the first use and valid for a
-    year."""
+    """Return a folder with cert.pem and key.pem for 127.0.0.1, creating the files if necessary. They are valid for a
+    year.
+    """
     folder = CACHE / "tls"
     certificate, key = folder / "cert.pem", folder / "key.pem"
     fresh = certificate.exists() and time.time() - certificate.stat().st_mtime < 300 * 86400

@@ -2,8 +2,8 @@
 
 The two sides alternate. Each runs uncompiled, in its own process, from a copy of its source. Modules may have moved
 between the commits, so each side runs its own commit's cases, and cases are compared by name. A case fails if the
-median of the rounds' ratios and the ratio of the fastest values both exceed the threshold. One alone is noise. Bytecode
-counts are exact. They show whether a step does more work or the machine was slow.
+median of the rounds' ratios and the ratio of the fastest values both exceed the threshold. If only one does, it is
+noise. Bytecode counts are exact, so they show whether a step does more work or the machine was slow.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def instructions(side: pathlib.Path, case: str) -> float:
 def judge(
     base: dict[str, list[list[float]]], new: dict[str, list[list[float]]]
 ) -> dict[str, tuple[float, float, float, float]]:
-    """Return four figures by case: each side's microseconds, the rounds' median ratio, and the fastest values' ratio.
+    """Return four figures per case: each side's microseconds, the median ratio of the rounds, and the ratio of the
+    fastest values.
 
     `base` and `new` map each case to its rounds. A round is a list of seconds.
     """

@@ -173,7 +173,7 @@ class Asker:
 
 
 async def scrape(sessions: int, rounds: int) -> Iterator[str]:
-    """Return the rows of `scrape`."""
+    """Measure how long each path takes with many sessions, and return the rows of `scrape`."""
     lines = []
     async with held(sessions, admin=True) as (url, token), Asker() as asker:
         stalls = Stalls()
@@ -199,7 +199,7 @@ async def scrape(sessions: int, rounds: int) -> Iterator[str]:
 
 
 async def idle(clients: int, seconds: float) -> str:
-    """Return the row of `idle`."""
+    """Measure the CPU time with idle clients, and return the row of `idle`."""
     shares = []
     for admin in (False, True):
         async with held(clients, admin):
@@ -278,7 +278,7 @@ def forwarded(pid: int, port: int, rate: int, seconds: float) -> tuple[float, in
 
 
 def tail(rate: int, seconds: float) -> str:
-    """Return the row of `tail`."""
+    """Measure forwarding without and with a live tail, and return the row of `tail`."""
     with served() as (pid, port, http, token):
         forwarded(pid, port, rate, 1)
         without, plain = forwarded(pid, port, rate, seconds)

@@ -248,7 +248,7 @@ class AmqpProducer(_Amqp):
         return b"".join([pack(head, first + i, TAIL, 0xCE) for i in range(count)])
 
     def read(self, data: bytes) -> None:
-        """Process confirms, each for a single message or for all messages up to one."""
+        """Process confirms. Each one confirms a single message, or all messages up to and including one."""
         data = self._left + data
         whole = len(data) - len(data) % self.ACK.size
         for _, kind, method, tag, multiple, end in self.ACK.iter_unpack(data[:whole]):
@@ -351,7 +351,7 @@ def nats_queue(port: int, unacknowledged: int) -> None:
 
 
 class NatsProducer(_Nats):
-    """Publishes, with an acknowledgement from the stream for each message."""
+    """Publishes messages. The stream acknowledges each one."""
 
     def __init__(self, port: int, number: int) -> None:
         super().__init__(port, f"p{number}")
@@ -460,12 +460,12 @@ class RedisProducer:
         self._form = struct.Struct(f">{len(self._head)}sQ{len(TAIL)}s2s")
 
     def messages(self, first: int, count: int) -> bytes:
-        """Return commands."""
+        """Return XADD commands."""
         pack, head = self._form.pack, self._head
         return b"".join([pack(head, first + i, TAIL, b"\r\n") for i in range(count)])
 
     def read(self, data: bytes) -> None:
-        """Count the ids of entries, which take two lines each."""
+        """Count the entry ids in the replies. Each id takes two lines."""
         data = self._left + data
         whole = data.rfind(b"\r\n") + 2
         self._left = data[whole:] if whole > 1 else data
@@ -493,11 +493,11 @@ class RedisConsumer:
         self._left = b""
 
     def start(self) -> bytes:
-        """Return the first XREADGROUP."""
+        """Return the first XREADGROUP command."""
         return self._ask
 
     def read(self, data: bytes) -> tuple[list[int], bytes]:
-        """Return the message numbers in a complete answer, with XACK and the next XREADGROUP."""
+        """Return the message numbers in a complete reply, with the XACK and the next XREADGROUP command."""
         data = self._left + data
         self._left = b""
         numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""Measure what a message costs depending on how many are waiting in HookMQ's queue, and how long recovery takes."""
+"""Measure how the cost of a message depends on the number waiting in HookMQ's queue, and how long recovery takes."""
 
 from __future__ import annotations
 

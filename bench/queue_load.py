@@ -21,8 +21,9 @@ SETTLE: Final = 0.3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """What to send. `window` is how many unconfirmed messages each producer may have. Producers pause while more than
-    `backlog` messages are waiting in the queue, not counting those that were there before."""
+    """The load. Each producer may have up to `window` unconfirmed messages. Producers pause while more than `backlog`
+    messages are waiting in the queue, not counting those that were there before.
+    """
 
     seconds: float = 2.0
     producers: int = 50
@@ -70,7 +71,7 @@ class CpuClock:
 
 
 def resident(pids: list[int]) -> int:
-    """Return the resident memory of processes in bytes."""
+    """Return the total resident memory of the processes, in bytes."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
@@ -153,7 +154,7 @@ class Bench:
         return bool(ready)
 
     def publish(self, room: int) -> None:
-        """Fill the window of each producer if at least a quarter of it is free, with up to `room` messages."""
+        """Publish up to `room` messages. Fill each producer's window if at least a quarter of it is free."""
         window = self.load.window
         for number, one in enumerate(self.producers):
             sent = self.sent[number]

@@ -55,8 +55,8 @@ class Command:
 class Server:
     """A server with one kind of queue.
 
-    `durability` is what the acknowledgement of a message promises: for `DISK`, that the message was written with fsync;
-    for `SYSTEM`, that the operating system has it. `command` gets the port and the folder.
+    `durability` says what the acknowledgement of a message promises: with `DISK`, that the message was written with
+    fsync; with `SYSTEM`, that the operating system has it. `command` is called with the port and the folder.
     """
 
     name: str
@@ -104,7 +104,7 @@ def running(server: Server, where: pathlib.Path, core: int | None) -> Iterator[l
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a server and everything that it started, all of which is in its session."""
+    """Stop a server and every process that it started. All of them are in the server's session."""
     process.terminate()
     try:
         process.wait(STOP)

@@ -1,9 +1,9 @@
 """``python -m bench.queues``: measure what a message in a durable queue costs in HookMQ, RabbitMQ, NATS JetStream and
 Redis.
 
-Each message is published, stored, acknowledged to its producer, delivered to one consumer and acknowledged by it: 256
-bytes, 50 producers, 10 consumers, at most 100 unacknowledged messages per consumer, at most 100 unconfirmed ones per
-producer. Rows with the same durability are compared:
+Each message is published, stored, confirmed to its producer, delivered to one consumer and acknowledged. Messages have
+256 bytes. There are 50 producers with at most 100 unconfirmed messages each, and 10 consumers with at most 100
+unacknowledged messages each. Rows with the same durability are compared:
 
     disk      an acknowledged message was written with fsync
     system    the operating system has an acknowledged message, so it survives the end of the process
@@ -11,8 +11,8 @@ producer. Rows with the same durability are compared:
 Every acknowledged message must be consumed. Otherwise the run is void.
 
 With ``--depths``, HookMQ's queue is first filled with that many messages. The cost is then measured while messages
-arrive as fast as they are consumed. Finally, the broker is killed and restarted with these messages, and the time until
-it accepts clients is measured.
+arrive as fast as they are consumed. Finally, the broker is killed and restarted with these messages, to measure how
+long it takes until it accepts clients.
 """
 
 from __future__ import annotations

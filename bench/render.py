@@ -1,6 +1,6 @@
 """`python -m bench.render`: write the tables and plots in docs/explanation/performance.md from bench/results.
 
-The page is written by hand except for marked places. Only this module writes their content, and the plots.
+The page is written by hand, except for marked places. This module fills those places and draws the plots.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ class Row:
     against: tuple[float, float] | None = None
 
     def goal(self) -> str:
-        """Return the goal and whether HookMQ meets it. The goal is empty for other brokers, and if
-        there is none.
+        """Return HookMQ's goal and whether the row meets it. Return '' for other brokers, and for scenarios without a
+        goal.
         """
         goal = self.scenario.goal
         if goal is None or not self.build or self.left_out:

@@ -1,4 +1,4 @@
-"""Measure routing as the number of subscriptions grows: building the tree, its memory, a match, and a cache lookup.
+"""Measure routing as the number of subscriptions grows: the time to build the tree, its memory, matching and caching.
 
     python bench/router_curve.py [--million] [--json FILE]
 
@@ -136,8 +136,9 @@ def measure(count: int) -> dict[str, Any]:
 
 
 def memory(wanted: list[tuple[str, Subscriber]]) -> int:
-    """Return the router's size in bytes, without filters and subscribers. Tracing is slow, so times are measured
-    separately."""
+    """Return the router's size in bytes, excluding filters and subscribers. Tracing memory is slow, so times are measured
+    separately.
+    """
     gc.collect()
     tracemalloc.start()
     try:

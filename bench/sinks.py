@@ -67,7 +67,7 @@ Started = tuple[int, list[int], Callable[[], int]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """A way to write to a target. If it is slow, a run sends only the fraction `share` of `--messages`."""
+    """A way to write to a target. For a slow one, a run sends only the fraction `share` of `--messages`."""
 
     target: str
     name: str
@@ -125,8 +125,9 @@ def await_arrivals(
 
 
 def measure(way: Way, count: int) -> Run:
-    """Measure one run, once a first message from each publisher has arrived. Raises Void if a message is missing or
-    arrives twice."""
+    """Measure one run, after the first message from each publisher has arrived. Raises Void if a message is missing or
+    arrives twice.
+    """
     with folder() as where, way.start(where) as (port, first, arrived):
         publish(port, PUBLISHERS)
         await_arrivals(arrived, PUBLISHERS)  # so that all processes have started
@@ -274,7 +275,7 @@ WAYS = (
 def compare(
     ways: list[Way], messages: int, rounds: int
 ) -> tuple[dict[Way, list[Run]], dict[Way, str]]:
-    """Measure each way `rounds` times. Return the runs of each way, and the reasons of the ways that failed."""
+    """Measure each way `rounds` times. Return the runs of each way, and why any of the ways failed."""
     runs: dict[Way, list[Run]] = {way: [] for way in ways}
     void: dict[Way, str] = {}
     for number in range(rounds):

@@ -1,7 +1,7 @@
 """``python -m bench.spark_disk``: measure the disk space of a stream, in bytes per message.
 
-Each row writes the same messages into a stream, but in different commits: with one message each, or many. The messages
-have JSON payloads of 85 bytes, from 1,000 devices with a topic each. The columns show the size of the stream:
+Every row writes the same messages into a stream, but with a different number of messages per commit. The messages come
+from 1,000 devices, each with its own topic, and have JSON payloads of 85 bytes. The columns show the size of the stream:
 
     newest   if no file is ever sealed
     live     while it is written: the newest file as it is, older files merged and compressed

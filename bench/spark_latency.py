@@ -1,16 +1,16 @@
-"""``python -m bench.spark_latency``: measure how long a message takes from its device to the tables of the pipelines.
+"""``python -m bench.spark_latency``: measure how long a message takes from its device to the pipelines' tables.
 
 A real broker stores the messages of 1,000 devices in a stream, and real drivers run the jobs of ``hookmq-pipelines``.
-The payload contains the time at which the message was due. A row is in a table once its batch is committed: Spark's
-file sink then creates a file in ``_spark_metadata``, whose modification time counts.
+The payload contains the time at which the message was due. A row is in a table once its batch is committed. Spark's
+file sink then creates a file in ``_spark_metadata``, and its modification time is taken as the commit time.
 
     device to bronze     from the due time to the commit in bronze, with batches as soon as possible (`trigger: 0s`)
     bronze to silver     from the commit in bronze to the commit in silver, which reads the table bronze; both have
                          `trigger: 1s`
-    restart              from the start of a new driver to its first commit; the one before was killed
+    restart              from the start of a new driver, after the previous one was killed, to its first commit
 
-The messages of the first `--warm` seconds do not count, because Java is still compiling its code. It needs .venv-spark
-(`make .venv-spark/warm`) and Java 17. The exit code is 1 if a figure exceeds its limit.
+The messages of the first `--warm` seconds do not count, because Java is still compiling its code. The benchmark needs
+.venv-spark (`make .venv-spark/warm`) and Java 17. The exit code is 1 if a figure exceeds its limit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ BARS = {
 
 
 def environment() -> dict[str, str]:
-    """Return a driver's environment, which is that of `make .venv-spark/warm` if it exists."""
+    """Return the environment for a driver, including the variables from `make .venv-spark/warm` if it has been run."""
     found = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     warm = SPARK.parent / "warm"
     for line in warm.read_text().splitlines() if warm.exists() else ():
@@ -163,7 +163,7 @@ class Pipeline:
         return self.committed(job, driver.began) - driver.began
 
     def committed(self, job: str, after: float) -> float:
-        """Wait for a commit, and return the time of the first one after `after`."""
+        """Wait for the first commit later than `after`, and return its time."""
         log = self.folder / job / "_spark_metadata"
         last = time.monotonic() + START
         while True:
@@ -235,7 +235,9 @@ class Pipeline:
 def measure(
     rate: int, seconds: float, warm: float, silver: bool = False, restarts: int = 0
 ) -> dict[str, Any]:
-    """Measure one load. Return how many seconds its messages and restarts took, and the medians of its batches."""
+    """Measure one load. Return the latencies of its messages, the duration of each restart, and the time spent in each
+    phase of a batch.
+    """
     with contextlib.ExitStack() as stack:
         place = tempfile.TemporaryDirectory(
             dir=pathlib.Path(__file__).parent, prefix=".spark-", ignore_cleanup_errors=True

@@ -1,14 +1,13 @@
-"""``python -m bench.spark_reading``: compare Spark's reading of the log with its reading of files.
+"""``python -m bench.spark_reading``: compare how fast Spark reads the log with how fast it reads files.
 
 All sources contain the same messages, and the same query writes them to Parquet. The runs alternate. The table shows
 rows a second, and the CPU seconds of Java, of Spark's Python processes, and of the reader process that serves the log.
 
-This module is also the part of ``bench.spark_sink`` that requires Spark. It needs .venv-spark (`make
-.venv-spark/.synced`) and Java.
+This module also contains the part of ``bench.spark_sink`` that requires Spark. That part measures rows a second from
+the log into Parquet, compared with Spark's own source reading the same rows from Parquet files. It also measures the
+time from a PUBLISH to the table, through the read API and through landed files.
 
-It measures rows a second from the log into Parquet. For comparison, it also reads the same rows from Parquet files with
-Spark's own source. In addition, it measures the time from a PUBLISH to the table, through the read API and through
-landed files.
+The module needs .venv-spark (`make .venv-spark/.synced`) and Java.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ def throughput(api: int, rounds: int) -> dict[str, list[float]]:
 
 
 def latency(port: int, api: int, streams: pathlib.Path, landing: bool, seconds: float) -> Any:
-    """Measure the latency of messages sent at a steady rate: p50, p99 and maximum, in milliseconds."""
+    """Send messages at a steady rate. Return the p50, p99 and maximum of their latency, in milliseconds."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookmq-bench-"))
         given: dict[str, Any] = {"folder": folder, "seconds": seconds, "warm": WARM}
@@ -197,7 +196,7 @@ def _steady(port: int, seconds: float) -> None:
 
 
 def _acknowledgements(connection: socket.socket) -> int:
-    """Return how many acknowledgements have arrived. An incomplete one is left for the next call."""
+    """Return how many acknowledgements have arrived. An incomplete one is left for the next call to read."""
     data = connection.recv(1 << 16, socket.MSG_PEEK)
     if not data:
         raise durable_load.Void("the publisher was disconnected")

@@ -159,8 +159,9 @@ def reading(api: int, readers: int) -> Iterator[Any]:
 
 
 def latencies(port: int, wanted: float, seconds: float) -> list[float]:
-    """Return the sorted times from PUBLISH to PUBACK, in seconds, at a fixed rate. A late message counts from when it
-    was due."""
+    """Return the sorted times from PUBLISH to PUBACK, in seconds, at a fixed rate. The time of a late message starts when
+    it was due.
+    """
     found: list[float] = []
     sent: dict[int, float] = {}
     with durable_load.connect(port, b"timed", True) as connection:

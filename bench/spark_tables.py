@@ -1,7 +1,7 @@
 """``python -m bench.spark_tables``: the part of ``bench.spark_latency`` that reads tables. It needs pyarrow.
 
-A row is in a table of format ``files`` once its batch is committed: Spark then creates a file in ``_spark_metadata``,
-whose modification time counts.
+A row is in a table of format ``files`` once its batch is committed. Spark then creates a file in ``_spark_metadata``,
+and its modification time is taken as the commit time.
 """
 
 from __future__ import annotations

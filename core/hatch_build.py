@@ -15,7 +15,7 @@ class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the compiled modules to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the modules before the wheel is written. An editable wheel contains no code, so skip it."""
+        """Compile the modules before the wheel is written. Do nothing for an editable wheel, which contains no code."""
         if version != "standard":
             return
         if lack := compiling.missing():

@@ -191,13 +191,13 @@ class Queue:
         prefetch: int = 20,
         start: str | int | datetime | None = None,
     ) -> Consumer:
-        """Return a consumer of a group, by default the queue's first group.
+        """Return a consumer for a group, by default the queue's first group.
 
         `filter` limits the messages to those whose topic after ``$queue/NAME/`` matches. `#` matches all messages and
         makes the broker send each one with its topic. `prefetch` is the maximum number of unsettled messages.
 
         `start` says where a new group begins in a stream with `groups_on_first_use`: at the "first", "last" or "next"
-        message, at an offset, or at the first message since a time. Raises ValueError for an invalid argument.
+        message, at an offset, or at the first message since a given time. Raises ValueError for an invalid argument.
         """
         if not 1 <= prefetch <= 65535:
             raise ValueError(f"prefetch must be from 1 to 65535, not {prefetch}")

@@ -70,12 +70,12 @@ class Message:
         return not self._connection.is_open
 
     async def ack(self) -> bool:
-        """Settle the message, because it was processed. Return False if the connection that delivered it has ended; the
-        broker then delivers it again.
+        """Settle the message as processed. Return False if the connection that delivered it has ended; the broker then
+        delivers it again.
 
         In a group that settles by PUBACK, True means that PUBACK was sent. Otherwise, it means that the broker has
-        committed. Raises AlreadySettled, and Refused if the broker does not accept it, for example because another
-        consumer got the message after the visibility timeout.
+        committed the settlement. Raises AlreadySettled. Raises Refused if the broker does not accept the settlement, for
+        example because another consumer got the message after the visibility timeout.
         """
         return await self._settle("ack")
 

@@ -11,8 +11,8 @@ _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Growing waits: `initial` seconds, multiplied by `multiplier` each time, at most `maximum`. Each wait is shortened
-    by a random share of up to `jitter`, so that clients do not all return at the same time.
+    """Waits that grow. The first takes `initial` seconds, and each further one `multiplier` times as long, up to
+    `maximum`. Each wait is shortened by a random share of up to `jitter`, so that clients do not all return at once.
     """
 
     initial: float = 0.1

@@ -19,7 +19,7 @@ Handler = Callable[[Message], Awaitable[object] | object]
 
 
 class Reject(Exception):
-    """Raise this in a handler if a message can never be processed. It then becomes a dead letter at once."""
+    """Raise this in a handler if a message can never be processed. The message then becomes a dead letter at once."""
 
 
 class Retry(Exception):
@@ -102,9 +102,9 @@ class Worker:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Work until `stop`. Return the number of handlers that did not return within `grace` seconds: they were
-        cancelled, and their messages went back to the queue. Threads keep running. Raises the same errors as iterating
-        over a Consumer.
+        """Process messages until `stop` is called. Return the number of handlers that did not return within `grace`
+        seconds. These handlers were cancelled, and their messages went back to the queue. Threads keep running. Raises
+        the same errors as iterating over a Consumer.
         """
         if not self._is_async:
             self._threads = ThreadPoolExecutor(self._concurrency, "hookmq-worker")
@@ -153,7 +153,7 @@ class Worker:
             task.add_done_callback(done)
 
     async def _finish(self, grace: float) -> int:
-        """Wait for the handlers, and cancel those that take longer than `grace` seconds. Return their number."""
+        """Wait for the handlers. Cancel those that take longer than `grace` seconds, and return their number."""
         if not self._running:
             return 0
         log.info("waiting for %d handlers, at most %g s", len(self._running), grace)

@@ -42,7 +42,7 @@ SOON = Backoff(0.01, 1.0, 0.01)
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create the broker's files, and those of an authority that clients trust."""
+    """Create the broker's files, and the certificate authority that clients trust."""
     folder = tmp_path_factory.mktemp("broker")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -99,7 +99,7 @@ def url(broker: Served) -> str:
 
 @pytest.fixture
 def trust(folder: Path) -> ssl.SSLContext:
-    """Return a context that trusts the broker's authority."""
+    """Return a TLS context that trusts the broker's certificate authority."""
     return ssl.create_default_context(cafile=str(folder / "ca.pem"))
 
 

@@ -1,4 +1,4 @@
-"""Test a broker's URL, and backoff."""
+"""Test parsing a broker's URL, and the backoff."""
 
 import ssl
 from typing import Any

@@ -64,7 +64,7 @@ async def fill(queue: Queue, count: int) -> None:
 
 
 async def is_empty(client: Client, name: str) -> bool:
-    """Return whether the queue is empty, so that a new message comes first and nothing follows it."""
+    """Publish a message and return whether it is the first to arrive, which means that the queue was empty."""
     await client.queue(name).publish(b"end")
     async with client.queue(name).consume() as messages:
         message = await anext(messages)

@@ -24,9 +24,9 @@ _OURS: Final = frozenset(
 class Received:
     """A received event.
 
-    `id` is the same at every attempt. `sequence` counts from 0 within a `source` and `epoch`. `data` is a JSON value, a
-    string, or bytes. `dataschema` is the URI of its schema. Events with the same `partitionkey` arrive in order. `extra`
-    contains all other attributes, such as ``qos`` if the data is the payload.
+    `id` stays the same when an event is resent. `sequence` counts from 0 within a `source` and `epoch`. `data` is a JSON
+    value, a string, or bytes. `dataschema` is the URI of its schema. Events with the same `partitionkey` arrive in order.
+    `extra` contains all other attributes, such as ``qos`` if the data is the payload.
     """
 
     id: str

@@ -80,8 +80,8 @@ def test_one_valid_signature_of_any_kind_is_enough() -> None:
 
 
 def test_a_signature_of_one_kind_does_not_count_as_the_other() -> None:
-    """A public key does not verify ``v1`` signatures. Anyone who knows it could otherwise create them, with its bytes
-    as a secret.
+    """A public key must not verify ``v1`` signatures. Otherwise, anyone who knows the key could forge them by using its
+    bytes as a secret.
     """
     forged = sign("q-1", NOW, BODY, [POINT])
     with pytest.raises(VerificationError, match="no signature of version v1a"):

@@ -132,7 +132,7 @@ class Broker:
 
     @property
     def check_config(self) -> Callable[[str], ConfigCheck] | None:
-        """The function that checks a configuration document, in a thread, or None if there is no configuration."""
+        """The function that checks a configuration document in a thread, or None if there is no configuration."""
         return self.state.check_config
 
     @check_config.setter
@@ -158,7 +158,7 @@ class Broker:
         self.state.event_log = log
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
-        """Report an event on a listener to the observers of `on_event`, before a client is known."""
+        """Report an event on a listener, before the client is known, to the observers of `on_event`."""
         self.state.report(event, listener, None, fields)
 
     def counters(self) -> dict[str, float]:
@@ -170,8 +170,8 @@ class Broker:
         return metrics.values()
 
     def accept(self, wire: Wire, peer: Peer, scope: Scope) -> PacketReader:
-        """Return a new connection from `peer` on the listener of `scope`. If this exceeds the
-        connection limit, close it at once.
+        """Return a new connection from `peer` on the listener of `scope`. Close it at once if it exceeds the
+        connection limit.
         """
         connection = PacketReader(self.state, wire, peer, scope, DISPATCH, self._on_end)
         connection.traffic = traffic_of(self.metrics, scope.name)
@@ -211,8 +211,8 @@ class Broker:
                 state.on_accept(connection)
 
     def _report_full(self, peer: Peer, scope: Scope) -> None:
-        """Log and report a refused connection, at most once a second, because an attacker could cause them in any
-        number. The client has not sent CONNECT, so only its address is known.
+        """Log and report a refused connection, at most once a second, because an attacker could cause any number of them.
+        The client has not sent CONNECT, so only its address is known.
         """
         state = self.state
         now = state.runtime.now()

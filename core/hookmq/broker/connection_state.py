@@ -180,8 +180,8 @@ class ConnectionState(ConnectionView):
         self.decision = cancel
 
     def let_go(self) -> None:
-        """Cancel everything that is waiting, and release the connection's resources. The connection
-        has ended.
+        """Cancel everything that is waiting, and release the connection's resources. Called when the
+        connection has ended.
         """
         if self.hold_due is not None:
             self.hold_due.cancel()

@@ -1,9 +1,9 @@
-"""A plugin's deliveries to single clients, which use no route and no record.
+"""A plugin's deliveries to single clients. They use no route and are not recorded.
 
     send -> `transmit` -> in flight -> PUBACK, or the end of the connection -> `_ended` -> the plugin, in the next turn
 
-A delivery in flight releases its publisher when it ends, for whatever reason. Here, a `DirectWaiter` takes the place of
-the publisher and reports the end.
+When a delivery in flight ends, for whatever reason, it releases its publisher. Here, a `DirectWaiter` takes the
+publisher's place and reports the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ Run = Sequence[tuple[Message, bytes, Any]]
 
 
 class DirectWaiter(Acknowledgement):
-    """Takes the place of the publisher of one delivery, and reports the delivery's end."""
+    """Takes the publisher's place for one delivery, and reports when the delivery ends."""
 
     __slots__ = ("delivery", "sender", "session", "token")
 
@@ -222,7 +222,7 @@ def _section(message: Message, added: bytes) -> bytes:
 
 
 def _with_properties(message: Message, added: bytes) -> Message:
-    """Return a copy of a message that also has the added user properties, to show to plugins."""
+    """Return a copy of a message with the added user properties, to show to plugins."""
     section = encode_varint(len(added)) + added
     more = read_properties(Reader(section), In.PUBLISH, len(added)).user_property or ()
     properties = message.properties

@@ -184,7 +184,7 @@ def _has_room(state: BrokerState, route: Route) -> bool:
 def _within_quota(
     connection: ClientConnection, taken: set[int] | None, qos: int, number: int
 ) -> bool:
-    """Return whether the client may send a QoS 1 or 2 message, which does not repeat one of the packet ids `taken`."""
+    """Return whether the quota allows the client to send a message. At QoS 2, its packet id must not be in `taken`."""
     if taken is None:
         return connection.unacknowledged < connection.receive_maximum
     if len(taken) + connection.unacknowledged >= connection.receive_maximum + connection.carried:
@@ -247,7 +247,7 @@ def _store(
     properties: Properties,
     message: Message | None,
 ) -> None:
-    """Store a QoS 0 or 1 message that only journals with columns receive. No `Message` is created for them."""
+    """Store a QoS 0 or 1 message whose only recipients are journals with columns. They need no `Message`."""
     state = connection.state
     if message is None:
         payload = data[start:after]
@@ -307,8 +307,9 @@ def _forward_durable(
     message: Message | None,
 ) -> bool:
     """Forward a QoS 1 message to one plain receiver with a durable session. The message is part of the commit that its
-    sender is waiting for, unless the receiver acknowledges it first. Return False if the receiver is offline, slow, of
-    the other version, without room, or subscribed at QoS 0."""
+    sender is waiting for, unless the receiver acknowledges it first. Return False if the receiver is offline, slow or
+    full, uses the other MQTT version, or is subscribed at QoS 0.
+    """
     state = connection.state
     route = cached.route
     recipient = route.recipients[0]

@@ -27,7 +27,7 @@ def passed(
     properties: Properties,
     number: int,
 ) -> Message | None:
-    """Make the message and call `on_publish`. Return the message if every plugin abstained and changed nothing that the
+    """Create the message and call `on_publish`. Return the message if every plugin abstained and changed nothing that the
     fast path relies on. Otherwise, pass the message to the pipeline.
     """
     state = connection.state

@@ -1,4 +1,4 @@
-"""Remember the topics of a connection whose next PUBLISH may take the fast path.
+"""Remember a connection's topics, so that its next PUBLISH to one of them may take the fast path.
 
 `fast_path` and `packet_reader` read the memo; `ConnectionState.forget_decisions` clears it.
 """

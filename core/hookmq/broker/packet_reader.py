@@ -50,7 +50,8 @@ class PacketReader(ClientConnection):
 
     def feed(self, data: bytes) -> None:
         """Read bytes from the client. Never raises an exception. A client error ends the connection. An internal error
-        is logged and ends it too [MQTT311-4.8.0-2]."""
+        does too, and is logged [MQTT311-4.8.0-2].
+        """
         if self.phase is Phase.CLOSED:
             return
         self.traffic.bytes_received += len(data)

@@ -41,7 +41,7 @@ class Parked:
 
 
 class Parking:
-    """All clients' publishes that are waiting for room in a queue. `schedule` is called when some of them continue."""
+    """All clients' publishes that are waiting for room in a journal. `schedule` is called after some were resumed."""
 
     __slots__ = (
         "_deadlines",

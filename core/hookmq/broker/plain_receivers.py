@@ -58,8 +58,9 @@ def forward_to_others(
     properties: Properties,
     outgoing: Outgoing | None = None,
 ) -> None:
-    """Forward a QoS 0 message to the plain receivers that cannot get the publisher's bytes: those of the other protocol
-    version, encoded once, and plugin clients. `outgoing` is the message if it has already been created.
+    """Forward a QoS 0 message to the plain receivers that cannot get the publisher's bytes. Plugin clients get the
+    message itself. Receivers of the other protocol version share one encoding. `outgoing` is the message if it has
+    already been created.
     """
     state = connection.state
     route = cached.route
@@ -113,9 +114,9 @@ def hand_over_run(
     enough: int,
     properties: Properties,
 ) -> int:
-    """Pass on the QoS 0 messages that follow the one at ``data[pos:after]`` and differ only in their payload, which is
-    equally long. Their only recipients are plugin clients. Stop at `last`, and when `BrokerState.work` exceeds `enough`.
-    Return how many messages were passed on.
+    """Pass on the QoS 0 messages that follow the one at ``data[pos:after]``. They differ from it only in their payloads,
+    which have the same length. Their only recipients are plugin clients. Stop at `last`, or when `BrokerState.work`
+    exceeds `enough`. Return how many messages were passed on.
     """
     if cached.publish_limit is not None:
         return 0
@@ -153,8 +154,8 @@ def hand_over_run(
 def hand_over_payloads(
     connection: ClientConnection, route: Route, payloads: list[bytes], first: int, end: int
 ) -> int:
-    """Pass QoS 0 messages with the payloads from index `first` to before `end` to the plugin clients on their route.
-    Return the index of the first message that was not passed on, because the route is no longer valid.
+    """Pass QoS 0 messages with the payloads in ``payloads[first:end]`` to the plugin clients on their route. Stop if the
+    route is no longer valid. Return the index of the first message that was not passed on.
     """
     state = connection.state
     sender = connection.client
@@ -215,7 +216,7 @@ def hand_over_acknowledged(
 
 
 def forward_unencoded(connection: ClientConnection, route: Route, payload: bytes, qos: int) -> None:
-    """Pass a QoS 1 or 2 message of a plugin client whose recipients are all plugin clients with clean sessions."""
+    """Pass on a QoS 1 or 2 message from a plugin client. All its recipients are plugin clients with clean sessions."""
     state = connection.state
     outgoing: Outgoing | None = None
     for recipient in route.recipients:
@@ -312,8 +313,8 @@ def forward_payload(
 
 
 def packet_start(cached: CachedPublish, size: int, five: bool) -> bytes:
-    """Return what precedes a payload of `size` bytes in the packet for MQTT 5 or 3 receivers, with packet id 0. The
-    packet has no properties. For MQTT 5, `cached` remembers the result.
+    """Return the bytes that precede a payload of `size` bytes in the packet for MQTT 5 or 3 receivers, with packet id 0.
+    The packet has no properties. For MQTT 5, `cached` remembers the result.
     """
     if five and cached.start_for == size:
         return cached.start

@@ -27,7 +27,8 @@ class Run:
 
 
 class Batch:
-    """A checked batch. `promise` gets the reason codes once every message has one. `depth` is the depth of recursion.
+    """A checked batch. `promise` completes with the reason codes once every message has one. `depth` is the recursion
+    depth.
 
     A code remains UNSPECIFIED_ERROR if the client ends before the message is acknowledged.
     """
@@ -72,7 +73,7 @@ class Batch:
         self.at = 0
 
     def settle(self, first: int, end: int, code: ReasonCode) -> None:
-        """Set the code of the messages from index `first` to before `end`."""
+        """Set the code of the messages from index `first` up to, but not including, `end`."""
         number = end - first
         if number == 1:
             self.codes[first] = code
@@ -84,7 +85,7 @@ class Batch:
         self.left -= number
 
     def abandon(self) -> None:
-        """Stop expecting codes for the messages that were not handed on, because the client has ended."""
+        """Stop expecting codes for the messages that were not passed on, because the client has ended."""
         self.left -= len(self.codes) - self.first - self.at
         self.first, self.at, self.run = len(self.codes), 0, len(self.runs)
         self.finish()
@@ -96,8 +97,8 @@ class Batch:
 
 
 class Calls:
-    """Messages of consecutive single calls with the same topic, QoS and depth of recursion, without RETAIN and
-    properties.
+    """Messages published by consecutive single calls. They have the same topic, QoS and recursion depth, no RETAIN flag
+    and no properties.
     """
 
     __slots__ = (
@@ -123,20 +124,20 @@ class Calls:
         """The number of messages that were handed on."""
 
     def add(self, payload: bytes, done: "Done | None") -> None:
-        """Add a message. `done` gets its reason code."""
+        """Add a message. `done` is called with its reason code."""
         if done is not None:
             self.done[len(self.payloads)] = done
         self.payloads.append(payload)
 
     def take(self) -> "Done | None":
-        """Hand on the next message. Return the callback for its reason code, or None."""
+        """Pass on the next message. Return the callback for its reason code, or None."""
         at = self.at
         self.at = at + 1
         return self.done.pop(at, None) if self.done else None
 
 
 class BatchPart:
-    """One message of a batch, whose reason code comes later."""
+    """One message of a batch. Its reason code arrives later."""
 
     __slots__ = ("_batch", "_index")
 

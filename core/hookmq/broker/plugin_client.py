@@ -62,7 +62,8 @@ def _not_callable(name: str, given: object) -> str:
 class PluginClient:
     """A plugin's client; see `hookmq.hooks.clients.ClientHandle`.
 
-    Arguments are `Any`: compiled code would raise TypeError for a wrong one, not PluginError.
+    Arguments are declared as `Any`, so that an argument of the wrong type raises PluginError. Compiled code would
+    otherwise raise TypeError first.
     """
 
     __slots__ = ("_checked", "_connection", "_section")
@@ -439,7 +440,7 @@ class PluginClient:
         return connection
 
     def _depth(self) -> int:
-        """Return the depth of recursion of a message that is published now. Raise PluginError if it is too deep."""
+        """Return the recursion depth of a message that is published now. Raise PluginError if it is too deep."""
         depth = _DEPTH.get() + 1
         if depth > self._connection.state.settings.broker.publish_depth:
             raise self._too_deep()
@@ -489,8 +490,8 @@ class PluginClient:
     def _check(
         self, topic: Any, payload: Any, qos: Any, retain: Any, properties: Any
     ) -> Properties:
-        """Check a message as the decoder checks a PUBLISH. Return its properties, without those that apply to one
-        connection.
+        """Check a message as the decoder checks a PUBLISH. Return its properties, without those that apply only to a
+        single connection.
         """
         connection = self._connection
         for name, given, kind in (

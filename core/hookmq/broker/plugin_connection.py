@@ -351,7 +351,7 @@ class PluginConnection(PluginMailbox):
             self._take_publish(topic, payload, qos, retain, properties, done)
 
     def _take_calls(self, calls: Calls, enough: int) -> bool:
-        """Publish the messages of `calls`, as `_take_batch` does. Return whether all have been handed on."""
+        """Publish the messages of `calls`, as `_take_batch` does. Return whether all of them have been passed on."""
         state = self.state
         payloads = calls.payloads
         qos = calls.qos
@@ -423,7 +423,7 @@ class PluginConnection(PluginMailbox):
 
     def _take_batch(self, batch: Batch, enough: int) -> bool:
         """Publish the messages of `batch`, until `BrokerState.work` exceeds `enough` or a message must wait. Return
-        whether all have been handed on.
+        whether all of them have been passed on.
         """
         state = self.state
         while batch.run < len(batch.runs):

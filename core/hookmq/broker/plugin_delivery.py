@@ -113,8 +113,9 @@ class QueuedDelivery(PluginDelivery):
 
 
 class PlainDelivery(PluginDelivery):
-    """A delivery of which the broker keeps only the packet id, 0 at QoS 0. The `Message` is created only when
-    needed."""
+    """A delivery for which the broker keeps only the packet id (0 at QoS 0). The `Message` is created only when
+    needed.
+    """
 
     __slots__ = ("_at", "_made", "_message_qos", "_properties", "_sender", "number")
 

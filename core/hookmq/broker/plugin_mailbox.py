@@ -156,8 +156,9 @@ class PluginMailbox(ClientConnection):
             self.schedule()
 
     def free(self, number: int, code: int, delivery: PlainDelivery) -> None:
-        """Free the packet id of a plain delivery that the client has acknowledged. The broker keeps nothing else of
-        it."""
+        """Free the packet id of a plain delivery that the client has acknowledged. The broker keeps nothing else about
+        the delivery.
+        """
         session = self.session
         if self.phase is not _OPEN or session is None:
             return

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 class PluginTurns:
-    """Gives a turn to each plugin client that asked for one, in order. All turns together are one call of the runtime,
-    because a call for each client would cost as much as a message.
+    """Gives each plugin client that asked for a turn its turn, in order. All turns run in a single runtime call, because
+    a call per client would cost as much as a message.
     """
 
     __slots__ = ("_runtime", "_waiting")

@@ -6,9 +6,10 @@ from hookmq.model.client import ClientInfo, ClientRecord, Peer, Scope
 
 
 class Publisher:
-    """A client as `authorize` sees it for its retained messages. `uses` is the number of those messages, and `id` the
-    publisher's number in the store. `recorded` is true if the store has a record of it. `rights` is incremented
-    whenever its permissions may have changed."""
+    """A client with retained messages, as `authorize` sees it. `uses` is the number of these messages, and `id` is the
+    publisher's number in the store. `recorded` is true if the store has a record of the publisher. `rights` is
+    incremented whenever the publisher's permissions may have changed.
+    """
 
     __slots__ = ("client", "id", "key", "recorded", "rights", "size", "uses")
 

@@ -4,8 +4,9 @@ from hookmq.model.settings import Settings
 
 
 class QueueLimits:
-    """A copy of the settings that limit queues. Compiled code reads these fields faster than `Settings`, which plugins
-    use too."""
+    """A copy of the settings that limit queues. Compiled code can read these fields faster than those of `Settings`,
+    which plugins use too.
+    """
 
     __slots__ = (
         "back_pressure", "max_queue_bytes", "queue_bytes", "queue_drop", "queue_memory", "queue_page",

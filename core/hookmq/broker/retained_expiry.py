@@ -81,7 +81,7 @@ class Kept(Outgoing):
 
 
 class Expiries:
-    """All expiries of one broker. `expire` is called with each topic whose message is due, a slice per turn."""
+    """All expiries of one broker. `expire` is called with each topic whose message has expired, a slice per turn."""
 
     __slots__ = ("_armed", "_cancelled", "_deadlines", "_due", "_expire", "_heap", "_runtime")
 

@@ -278,8 +278,8 @@ class BrokerState:
         names: frozenset[str],
         again: Callable[[], None],
     ) -> None:
-        """Call `call` with the events of the observer hooks `names`, before their observers are called. None stops
-        this. `again` is called after a reload and must call this method again.
+        """Call `call` with the events of the observer hooks `names`, before their observers are called. Pass None to
+        stop. `again` is called after a reload and must call this method again.
         """
         notify = self.hooks.observers.notify
         self.observed = _observed(self.hooks)
@@ -387,7 +387,7 @@ class BrokerState:
             self.runtime.call_soon(self.tell)
 
     def tell(self) -> None:
-        """Notify the observers of the deferred events."""
+        """Notify observers of the events that were deferred."""
         later, self.writes.later = self.writes.later, []
         # No hook caused this call, so the depth starts at 0.
         at_depth(0, self.hooks.observers.notify_published, arguments(self.runtime, later))

@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Breaks lines itself, so that the help is the same on every terminal and Python version."""
+    """A help formatter that breaks lines itself, so that the help is the same on every terminal and Python version."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=100)

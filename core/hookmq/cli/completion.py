@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def candidates(words: list[str]) -> list[str]:
-    """Return what may replace the last of `words`, which follow ``hookmq`` on the command line."""
+    """Return the candidates for the last word on the command line. `words` are the words after ``hookmq``."""
     *before, begun = words
     if not before:
         from hookmq.cli import commands

@@ -254,8 +254,8 @@ class MqttClient:
         return info.mid
 
     def acknowledge(self, event: ClientEvent) -> None:
-        """Send PUBACK or PUBCOMP for the message of `event`, unless its connection has ended: its packet id then means
-        nothing, and the broker delivers the message again.
+        """Send PUBACK or PUBCOMP for the message of `event`, unless its connection has ended. In that case, the packet id
+        is no longer valid, and the broker delivers the message again.
         """
         message = event.message
         if message is not None and message.qos and event.connection == self._connection:
@@ -279,7 +279,7 @@ def opened(target: ConnectTarget, manual_ack: bool = False) -> Iterator[MqttClie
 
 
 class Deadline:
-    """A point in time, `seconds` from now. With None, it never comes."""
+    """A point in time, `seconds` from now. If `seconds` is None, the deadline never comes."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds

@@ -18,8 +18,9 @@ from hookmq.storage.records import Dequeue, SetPacket
 
 
 def complete(state: BrokerState, session: Session, delivery: Delivery) -> None:
-    """Forget a delivery that was acknowledged or dropped: remove its record, and release a publisher that waits for
-    it."""
+    """Forget a delivery that was acknowledged or dropped: remove its record, and release the publisher if it is waiting
+    for the delivery.
+    """
     release_publisher(state, delivery)
     if delivery.seq and session.durable:
         state.committer.add(Dequeue(session.owner, delivery.seq))

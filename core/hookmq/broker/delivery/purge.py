@@ -62,7 +62,7 @@ class Purge:
         return self._state.sessions.get(self._session.client_id) is not self._session
 
     def _slice(self) -> None:
-        """Drop the messages of one turn. After an error, send from the queue again."""
+        """Drop one turn's share of the messages. After an error, resume sending from the queue."""
         try:
             self._drop_some()
         except Exception as error:
@@ -71,13 +71,13 @@ class Purge:
             raise
 
     def _let_go(self) -> None:
-        """Send from the queue again, unless the session has ended."""
+        """Resume sending from the queue, unless the session has ended."""
         held, self._holds = self._holds, False
         if held and not self._ended:
             unpause(self._state, self._session)
 
     def _drop_some(self) -> None:
-        """Drop messages until all are dropped, a page must be read, or the turn's share of work is done."""
+        """Drop messages until none are left, a page must be read, or the turn's share of work is used up."""
         state, session = self._state, self._session
         left = SLICE
         while not self._ended:
@@ -146,6 +146,6 @@ def _both(
     state: BrokerState,
     session: Session,
 ) -> None:
-    """Call both functions, which waited for the same page."""
+    """Call both functions, which were waiting for the same page."""
     first(state, session)
     second(state, session)

@@ -24,8 +24,9 @@ LEAST_PAGE: Final = 65536
 
 
 def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
-    """Append a QoS 1 or 2 message, or QoS 0 if so configured, to the session's queue, within its bounds
-    [MQTT311-3.1.2-5]."""
+    """Append a QoS 1 or 2 message (or QoS 0, if so configured) to the session's queue, within its bounds
+    [MQTT311-3.1.2-5].
+    """
     state.work += 1
     if not _admit(state, session, delivery, session.queued, qos0=False):
         return
@@ -61,9 +62,9 @@ def enqueue(state: BrokerState, session: Session, delivery: Delivery) -> None:
 def _admit(
     state: BrokerState, session: Session, delivery: Delivery, waiting: int, qos0: bool
 ) -> bool:
-    """Return whether one more message may wait in addition to `waiting` others. If there is no
-    room, apply the drop policy. If `qos0` is true, the message waits among a slow client's QoS 0
-    messages, otherwise in the queue.
+    """Return whether one more message may wait, in addition to `waiting` others. If there is no room,
+    apply the drop policy. If `qos0` is true, the message waits among a slow client's QoS 0 messages,
+    otherwise in the queue.
     """
     limits = state.queue_limits
     size = delivery.weight

@@ -30,7 +30,7 @@ Found = dict[int, int]
 
 
 def watch_expiry(state: BrokerState) -> None:
-    """Search regularly, if the store can find expired entries."""
+    """Search regularly for expired entries, if the store can find them."""
     if isinstance(state.store, ExpiringStore):
         state.deadlines.after(EVERY, partial(_search, state, state.store, None))
 
@@ -76,7 +76,7 @@ def _found(state: BrokerState, store: ExpiringStore, result: ExpiredEntries | St
 def _committed(
     state: BrokerState, store: ExpiringStore, place: object, held: list[Session]
 ) -> None:
-    """Continue the search now that the entries are gone from the store, and let the sessions read pages again."""
+    """Continue the search after the entries have been removed from the store, and let the sessions read pages again."""
     for session in held:
         if state.sessions.get(session.client_id) is session:
             session.loading = False

@@ -147,8 +147,9 @@ def dequeue_shared(state: BrokerState, group: SharedSubscription, delivery: Deli
 
 
 def take_from_groups(state: BrokerState, session: Session) -> int:
-    """Send `session`, which has room, one message that waits in any of its groups. Return its size, or 0 if none
-    waits."""
+    """Send one message that is waiting in any of the session's groups to `session`, which has room. Return its size, or
+    0 if none is waiting.
+    """
     state.work += len(session.groups) >> 4
     for group in session.groups:
         if not group.queue:

@@ -304,8 +304,9 @@ def identifiers_of(subscription: Subscription) -> tuple[int, ...]:
 
 
 def encode_for(state: BrokerState, session: Session, delivery: Delivery) -> tuple[bytes, bytes]:
-    """Return (head, tail) of the PUBLISH for this client; the packet id, if any, goes between them. It is encoded once
-    for all clients that can share the encoding. Both are empty for a plugin client that sets no maximum packet size.
+    """Return (head, tail) of the PUBLISH for this client; the packet id, if any, goes between them. The PUBLISH is
+    encoded once for all clients that can share the encoding. Both parts are empty for a plugin client that sets no
+    maximum packet size.
     """
     outgoing = delivery.outgoing
     message = outgoing.message

@@ -164,8 +164,9 @@ def continue_publish(
     answered: Answered,
     kept: int,
 ) -> None:
-    """Complete a PUBLISH for which the fast path has called `on_publish` of `chains`. For `answered` and `kept`, see
-    `PublishPipeline.run_from`."""
+    """Complete a PUBLISH for which the fast path has called the `on_publish` hooks of `chains`. For `answered` and
+    `kept`, see `PublishPipeline.run_from`.
+    """
     packet = Publish(
         message.topic, message.payload, message.qos, False, False, packet_id, message.properties
     )

@@ -264,8 +264,9 @@ def _expiry(connect: Connect, ceiling: float) -> float:
 
 
 def shared_encoding(connection: ClientConnection, session: Session) -> int:
-    """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it needs its
-    own. Return `UNENCODED` for a plugin client that needs no packets."""
+    """Return the version (3 or 5) of the encoded packets that the client can share with others, or 0 if it needs packets
+    of its own. Return `UNENCODED` for a plugin client that needs no packets.
+    """
     state = connection.state
     if (
         connection.scope.mount_point
@@ -337,7 +338,7 @@ def session_opened(
 
 
 def _without_secrets(connect: Connect) -> Connect:
-    """Return a CONNECT without the password, with only the fields that later packets are checked against."""
+    """Return a copy of a CONNECT without the password. It has only the fields that later packets are checked against."""
     properties = connect.properties
     method = properties.authentication_method if properties is not EMPTY else None
     if method is None:

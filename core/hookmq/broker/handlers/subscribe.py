@@ -188,7 +188,7 @@ def send_retained(state: BrokerState, session: Session, subscriptions: list[Subs
 def _retained(
     state: BrokerState, session: Session, subscription: Subscription
 ) -> Iterator[Found | None]:
-    """Yield the retained messages for one subscription. After every `PACE` messages that are skipped, yield None."""
+    """Yield the retained messages for one subscription. Yield None after every `PACE` skipped messages."""
     now = state.runtime.time()
     passed = 0
     asked: deque[Kept] = deque()

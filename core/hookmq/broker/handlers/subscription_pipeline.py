@@ -103,9 +103,9 @@ def _excess(state: BrokerState, session: Session, filter: str) -> str:
 class SubscriptionPipeline:
     """Creates the subscriptions of one session, one after another.
 
-    `connection` is the client's connection if the client itself subscribes; decisions are then cached. A plugin that
-    subscribes passes None, and its id as `skip`, because its own `on_subscribe` is not called. If `asks` is true,
-    `authorize` is called first.
+    `connection` is the client's connection if the client itself subscribes; decisions are then cached. If a plugin
+    subscribes, `connection` is None, and `skip` is the plugin's id, because its own `on_subscribe` is not called. If
+    `asks` is true, `authorize` is called first.
     """
 
     __slots__ = (

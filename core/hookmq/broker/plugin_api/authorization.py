@@ -135,7 +135,7 @@ class Authorization(HandleBase):
         )
 
     def _asked_filter(self, filter: str) -> tuple[Subscription, str]:
-        """Return a subscription to `filter`, and the topic filter that plugins get."""
+        """Return a subscription to `filter`, and the topic filter that plugins see."""
         try:
             validate_filter(filter, self._state.settings.broker.max_topic_levels)
             share, inner = parse_share(filter)

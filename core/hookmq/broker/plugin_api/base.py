@@ -80,7 +80,7 @@ class HandleBase:
         return result
 
     def _promise(self) -> Promise:
-        """Return a promise for the plugin. It gets an error if the store fails or the broker ends."""
+        """Return a promise for the plugin. It fails if the store fails or the broker ends."""
         return self._state.promises.make(self._plugin)
 
     def _settling(self, result: Promise, call: Callable[[], None]) -> None:

@@ -31,7 +31,7 @@ class Survey:
         self._verdicts: list[Any] = [None] * len(calls)
 
     def run(self, ask: Ask) -> None:
-        """Ask all plugins. Those that need time run concurrently."""
+        """Ask all plugins. Plugins that need time decide concurrently."""
         if not self._calls:
             self._finish()
         for index, call in enumerate(self._calls):

@@ -37,7 +37,7 @@ class PluginBroker(
 
     @property
     def runtime(self) -> Runtime:
-        """Return the broker's timers, coroutines and threads. Raises PluginError outside the event loop's thread."""
+        """Return the broker's runtime. Raises PluginError outside the event loop's thread."""
         self._only_on_loop("runtime")
         return self._state.runtime
 

@@ -152,7 +152,7 @@ class Inspection(HandleBase):
     def subscriptions(
         self, cursor: str = "", limit: int = 100, *, client_id: str = "", filter: str = ""
     ) -> Page[SubscriptionSnapshot]:
-        """Return a page of the subscriptions, by session. Within a session, they are sorted by filter."""
+        """Return a page of the subscriptions, grouped by session and sorted by filter within each session."""
         self._only_on_loop("subscriptions()")
         check_limit(self._plugin, "subscriptions", limit)
         self._check_types(
@@ -223,8 +223,8 @@ class Inspection(HandleBase):
 
 
 def _filters(session: Session, after: str, count: int) -> list[str]:
-    """Return the next `count` filters of a session after `after`, plus one more if there is one. They are sorted
-    alphabetically, because any other position would be lost when its filter is unsubscribed.
+    """Return the next `count` filters of a session after `after`, plus one more if there is one. Filters are sorted
+    alphabetically, so the next page can be found even if the filter `after` has been unsubscribed.
     """
     filters = session.subscriptions
     if not after and len(filters) <= count:

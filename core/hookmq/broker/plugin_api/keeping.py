@@ -67,7 +67,7 @@ class Keeping(HandleBase):
         return self._committed(existed)
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Return an awaitable that completes once this turn's records are committed. Its result is whether anything was
+        """Return an awaitable that completes once this turn's records are committed. Its result says whether anything was
         recorded after this call. If so, `trace_id` becomes an exemplar of the commit's duration.
         """
         self._only_on_loop("when_committed()")

@@ -57,8 +57,9 @@ class Publishing(HandleBase):
         volatile: bool = False,
         transformed: bool = False,
     ) -> Awaitable[int]:
-        """Publish, and return an awaitable for the number of recipients once the message is committed. The message is
-        sent even if nothing awaits it. Awaiting raises PluginError if the message was refused."""
+        """Publish, and return an awaitable that completes with the number of recipients once the message is committed.
+        The message is sent even if nothing awaits it. Awaiting raises PluginError if the message was refused.
+        """
         self._only_on_loop("publish_and_wait()")
         message = self._message(topic, payload, qos, retain, properties, as_client, volatile)
         self._check_types("publish", ("transformed", transformed, bool))

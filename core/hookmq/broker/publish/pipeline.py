@@ -163,7 +163,7 @@ class PublishPipeline:
             step()
 
     def run(self) -> PublishResult | None:
-        """Start the pipeline. Return the result, or None if a plugin has yet to decide; `done` then gets the result."""
+        """Start the pipeline. Return the result, or None if a plugin has yet to decide; `done` is then called later."""
         chains = self.chains
         if self.client is not None and (
             chains.authorize[self.action]

@@ -1,4 +1,4 @@
-"""Retained messages: one per topic; replaced, cleared, and removed when they expire."""
+"""Retained messages, one per topic: set them, clear them, and remove them when they expire."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

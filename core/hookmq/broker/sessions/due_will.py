@@ -26,7 +26,7 @@ MAX_WAITING_BYTES: Final = 64 << 20
 
 
 class DueWill:
-    """A due will. `forget` is called to record that it must no longer be published."""
+    """A due will. `forget` is called to record that the will must no longer be published."""
 
     __slots__ = (
         "_delay", "_due", "_forget", "_message", "_session", "_state", "_until", "_waits",

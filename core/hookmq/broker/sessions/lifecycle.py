@@ -1,8 +1,9 @@
 """The life cycle of a session: created, detached from its connection, expired or ended.
 
 connection ends -> expiry 0: the session ends at once
-                -> expiry > 0: the session remains; its will is due after the delay, its end after the expiry
-A will is published at the earlier of the two, unless the client returns first [MQTT-3.1.2-8, 3.1.3-9].
+                -> expiry > 0: the session remains; its will is published after the delay, and it ends after the expiry
+If the session ends first, its will is published then. If the client returns first, the will is not published
+[MQTT-3.1.2-8, 3.1.3-9].
 """
 
 from collections.abc import Iterable
@@ -228,7 +229,7 @@ def _drop_messages(state: BrokerState, session: Session) -> None:
 
 
 def _end_recorded(state: BrokerState, client_id: str) -> None:
-    """Record that one ended session of this client has been stored as ended."""
+    """Stop counting one ended session of this client, because its end has been committed."""
     left = state.ending.pop(client_id) - 1
     if left:
         state.ending[client_id] = left

@@ -66,7 +66,7 @@ class ConnectionTap:
         self._use_chains()
 
     def wrapped(self, chains: Chains) -> Chains:
-        """Return `chains` with calls that are recorded."""
+        """Return a copy of `chains` whose calls are recorded."""
         return timed_chains(self._state.runtime, chains, self._called)
 
     def record(

@@ -18,7 +18,7 @@ Record = Callable[[HookImplementation, tuple[Any, ...], dict[str, object]], None
 
 
 def timed_chains(runtime: Runtime, chains: Chains, record: Record) -> Chains:
-    """Return `chains` with calls that behave the same but are recorded."""
+    """Return a copy of `chains` whose calls behave the same but are recorded."""
 
     def timed(calls: Calls) -> Calls:
         return tuple(

@@ -14,7 +14,7 @@ SLICE: Final = 200
 class Visit:
     """Calls `visit` once for each of `connections`, and then `done`.
 
-    Connections that open later are not visited, and some may have closed before they are.
+    Connections that open later are not visited. Some connections may have closed by the time they are visited.
     """
 
     def __init__(
