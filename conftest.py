@@ -54,7 +54,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool | None:
-    """Set a test's deadline, instead of pytest-timeout's thread per test."""
+    """Set a test's deadline without pytest-timeout's extra thread for each test."""
     if settings.method != "thread":
         return None
     _deadlines.begin(item, settings, monotonic())

@@ -140,7 +140,7 @@ def point(
 
 
 def keeps(name: str, count: int) -> dict[str, float]:
-    """Measure the memory that HookMQ itself needs for `count` connections, without sockets."""
+    """Measure the memory that HookMQ itself needs for `count` connections, not counting sockets."""
     environment = {**os.environ, **peers.PEERS[name].environment}
     done = subprocess.run(
         [sys.executable, "-m", "bench.held", str(count)],

@@ -5,7 +5,7 @@ their topics. The rows differ in what an acknowledgement promises:
 
     hookmq group         the message is on the disk, after an fsync shared with other messages
     hookmq os            the operating system has the message, so it survives the end of the process
-    mosquitto            the message is in memory; `persistence true` saves it every half hour and at the end
+    mosquitto            the message is in memory; `persistence true` saves it every half hour and on exit
     fsync each           the message is on the disk, after an fsync of its own; not a broker but a short program that
                          appends each message to a file, runs fdatasync and sends PUBACK
 
@@ -170,7 +170,7 @@ def peers_root() -> pathlib.Path:
 
 @contextlib.contextmanager
 def running(subject: Subject) -> Iterator[launch.Broker]:
-    """Run a subject with its files in the working tree, because a temporary file system may be in memory."""
+    """Run a subject with its files in the working tree, because the system's temporary folder may be in memory."""
     with tempfile.TemporaryDirectory(dir=pathlib.Path(__file__).parent, prefix=".durable-") as name:
         folder = pathlib.Path(name)
         port = launch.free_port()

@@ -1,7 +1,7 @@
 """`python -m bench.held N`: print as JSON how much memory the broker itself needs for N connections, without sockets.
 
-The connections curve uses it for values above the open-file limit. It runs an in-memory broker whose clients have sent
-CONNECT over transports that do nothing. A real connection also needs memory for a socket and its transport.
+The connections curve uses this module for values above the open-file limit. It runs an in-memory broker whose clients
+have sent CONNECT over transports that do nothing. A real connection also needs memory for a socket and its transport.
 """
 
 from __future__ import annotations

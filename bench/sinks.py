@@ -1,12 +1,11 @@
 """``python -m bench.sinks``: measure how fast messages reach a target, through a sink and through common alternatives.
 
 Publishers send a fixed number of messages of 64 bytes at QoS 1, with 1,000 in flight. The rate covers the time from the
-first PUBLISH until the target has the last message. Each row is measured `--rounds` times, in alternation with the
-others.
+first PUBLISH until the target has the last message. Each row is measured `--rounds` times, alternating with the others.
 
-    PostgreSQL    a sink; a paho subscriber that commits each row; one that commits up to 1,000 rows
+    PostgreSQL    a sink; a paho subscriber that commits each row; one that commits up to 1,000 rows at a time
     Redis         a sink that adds to a stream; a paho subscriber that adds one entry at a time
-    bridge        a sink that publishes to a second broker; the bridge of mosquitto to the same broker
+    bridge        a sink that publishes to a second broker; mosquitto's bridge to the same broker
 
 The CPU time covers the subscriber, and the broker with all its processes, but not the target.
 

@@ -31,7 +31,7 @@ PAYLOAD = 85
 
 
 def messages(count: int) -> list[Message]:
-    """Return device messages in order of arrival, at 5,000 a second."""
+    """Return device messages in order of arrival, received at a rate of 5,000 a second."""
     draw = random.Random(1)
     found = []
     for number in range(count):

@@ -5,7 +5,7 @@ The payload contains the time at which the message was due. A row is in a table 
 file sink then creates a file in ``_spark_metadata``, and its modification time is taken as the commit time.
 
     device to bronze     from the due time to the commit in bronze, with batches as soon as possible (`trigger: 0s`)
-    bronze to silver     from the commit in bronze to the commit in silver, which reads the table bronze; both have
+    bronze to silver     from the commit in bronze to the commit in silver, which reads the bronze table; both have
                          `trigger: 1s`
     restart              from the start of a new driver, after the previous one was killed, to its first commit
 
@@ -176,7 +176,7 @@ class Pipeline:
             time.sleep(0.05)
 
     def configuration(self, job: str) -> dict[str, Any]:
-        """Return a driver's configuration. Silver reads the table bronze."""
+        """Return a driver's configuration. Silver reads the bronze table."""
         log = {
             "url": f"http://127.0.0.1:{self.api}", "stream": "telemetry", "token": TOKEN, "consumerGroup": "bench",
         }  # fmt: skip

@@ -26,7 +26,7 @@ BOOT = bytes(16)
 
 
 def fill(folder: pathlib.Path, count: int, partitions: int = 4) -> int:
-    """Write `count` messages of 1,000 devices, with JSON payloads of about 85 bytes. Return the bytes on disk."""
+    """Write `count` messages from 1,000 devices, with JSON payloads of about 85 bytes. Return the bytes on disk."""
     folder.mkdir(exist_ok=True)
     runtime, draw = VirtualRuntime(), random.Random(1)
     stream = Stream(StreamConfig("all", ("#",), partitions), folder, runtime, sync=False, boot=BOOT)

@@ -248,7 +248,7 @@ def compare(messages: int, rounds: int, warm: int) -> dict[str, Any]:
 
 
 def show(rows: int, runs: dict[str, list[dict[str, float]]]) -> None:
-    """Print the table of `compare`. Each source is compared with the Parquet files in the same columns."""
+    """Print the table of `compare`. Each source is compared with Parquet files that have the same columns."""
     middle = {
         name: {key: statistics.median(one[key] for one in every) for key in every[0]}
         for name, every in runs.items()

@@ -4,11 +4,11 @@ The first table shows QoS 1 publishes per second, acknowledged once they are saf
 rows alternate, and the last column compares each row with the first.
 
     storage alone            each message is queued for an offline session, as a row in SQLite
-    no recipient             no subscriber and no sink: what a message costs in any case
+    no recipient             no subscriber and no sink: the cost of every message
     sink                     no subscriber; messages are appended to the log, and the storage plugin's commit is empty
     sink and session         both the log and the queue
 
-The line below the table shows what a stream adds to the cost of a message: the difference of ``sink`` and ``no
+The line below the table shows what a stream adds to the cost of a message: the difference between ``sink`` and ``no
 recipient``. That includes the log's thread and the processes that merge files and serve readers.
 
 After a run with a sink, the stream must contain every acknowledged message. Beyond those, it may contain only the last

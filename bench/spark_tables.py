@@ -70,7 +70,7 @@ def silver(folder: pathlib.Path) -> dict[int, float]:
 
 
 def main(folder: pathlib.Path, since: float, until: float) -> dict[str, object]:
-    """Return each table's rows, and how many seconds the messages that were due from `since` to `until` took."""
+    """Return the rows of each table, and the seconds that each message due between `since` and `until` took."""
     stored, parsed = bronze(folder), silver(folder)
     counted = {due: at for due, at in stored.items() if since <= due / 1e6 < until}
     return {

@@ -15,7 +15,7 @@ COLOURS = ("#9e3d22", "#1f6f8b", "#c98a1b", "#7a7a7a", "#5d8a3a")
 
 
 class Point(NamedTuple):
-    """A measured value with its lowest and highest run."""
+    """A measured value, with the lowest and highest values of its runs."""
 
     x: float
     y: float

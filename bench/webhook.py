@@ -250,7 +250,7 @@ class _Hook(WebhookPlugin):
 
 
 def cost(mode: str, folder: Path, qos: int, count: int) -> float:
-    """Measure the CPU microseconds per PUBLISH. Returns the best of several rounds."""
+    """Measure the CPU microseconds per PUBLISH. Return the best of several rounds."""
     plugins = []
     if mode:
         settings = {

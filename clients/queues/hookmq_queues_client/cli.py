@@ -146,7 +146,7 @@ def make_worker(options: argparse.Namespace) -> tuple[Client, Worker]:
 
 
 async def work(client: Client, worker: Worker) -> int:
-    """Run the worker until a signal. Return the number of handlers that did not finish."""
+    """Run the worker until a signal arrives. Return the number of handlers that did not finish."""
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(worker.run())
     then = iter((worker.stop,))

@@ -1,6 +1,6 @@
 """One MQTT 5 connection: paho-mqtt, driven by asyncio without a thread of its own.
 
-A connection is used once. After it has ended, a packet identifier may mean another message on the next connection, so
+A connection is used once. After it has ended, a packet identifier may refer to another message on the next connection, so
 each message is acknowledged only on the connection that delivered it.
 """
 

@@ -20,7 +20,7 @@ _OWN: Final = frozenset(
 class DeadLetter:
     """Where a dead letter came from: its `id` in `queue`, the `group`, and the `topic` to which it was published.
 
-    `reason` is the broker's word for the cause, such as ``rejected``. `description` is the reason that the last
+    `reason` is the broker's name for the cause, such as ``rejected``. `description` is the reason that the last
     consumer gave, or empty.
     """
 

@@ -86,8 +86,9 @@ async def test_a_settlement_that_the_rules_deny(alice: Client) -> None:
 
 
 async def test_the_limits_of_the_broker_are_kept(alice: Client) -> None:
-    """The client keeps the broker's limits. If it exceeded them, it would be disconnected and publish its messages
-    again."""
+    """The client stays within the broker's limits. If it exceeded them, it would be disconnected and would publish its
+    messages again.
+    """
     queue = alice.queue("jobs")
     await asyncio.gather(*(queue.publish(b"%d" % number) for number in range(50)))
     for headers in ({}, {"wide": "x" * 4000}):

@@ -205,7 +205,9 @@ class ClientConnection(ConnectionState):
     def disconnect(
         self, code: ReasonCode, reason: str = "", reference: str = "", by: EndedBy = EndedBy.SERVER
     ) -> None:
-        """End an open connection: send DISCONNECT with the reason to MQTT 5, then close [MQTT-3.14.4-2, 4.13.2-1]."""
+        """End an open connection. Send DISCONNECT with the reason to an MQTT 5 client, then close the connection
+        [MQTT-3.14.4-2, 4.13.2-1].
+        """
         if self.phase is Phase.CLOSED:
             return
         if self.phase is not Phase.OPEN:  # [MQTT-3.14.0-1]
@@ -491,7 +493,7 @@ class ClientConnection(ConnectionState):
         self._lost()
 
     def _lost(self) -> None:
-        """End the connection whose transport has closed, now that all received bytes have been read."""
+        """End the connection after its transport has closed and all received bytes have been read."""
         assert self.gone is not None
         if self.phase is Phase.OPEN and self.held and self.held[-1][0] == _DISCONNECT:
             # The client sent DISCONNECT after a packet on which a plugin has yet to decide. Handle the packets before

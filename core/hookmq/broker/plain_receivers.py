@@ -1,6 +1,6 @@
 """Forward a QoS 0 PUBLISH on the fast path to plain receivers. They share the received bytes, or one encoding.
 
-If a plugin implements `on_deliver` and abstains, its receivers share the bytes too.
+Receivers for which a plugin's `on_deliver` abstains share the bytes too.
 """
 
 from typing import Final

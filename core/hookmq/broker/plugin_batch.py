@@ -61,7 +61,7 @@ class Batch:
         return run.payloads
 
     def close(self, size: int) -> None:
-        """Expect a reason code for each message. Call this once, after the last message was added."""
+        """Expect a reason code for each message. Call this once, after the last message has been added."""
         self.size = size
         self.left = len(self)
         self.codes = [ReasonCode.UNSPECIFIED_ERROR] * self.left

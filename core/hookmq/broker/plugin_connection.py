@@ -132,7 +132,7 @@ class PluginConnection(PluginMailbox):
         return number
 
     def own_admission(self) -> tuple[Accept, str] | None:
-        """Return the plugin's own verdict on its client, if any, and its id."""
+        """Return the plugin's own verdict on its client, if any, and the plugin's id."""
         return None if self.admitted is None else (self.admitted, self.plugin)
 
     # --- what the broker calls -------------------------------------------------------------------------------------
@@ -186,13 +186,15 @@ class PluginConnection(PluginMailbox):
         self.answer(acknowledgement)
 
     def release(self) -> None:
-        """Pass on the reason codes that are ready. Then continue with packets that waited because of Receive Maximum."""
+        """Pass on the reason codes that are ready. Then continue with the packets that were waiting because of Receive
+        Maximum.
+        """
         super().release()
         if self.pending:
             self.schedule()
 
     def go_on(self) -> None:
-        """Continue with the packets that waited for a decision."""
+        """Continue with the packets that were waiting for a decision."""
         self.waiting = False
         self.decision = None
         self.go_on_reading()
@@ -203,7 +205,7 @@ class PluginConnection(PluginMailbox):
         self.schedule()
 
     def closed(self, error: str = "") -> None:
-        """End the connection as after a network failure. If the client is disconnecting, handle its earlier packets
+        """End the connection as if the network had failed. If the client is disconnecting, handle its earlier packets
         first.
         """
         if not self.leaving:

@@ -76,7 +76,7 @@ class PluginDelivery:
 
 
 class QueuedDelivery(PluginDelivery):
-    """A delivery that the broker keeps until it is acknowledged. `message` is what the client sees of it."""
+    """A delivery that the broker keeps until it is acknowledged. `message` is the message as the client sees it."""
 
     __slots__ = ("_delivery", "_dup", "_message")
 

@@ -143,7 +143,7 @@ class PluginMailbox(ClientConnection):
             self.schedule()
 
     def take_acknowledgement(self, delivery: Delivery, code: int) -> None:
-        """Complete a QoS 1 or 2 delivery. QoS 2 needs no PUBREC and PUBREL, because no packet can be lost."""
+        """Complete a QoS 1 or 2 delivery. QoS 2 needs no PUBREC or PUBREL, because no packet can be lost."""
         session = self.session
         if self.phase is not Phase.OPEN or session is None:
             return

@@ -77,7 +77,7 @@ class Publishers:
         return True
 
     def let_go(self, publisher: Publisher) -> bool:
-        """Count a removed retained message. Return whether it was the publisher's last."""
+        """Count the removal of a retained message. Return whether it was the publisher's last."""
         publisher.uses -= 1
         if publisher.uses:
             return False

@@ -97,7 +97,7 @@ class Expiries:
         self._armed = 0.0
 
     def __len__(self) -> int:
-        """Return the size of the heap, cancelled entries included."""
+        """Return the size of the heap, including cancelled entries."""
         return len(self._heap)
 
     def add(self, when: float, topic: str) -> Expiry:

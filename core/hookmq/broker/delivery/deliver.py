@@ -226,7 +226,7 @@ def send_retained(state: BrokerState, session: Session) -> None:
 
 
 def _resume(state: BrokerState, session: Session) -> None:
-    """Continue to drain the queue in the next turn."""
+    """Continue draining the queue in the next turn."""
     if not session.resumes:
         session.resumes = True
         state.runtime.call_soon(partial(_go_on, state, session))

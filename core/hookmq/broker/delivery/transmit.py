@@ -380,7 +380,7 @@ def _encode_own(
 
 
 def take_back_alias(session: Session, message: Message) -> None:
-    """Withdraw the alias introduced by the packet just encoded for `message`, which is not sent."""
+    """Withdraw the alias introduced by the packet just encoded for `message`, which will not be sent."""
     connection = session.connection
     aliases = connection.aliases if connection is not None else None
     if aliases is not None:

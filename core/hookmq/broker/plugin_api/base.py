@@ -1,5 +1,5 @@
-"""The base class of all parts of a plugin's handle. It holds the broker's state and the plugin's id, and checks
-threads.
+"""The base class of all parts of a plugin's handle. It holds the broker's state and the plugin's id, and checks that
+calls come from the right thread.
 """
 
 from collections.abc import Callable, Mapping

@@ -130,7 +130,7 @@ def size_of(message: Message) -> int:
 
 
 def has_room(state: BrokerState, message: Message) -> bool:
-    """Return whether one more will may wait."""
+    """Return whether there is room for another waiting will."""
     return (
         len(state.undecided_wills) < MAX_WAITING
         and state.undecided_will_bytes + size_of(message) <= MAX_WAITING_BYTES

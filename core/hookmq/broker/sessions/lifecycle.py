@@ -97,7 +97,7 @@ def cancel_end(session: Session) -> None:
 
 
 def _deliveries(session: Session) -> list[Delivery]:
-    """Return the QoS 1 and 2 deliveries that are in flight or wait in memory."""
+    """Return the QoS 1 and 2 deliveries that are in flight or waiting in memory."""
     return [*session.inflight.values(), *(session.queue or ())]
 
 

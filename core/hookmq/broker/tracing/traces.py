@@ -57,7 +57,7 @@ class Traces:
     def start(self, instance: PluginInstance, request: TraceRequest) -> RunningTrace:
         """Start a trace for a plugin. The trace ends when the plugin stops. Raises PluginError.
 
-        Connections that open from now on are traced at once. Those that are open are visited in slices.
+        Connections that open from now on are traced at once. Connections that are already open are visited in slices.
         """
         if len(self._running) >= MAX_TRACES:
             raise PluginError(instance.id, f"{MAX_TRACES} traces are running, which is the limit")
