@@ -1,4 +1,4 @@
-"""Public: HookMQ's functions for reading values and reporting errors, for plugins with their own files.
+"""Public: HookMQ's functions for reading values and reporting errors, for use by plugins that read their own files.
 
 Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`.
 """

@@ -1,5 +1,4 @@
-"""The names that every plugin imports: its base class, and the types in the signatures of the
-hooks.
+"""The names that plugins import: the base class, and the types in hook signatures.
 
 The whole module is public and stays compatible within a major version of `HOOK_API`. So do the
 modules for special tasks: `hookmq.mqtt_api`, `hookmq.storage_api`, `hookmq.server_api`,
@@ -118,7 +117,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The clients that a plugin's `on_connect` and `on_auth` accept. ``hookmq check`` uses this for its warnings.
+    """The clients that the plugin accepts in `on_connect` and `on_auth`. ``hookmq check`` uses this for its warnings.
 
     - `who`: a description of the accepted clients, such as ``users of users.yaml``; empty for none.
     - `others`: what happens to other clients. ``left``: other plugins and ``auth.default`` decide. ``refused``: all
@@ -191,8 +190,9 @@ class Plugin:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Warnings about this object's configuration, in one sentence each, without secrets. ``hookmq check`` and the
-        log show them. They do not prevent the broker from starting."""
+        """Warnings about this object's configuration: one sentence each, without secrets. ``hookmq check`` and the log
+        show them. They do not prevent the broker from starting.
+        """
         return ()
 
     def reconfigure(self, config: Any) -> Callable[[], None] | None:

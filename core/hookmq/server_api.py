@@ -1,4 +1,4 @@
-"""Public: the parts of HookMQ's server that a plugin with a listener, an HTTP route or its own server needs.
+"""Public: the parts of HookMQ's server for plugins that add a listener or an HTTP route, or run a server of their own.
 
 Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`.
 """

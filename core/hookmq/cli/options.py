@@ -1,5 +1,6 @@
-"""The options that `pub`, `sub` and `rr` share. They have the same letters as in mosquitto's commands, and are checked
-and combined into a `ConnectTarget`."""
+"""The options shared by `pub`, `sub` and `rr`, with the same letters as in mosquitto's commands. This module checks them
+and combines them into a `ConnectTarget`.
+"""
 
 import argparse
 import getpass
@@ -59,7 +60,7 @@ Property = tuple[str, str, Any]
 
 
 class Will(NamedTuple):
-    """The will that the options define."""
+    """The will defined by the options."""
 
     topic: str
     payload: bytes
@@ -101,7 +102,7 @@ class ConnectTarget:
 
     @property
     def address(self) -> str:
-        """The host and port, or the Unix socket's path, for messages."""
+        """The host and port, or the Unix socket's path, for use in messages."""
         if self.unix is not None:
             return self.unix
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -217,7 +218,7 @@ def topic_of(arguments: argparse.Namespace) -> str:
 
 
 def target_of(arguments: argparse.Namespace) -> ConnectTarget:
-    """Return the connection that the options define. Set ``arguments.url_topic`` to the topic in ``-L``.
+    """Return the target described by the options. Also set ``arguments.url_topic`` to the topic in ``-L``.
 
     May ask for a password on the terminal. Raises ConfigError.
     """
@@ -293,7 +294,7 @@ def _url(arguments: argparse.Namespace) -> _Url:
 def _check_together(
     arguments: argparse.Namespace, url: _Url, version: int, secure: bool, websocket: bool
 ) -> None:
-    """Raise ConfigError for conflicting options, for missing options that others need, and for unreadable files."""
+    """Raise ConfigError if options conflict, if an option lacks another one that it needs, or if a file is unreadable."""
     durable = arguments.disable_clean_session
     if arguments.unix is not None and (url.host or url.port or secure or websocket):
         raise ConfigError("--unix excludes -h, -p, -L, --ws and the options of TLS")
@@ -381,7 +382,7 @@ def count(text: str) -> int:
 
 
 def inflight(text: str) -> int:
-    """Parse a number of messages in flight, from 1 to 65535. There are only that many packet ids."""
+    """Parse the number of messages in flight, from 1 to 65535, which is the number of packet ids."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"expected 1 to 65535, not {text!r}")
     return int(text)

@@ -104,8 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _await_answers(client: "MqttClient", pending: set[int]) -> None:
-    """Wait for SUBACK and UNSUBACK for at most 2 s. If the socket were closed first, sending them would fail. The
-    broker would then not read the last PUBACK, and would deliver that message again.
+    """Wait up to 2 s for SUBACK and UNSUBACK. If the socket were closed first, the broker would fail to send them. It
+    would then not read the last PUBACK, and would deliver that message again.
     """
     from hookmq.cli.mqtt_client import Deadline
 

@@ -1,5 +1,5 @@
-"""Describe what a configuration means in practice, for `check` and the banner of `serve`: reach, permissions and
-durability.
+"""Describe what a configuration means in practice: who can connect, what clients may do, and what survives a restart.
+`check` and the banner of `serve` print this.
 """
 
 import os
@@ -59,8 +59,8 @@ def permissions(config: Config, hooks: Hooks) -> str:
 
 
 def promise(hooks: Hooks) -> str | None:
-    """Return the durability, a key of `SURVIVES`, or None if the plugin that provides the store
-    does not declare it.
+    """Return the store's durability (a key of `SURVIVES`), or None if the plugin that provides the store does not declare
+    it.
 
     A plugin declares it with a `durability` attribute on itself or on its configuration.
     """
@@ -73,8 +73,8 @@ def promise(hooks: Hooks) -> str | None:
 
 
 def store_folder(hooks: Hooks) -> str:
-    """Return the store's absolute folder, from its plugin's `folder` attribute, or '' if there is
-    none.
+    """Return the absolute path of the store's folder, or '' if there is none. It comes from the `folder` attribute of the
+    plugin that provides the store.
     """
     providers = hooks.registry["provide_store"]
     folder = getattr(providers[0].instance.plugin, "folder", None) if providers else None

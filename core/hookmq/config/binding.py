@@ -6,9 +6,10 @@ Types: bool, int, float, str, Any, None, `Literal`, enums of text, `pathlib.Path
 (seconds, bytes). A class with `model_validate` and `model_json_schema` (pydantic) validates itself.
 
 A dataclass field's metadata may contain: `minimum` and `maximum`, which bound numbers; `nonempty`, which refuses an empty
-list; `path`, which treats text as a path; ``bind: False``, which excludes the field from the configuration;
-`chosen_by`, a pair of an earlier field's name and a function, which takes that field's value and returns the dataclass of
-this field, or raises ConfigError. Such a field should have the type Any; if its key is missing, it is an empty mapping.
+list; `path`, which treats text as a path; ``bind: False``, which excludes the field from the configuration; and
+`chosen_by`, which lets an earlier field choose the dataclass for this one. `chosen_by` is a pair of the earlier field's
+name and a function that takes its value and returns the dataclass, or raises ConfigError. Give such a field the type Any.
+If its key is missing, the dataclass is bound to an empty mapping.
 """
 
 import dataclasses
@@ -68,8 +69,8 @@ def is_secret_key(key: object) -> bool:
 
 
 def is_secret_path(path: KeyPath) -> bool:
-    """Return whether the value at `path` must never be shown: its key names a secret, or it is a request header,
-    because an API key may be in a header of any name.
+    """Return whether the value at `path` must never be shown. That is the case if its key names a secret, or if it is a
+    request header, since any header may contain an API key.
     """
     if not path:
         return False
@@ -416,7 +417,7 @@ class ConfigBinder:
     def _chosen(
         self, node: YamlNode, chosen_by: tuple[str, Any], values: Mapping[str, Any], path: KeyPath
     ) -> Any:
-        """Return the type of a field that another field chooses, or FAILED."""
+        """Return the type for a field whose type depends on another field, or FAILED."""
         key, find = chosen_by
         value = values.get(key, FAILED)
         if value is FAILED:
@@ -463,8 +464,9 @@ class ConfigBinder:
         )
 
     def _reveals(self, message: str) -> bool:
-        """Return whether `message` contains the beginning of a value from ``$env`` or ``$file``, perhaps that of a
-        different key."""
+        """Return whether `message` contains the beginning of any value from ``$env`` or ``$file``, even one that belongs
+        to a different key.
+        """
         beginnings = (
             node.text.strip()[:_SEEN] for node in self.nodes.values() if node.secret and node.text
         )

@@ -93,7 +93,7 @@ def _fixed(kinds: Mapping[str, type[Plugin]]) -> set[str]:
 
 
 def _after_restart(report: ReloadReport, fixed: Iterable[str]) -> ReloadReport:
-    """Return `report` with the changes to plugins in `fixed` moved to those that need a restart."""
+    """Return a copy of `report` in which the changes to plugins in `fixed` need a restart."""
     places = tuple(f"plugins.{name}" for name in fixed)
     later = tuple(one for one in report.applied if _replaces(one, places))
     applied = tuple(one for one in report.applied if one not in later)

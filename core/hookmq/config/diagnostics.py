@@ -1,4 +1,4 @@
-"""Places of values in a file, and one error that contains all mistakes in a configuration."""
+"""The locations of values in a file, and an error that contains all mistakes in a configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -97,8 +97,8 @@ def _live(path: KeyPath, before: Any, after: Any) -> bool:
 
 
 def _secret_paths(config: Config) -> frozenset[KeyPath]:
-    """Return the paths, as `_differences` yields them, of values from ``$env`` or ``$file`` and of everything that
-    contains such a value.
+    """Return the paths of all values from ``$env`` or ``$file``, and of everything that contains such a value. The paths
+    have the same form as those from `_differences`.
     """
     if config.origin is None:
         return frozenset()
@@ -117,8 +117,9 @@ def _secret_paths(config: Config) -> frozenset[KeyPath]:
 
 
 def _secret_names(config: Config) -> frozenset[KeyPath]:
-    """Return the paths, as `_differences` yields them, of listeners and plugins whose names come from ``$env`` or
-    ``$file``."""
+    """Return the paths of all listeners and plugins whose names come from ``$env`` or ``$file``. The paths have the same
+    form as those from `_differences`.
+    """
     nodes = config.origin.nodes if config.origin else {}
     return frozenset(
         (section, name)

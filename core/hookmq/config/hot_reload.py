@@ -1,4 +1,6 @@
-"""Apply a changed configuration to a running broker: either all settings that can change or, after an error, none."""
+"""Apply a changed configuration to a running broker. Settings that need a restart are left out. If there is an error,
+nothing changes.
+"""
 
 import asyncio
 import dataclasses
@@ -100,8 +102,9 @@ class HotReload:
     async def reload(self, new: Config) -> ReloadReport:
         """Validate `new`, build its new plugins and listeners, then switch to it.
 
-        Plugins that remain get `on_reload`, and new plugins get `on_ready`. Removed plugins end after their running
-        calls. No client is disconnected. If any part of `new` cannot be used, raises HookMQError and changes nothing.
+        Plugins that remain get `on_reload`, and new plugins get `on_ready`. Removed plugins are stopped once their
+        running calls have finished. No client is disconnected. If any part of `new` cannot be used, raises HookMQError
+        and changes nothing.
         """
         old = self.config
         report = compare(old, new)
@@ -153,7 +156,9 @@ class HotReload:
         return report
 
     def _plan(self, new: Config) -> tuple[dict[str, ListenerSettings], list[ListenerSettings]]:
-        """Return the settings of all listeners after the reload, by name, and the settings of those to open."""
+        """Return the settings that all listeners will have after the reload, by name, and the settings of the listeners
+        to open.
+        """
         running = {name: listener.settings for name, listener in self.node.listeners.items()}
         moved = moved_listeners(self.config, new)
         wanted: dict[str, ListenerSettings] = {}
@@ -229,7 +234,9 @@ def _merged(before: ListenerSettings, after: ListenerSettings) -> ListenerSettin
 
 
 def _keep_guards(running: Sequence[PluginInstance], new: Hooks) -> None:
-    """Raise PluginError if a plugin with ``required: false`` guards the running broker but failed to start again."""
+    """Raise PluginError if a plugin with ``required: false`` guards the running broker, but its replacement failed to
+    start.
+    """
     for one in new.plugins:
         if one.disabled and guards(one.entry, running):
             why = one.stats("on_startup").last_error
@@ -237,7 +244,7 @@ def _keep_guards(running: Sequence[PluginInstance], new: Hooks) -> None:
 
 
 def _keep_providers(old: Hooks, new: Hooks) -> None:
-    """Raise ConfigError if a plugin that implements a hook of `FIXED` is added, removed or changed."""
+    """Raise ConfigError if a plugin that implements a hook in `FIXED` is added, removed or changed."""
     for hook in FIXED:
         before = {one.instance.id: one.instance.plugin for one in old.registry[hook]}
         after = {one.instance.id: one.instance.plugin for one in new.registry[hook]}

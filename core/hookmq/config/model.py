@@ -41,8 +41,8 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigOrigin:
-    """Where a configuration came from: the document with all overrides, the node of each set value by path, and what is
-    needed to resolve indirections.
+    """Where a configuration came from: the document with all overrides, the node of each value that was set (by path),
+    and the environment and folder with which to resolve indirections.
     """
 
     source: str

@@ -49,7 +49,9 @@ def from_options(options: Iterable[str], problems: ConfigProblems) -> list[Setti
 
 
 def apply(root: YamlNode, overrides: Iterable[SettingOverride], problems: ConfigProblems) -> None:
-    """Apply the overrides to the document `root`, in order. Record overrides that do not fit in `problems`."""
+    """Apply the overrides to the document `root`, in order. If an override does not fit the document, add a mistake to
+    `problems`.
+    """
     for override in overrides:
         problem, hint = _put(root, override)
         if problem:

@@ -1,4 +1,4 @@
-"""Bind values from outside the configuration, such as a request's, to settings dataclasses."""
+"""Bind values that do not come from the configuration, such as those in a request, to settings dataclasses."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ _MAX_DEPTH: Final = 16
 
 
 def bind_values(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return an object of the dataclass `kind`, which may be part of a plugin's `Config`.
+    """Bind `values` to the dataclass `kind`, which may be part of a plugin's `Config`, and return the resulting object.
 
     The values are parsed JSON or YAML, and are checked as in a configuration file: ``"64KiB"`` becomes a number, and a
     nested mapping becomes a dataclass. ``$env`` and ``$file`` are refused, so the values may come from a client.

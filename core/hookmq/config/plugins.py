@@ -117,7 +117,9 @@ def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
 
 
 def not_loaded(config: Config, index: int, error: PluginError) -> ConfigError:
-    """Return `error`, raised by `loaded` for the plugin entry at `index`, with its location and without a secret name."""
+    """Turn an error that `loaded` raised for the plugin entry at `index` into a ConfigError with the entry's location. If
+    the plugin's name is a secret, leave it out.
+    """
     path: KeyPath = ("plugins", index)
     node = config.origin.nodes.get((*path, "use")) if config.origin else None
     secret = node is not None and node.secret
@@ -179,7 +181,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 def effective(config: Config, among: Iterable[InstalledEntry] | None = None) -> Config:
     """Return `config` for display, with each plugin's configuration bound to its `Config`, including defaults.
 
-    If a plugin is not installed or validates itself, its configuration remains as written. Raises ConfigError.
+    The configuration of a plugin remains as written if the plugin is not installed, or if its `Config` validates itself.
+    Raises ConfigError.
     """
     offered = tuple(installed() if among is None else among)
     problems = ConfigProblems()

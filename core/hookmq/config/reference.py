@@ -1,4 +1,4 @@
-"""Generate the reference of all settings as Markdown, from the dataclasses that the configuration is bound to."""
+"""Generate the reference for all settings as Markdown, from the dataclasses that represent the configuration."""
 
 import dataclasses
 import typing

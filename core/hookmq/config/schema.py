@@ -83,7 +83,7 @@ def _definitions() -> dict[str, Any]:
 
 
 def of_plugin(name: str, kind: type[Plugin]) -> dict[str, Any]:
-    """Return the schema of a plugin's ``config:``. Its ``$id`` keeps references inside this schema."""
+    """Return the schema of a plugin's ``config:``. Because of its ``$id``, references resolve within this schema."""
     base: dict[str, Any] = {"$id": f"hookmq:plugin:{name}"}
     if kind.Config is None:
         return {**base, "type": "object", "maxProperties": 0}

@@ -15,7 +15,7 @@ KINDS: Final = ("$env", "$file")
 
 
 def is_indirect(node: YamlNode) -> bool:
-    """Return whether `node` is a mapping with an indirection's key."""
+    """Return whether `node` is a mapping that contains ``$env`` or ``$file``."""
     return isinstance(node.value, dict) and any(kind in node.value for kind in KINDS)
 
 

@@ -210,7 +210,7 @@ class _Reader:
 
 
 def settled(node: YamlNode, nodes: Mapping[KeyPath, YamlNode], path: KeyPath = ()) -> YamlNode:
-    """Return a copy of `node` with resolved indirections: the nodes in `nodes` replace those at the same paths."""
+    """Return a copy of `node` with its indirections resolved: each node in `nodes` replaces the node at the same path."""
     node = nodes.get(path, node)
     if isinstance(node.value, dict):
         entries = {key: settled(child, nodes, (*path, key)) for key, child in node.value.items()}

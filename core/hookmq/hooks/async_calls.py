@@ -53,7 +53,8 @@ def put_away(awaitable: Any) -> None:
 
 def spawn(runtime: Runtime, awaitable: Any, done: Done) -> Cancel:
     """Run `awaitable` in the runtime. The returned `Cancel` also closes a coroutine that has not started, because a
-    runtime may discard it without awaiting it."""
+    runtime may discard such a coroutine without awaiting it.
+    """
     cancel = runtime.spawn(awaitable, done)
 
     def close() -> None:

@@ -70,7 +70,7 @@ class BrokerHandle(Protocol):
         counted, logged and reported to `on_dropped`. Raises PluginError for an invalid argument, or for a message whose
         PUBLISH would exceed ``broker.max_packet_size``.
 
-        With `as_client`, the message is published in the name of that client, which may be offline. `authorize` is then
+        With `as_client`, the message is published on behalf of that client, which may be offline. `authorize` is then
         called, all hooks see this client, and `Message.sender` is its client id. `topic` includes the client's mount
         point. The client's rate limit does not apply.
 
@@ -78,7 +78,8 @@ class BrokerHandle(Protocol):
         this message nor the message that it replaced exists. Use this for values that are published repeatedly, such as
         statistics. Without `retain`, `volatile` has no effect.
 
-        With `transformed`, neither `authorize` nor `on_publish` is called, because `transform` has returned this message.
+        With `transformed`, neither `authorize` nor `on_publish` is called. Use it to publish a message that `transform`
+        returned, because the plugins have already seen it.
         """
 
     def publish_and_wait(
@@ -95,9 +96,9 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[int]:
         """Publish a message, wait for the commit, and return the number of matching subscriptions and journals.
 
-        The arguments are those of `publish`. Awaiting raises PublishRefused if the message is refused, and PluginError
-        if an internal error occurs, the store fails, or the broker ends first. The same is true of every other
-        awaitable here. Raises PluginError if called in a thread.
+        The arguments are those of `publish`. Awaiting raises PublishRefused if the message is refused, and PluginError if
+        an internal error occurs, the store fails, or the broker ends first. Every other awaitable in this class also
+        raises PluginError in these cases. Raises PluginError if called in a thread.
         """
 
     def transform(
@@ -154,9 +155,9 @@ class BrokerHandle(Protocol):
         Allow is needed. A plugin that fails denies with ``decided=False``. If all abstain, there is one more entry with
         the verdict of ``authz.default``.
 
-        The arguments are those of `authorize`. The action may also be DELIVER: every plugin that decides on deliveries
-        is then asked, with `subscription` or, if it is None, with a QoS 0 subscription to `topic`. A delivery that no
-        plugin denies is allowed. Raises PluginError as `authorize` does.
+        The arguments are those of `authorize`. The action may also be DELIVER: every plugin that decides on deliveries is
+        then asked, with `subscription` or, if it is None, with a QoS 0 subscription to `topic`. A delivery that no plugin
+        denies is allowed. Raises PluginError in the same cases as `authorize`.
         """
 
     def explain_connect(self, request: ClientRequest) -> Awaitable[tuple[PluginDecision, ...]]:
@@ -166,7 +167,7 @@ class BrokerHandle(Protocol):
         order. The first Deny is final, and otherwise at least one Accept is needed. If all abstain, there is one more
         entry with the verdict of ``auth.default``. `on_auth`, the broker's limits and session ownership are not
         considered, and refusals are not reported to `on_auth_failed`. ``request.accept`` is ignored. Raises PluginError
-        as `connect` does.
+        in the same cases as `connect`.
         """
 
     def emit(self, event: str, client: ClientInfo | None = None, /, **fields: object) -> None:
@@ -207,8 +208,8 @@ class BrokerHandle(Protocol):
     ) -> bool:
         """Disconnect a client. Return False if it is offline. Raises PluginError in a thread.
 
-        The call is logged and reported to `on_event` as ``broker.disconnected`` with this plugin's id. So is every
-        other call that changes the broker, under its own name.
+        The call is logged and reported to `on_event` as ``broker.disconnected`` with this plugin's id. Every other call
+        that changes the broker is reported in the same way, under an event name of its own.
         """
 
     def end_session(self, client_id: str, reason: str = "") -> bool:
@@ -257,8 +258,8 @@ class BrokerHandle(Protocol):
     ) -> DirectDeliveries:
         """Return an object that sends messages to single online clients, without routing them.
 
-        Use this if the plugin itself chooses each message's recipient, as a queue does. `ended` is called on the event
-        loop with a list of (token, end), in the turn after these deliveries ended. Raises PluginError in a thread.
+        Use this if the plugin itself chooses each message's recipient, as a queue does. When deliveries end, `ended` is
+        called in the next turn, on the event loop, with a list of (token, end). Raises PluginError in a thread.
         """
 
     def purge_queue(self, client_id: str) -> Awaitable[int]:
@@ -305,9 +306,9 @@ class BrokerHandle(Protocol):
         sessions. One call examines at most 1000 sessions. A page may therefore be short, or empty, although more
         sessions follow.
 
-        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed or belongs to another
-        call or other arguments. Raises StaleCursor, a PluginError, for a cursor that is older than this broker process.
-        The same is true of every paged call below. They also raise PluginError in a thread.
+        Raises PluginError for a `limit` outside 1 to 1000, and for a cursor that is malformed or belongs to another call
+        or other arguments. Raises StaleCursor, a PluginError, for a cursor that is older than this broker process. Every
+        paged call below raises these errors too. All of them raise PluginError in a thread.
         """
 
     def subscriptions(
@@ -326,11 +327,11 @@ class BrokerHandle(Protocol):
     def queue(
         self, client_id: str, cursor: str = "", limit: int = 100
     ) -> Awaitable[Page[QueuedMessage]]:
-        """Return a page of a session's queue, beginning with the next message to send. The queue does not change.
+        """Return a page of a session's queue, beginning with the next message to send. This does not change the queue.
 
-        Messages that are not in memory are read from the store after the commit of everything before this call. A page
-        of such messages contains at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client
-        are not included. A message may have expired. The page is empty if there is no session. Awaiting raises
+        Messages that are not in memory are read from the store, once everything recorded before this call is committed. A
+        page of such messages contains at most 4 MiB, unless its first message is larger. QoS 0 messages for a slow client
+        are not included. Some of the messages may have expired. The page is empty if there is no session. Awaiting raises
         PluginError if the store fails. The call raises StaleCursor for a cursor of a session that has ended.
         """
 
@@ -346,8 +347,9 @@ class BrokerHandle(Protocol):
         A topic that has a message throughout the listing is returned exactly once, with its current message. ``#``
         excludes topics that start with ``$``.
 
-        Each cursor can be used once. A plugin can have 32 open searches. One more ends the least recently used search,
-        whose cursor becomes stale. Raises StaleCursor for a stale cursor, and PluginError for an invalid `filter`.
+        Each cursor can be used once. A plugin can have 32 open searches. Opening another one ends the least recently used
+        search, and makes its cursor stale. Raises StaleCursor for a stale cursor, and PluginError for an invalid
+        `filter`.
         """
 
     def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
@@ -401,12 +403,12 @@ class BrokerHandle(Protocol):
         """
 
     def cancel_timer(self, key: str) -> Awaitable[bool]:
-        """Delete a timer. After the commit, the awaitable returns whether the timer existed. A running call is not
-        stopped, but it is not repeated if it fails. Raises PluginError in a thread.
+        """Delete a timer. After the commit, the awaitable returns whether the timer existed. If `on_timer` is already
+        running for this timer, it is not stopped, but it is not called again if it fails. Raises PluginError in a thread.
         """
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
-        """Wait until this turn's records are committed, such as that of the message in `on_publish`.
+        """Wait until this turn's records are committed, such as the record of the message passed to `on_publish`.
 
         Call it in `on_publish`, which returns before the message is recorded. The result is True if a record was added
         after this call in the same turn and had to be written. It is False if nothing was recorded, or if everything
@@ -414,8 +416,8 @@ class BrokerHandle(Protocol):
         to other messages. If another plugin decides asynchronously, the message belongs to a later turn and the result
         does not cover it. This call does not delay any message.
 
-        If the result is True, `trace_id` becomes an exemplar of ``hookmq_commit_duration_seconds``. Raises PluginError
-        unless it is empty or 32 lower-case hex digits, or in a thread.
+        If the result is True, `trace_id` becomes an exemplar of ``hookmq_commit_duration_seconds``. Raises PluginError in
+        a thread, or if `trace_id` is neither empty nor 32 lower-case hex digits.
         """
 
     def append(self, journal: Journal, message: Message) -> None:
@@ -429,19 +431,19 @@ class BrokerHandle(Protocol):
     def add_journal(self, journal: Journal) -> Awaitable[None]:
         """Add a journal while the broker runs, for example for a queue that an operator creates.
 
-        The journal must be empty. Return journals with messages from an earlier process from `provide_journal`, which
-        drops uncommitted messages. Its `recover` is called in a thread, with the last commit. When the awaitable
-        completes, the journal receives the messages that it wants. To lose none of them in a crash, first record that
-        the journal exists.
+        The journal must be empty. If a journal has messages from an earlier process, return it from `provide_journal`
+        instead, so that uncommitted messages are dropped. The new journal's `recover` is called in a thread, with the
+        last commit. When the awaitable completes, the journal receives the messages that it wants. To lose none of them
+        in a crash, first record that the journal exists.
 
         Awaiting raises PluginError with the reason if `recover` fails. The call raises PluginError if the broker
         already has the journal, or in a thread.
         """
 
     def remove_journal(self, journal: Journal) -> Awaitable[None]:
-        """Remove a journal while the broker runs. From this call on, it gets no messages, and publishes that waited for
-        room in it no longer wait for it. The awaitable completes once everything that it received before is committed.
-        After that, the broker no longer calls it, and the plugin may close and delete it.
+        """Remove a journal while the broker runs. From now on, the journal gets no messages, and publishes that were
+        waiting for room in it stop waiting. The awaitable completes once everything that the journal received earlier is
+        committed. After that, the broker no longer calls the journal, and the plugin may close and delete it.
 
         If the journal has `full`, set it to False first, so that publishers waiting for room are acknowledged. Raises
         PluginError if the broker does not have the journal, or in a thread.
@@ -476,21 +478,21 @@ class BrokerHandle(Protocol):
         later are traced too. Cached verdicts are discarded when the trace starts, so that the trace shows each
         decision once.
 
-        Traces cost nothing while none is running. A traced client does not use the fast path. At most 8 traces run at
-        the same time; one follows at most 100 connections. Packets and deliveries of plugin clients are not reported.
-        The trace ends when the plugin stops. Raises PluginError for an invalid filter, if 8 traces are running, or in
-        a thread.
+        Traces cost nothing while none is running. A traced client does not use the fast path. At most 8 traces can run at
+        the same time, and each follows at most 100 connections. Packets and deliveries of plugin clients are not
+        reported. The trace ends when the plugin stops. Raises PluginError for an invalid filter, if 8 traces are running,
+        or in a thread.
         """
 
     def drain(self, request: DrainRequest) -> None:
         """Drain the broker without stopping it: ``/readyz`` returns 503, the MQTT listeners close new connections at
         once, and the clients are disconnected in slices of 100 ms.
 
-        MQTT 5 clients get the reason code 0x8B, or with a server reference 0x9C, or 0x9D if they should use that server
-        from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if the broker were
-        stopping. Then the broker runs without clients until it is stopped, or until `cancel_drain`. Meanwhile, `reload`
-        is refused. The call is reported as ``broker.drain_started``. Raises PluginError unless the broker is ready, if
-        the request needs a reference but has none, or in a thread.
+        MQTT 5 clients get the reason code 0x8B. If there is a server reference, they get 0x9C instead, or 0x9D if they
+        should use that server from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if
+        the broker were stopping. Then the broker runs without clients until it is stopped or `cancel_drain` is called.
+        Meanwhile, `reload` is refused. The call is reported as ``broker.drain_started``. Raises PluginError in a thread,
+        if the broker is not ready, or if the request needs a reference but has none.
         """
 
     def cancel_drain(self) -> bool:
@@ -509,16 +511,16 @@ class BrokerHandle(Protocol):
     def set_log_level(self, level: LogLevel) -> None:
         """Log events at `level` and above from now on: ``debug``, ``info``, ``warning`` or ``error``.
 
-        A reload or a restart returns to ``log.level`` from the configuration. The call is reported
-        as ``broker.log_level_set``. Raises PluginError for another level, and as `log_levels` does.
+        A reload or a restart restores ``log.level`` from the configuration. The call is reported as
+        ``broker.log_level_set``. Raises PluginError for any other level, and in the same cases as `log_levels`.
         """
 
     def follow_log(self, recent: int = 0) -> LogFollower:
         """Follow the log, starting with the latest `recent` events (up to 500).
 
-        Only events that are logged can be followed: see `set_log_level`. This plugin's own events are included, so do
-        not log an event for each one you receive. Following ends when the plugin stops. Raises PluginError as
-        `log_levels` does.
+        Only events that are logged can be followed: see `set_log_level`. This plugin's own events are included, so do not
+        log an event for each one you receive. Following ends when the plugin stops. Raises PluginError in the same cases
+        as `log_levels`.
         """
 
     def log(self, level: str, event: str, /, **fields: object) -> None:

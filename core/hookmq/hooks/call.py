@@ -3,7 +3,7 @@ it, or "".
 
 If all implementations return at once, the whole chain runs within the call, which returns None. If a result must be
 awaited or an implementation runs in a thread, the call returns a `Cancel` and the chain continues later. After a
-cancel, `done` is never called and the plugin's coroutine is closed.
+cancellation, `done` is never called and the plugin's coroutine is closed.
 
 Every return value is checked. It must be None, a verdict that the hook allows, or an awaitable of either. Any other
 value, an exception or a timeout is a plugin failure. A failure denies with ``decided=False``, unless a transform hook's
@@ -88,7 +88,7 @@ def merge_accepts(first: Accept, later: Accept) -> Accept:
 
 
 def own_notes(accept: Accept, plugin_id: str) -> Accept:
-    """Return `accept` without claims reserved for other plugins, so tokens and services cannot forge them."""
+    """Return `accept` without claims reserved for other plugins, so that tokens and services cannot forge such claims."""
     claims = accept.claims
     mine = NOTES + plugin_id
     if not claims or all(name == mine or not str(name).startswith(NOTES) for name in claims):

@@ -14,20 +14,20 @@ from hookmq.mqtt.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """The fields of an MQTT 5 CONNECT with which a plugin client connects; see `BrokerHandle.connect`.
+    """The request to connect a plugin client, with the fields of an MQTT 5 CONNECT. See `BrokerHandle.connect`.
 
     - `client_id`: empty to let the broker assign one.
-    - `session_expiry`: seconds for which the session outlives the client; 0xFFFFFFFF means forever.
+    - `session_expiry`: how many seconds the session outlives the client; 0xFFFFFFFF means forever.
     - `will`: published if the client ends without `ClientHandle.disconnect`.
     - `receive_maximum`: maximum number of unacknowledged QoS 1 and 2 messages, from 1 to 65535. ``session.max_inflight``
       also limits it.
-    - `listener`: the listener name that plugins and logs see; if empty, the plugin id. Plugins with ``listeners:`` are
-      called only if they name it.
+    - `listener`: the listener name that plugins and logs see; if empty, the plugin id. Plugins that set ``listeners:``
+      are called only if it contains this name.
     - `mount_point`: prefix of all topics and filters of the client, as for a listener.
     - `peer`: the address that plugins and logs see, or None for a client without an address.
     - `properties`: further CONNECT properties, such as `user_property` and `maximum_packet_size`.
-    - `accept`: if given, the plugin itself has authenticated the client. The client is accepted with this verdict, and
-      no plugin is called with `on_connect`. All other hooks and limits apply.
+    - `accept`: if given, the plugin itself has authenticated the client. The client is accepted with this verdict, and no
+      plugin is called with `on_connect`. All other hooks and limits apply.
     """
 
     client_id: str = ""
@@ -152,8 +152,8 @@ class ClientHandle(Protocol):
         properties: Properties = EMPTY,
         done: Callable[[ReasonCode], None] | None = None,
     ) -> None:
-        """Publish like `publish`, but without an awaitable, which costs less. `done` is called with the reason code in
-        a later turn, or with UNSPECIFIED_ERROR if the client ends first. Raises PluginError like `publish`.
+        """Publish like `publish`, but without returning an awaitable, which costs less. `done` is called with the reason
+        code in a later turn, or with UNSPECIFIED_ERROR if the client ends first. Raises PluginError like `publish`.
         """
 
     def publish_many(
@@ -165,15 +165,16 @@ class ClientHandle(Protocol):
             | tuple[str, bytes, int, bool, Properties]
         ],
     ) -> Awaitable[list[ReasonCode]]:
-        """Publish many messages in order, which costs less than a call for each. Each is a tuple of the arguments of
-        `publish`: topic, payload, and optionally QoS, retain and properties.
+        """Publish many messages in order. This costs less than calling `publish` for each of them. Each message is a
+        tuple of that method's arguments: topic, payload, and optionally QoS, retain and properties.
 
-        The result has a reason code for each message, in order, once all codes are available. Each means the same as
-        the result of `publish`. If the client ends first, messages without an acknowledgement have UNSPECIFIED_ERROR:
-        they may or may not have been published. Awaiting does not raise an error.
+        The result is a list with a reason code for each message, in order. It is available once all codes are, and each
+        code has the same meaning as for `publish`. If the client ends first, messages without an acknowledgement get
+        UNSPECIFIED_ERROR: they may or may not have been published. Awaiting does not raise an error.
 
-        All messages are checked before the first is published. PluginError names the index of an invalid message; in
-        this case, and if ``broker.max_held_inbound_bytes`` would be exceeded, no message was published.
+        All messages are checked before the first is published. Raises PluginError, and publishes nothing, if a message is
+        invalid or if ``broker.max_held_inbound_bytes`` would be exceeded. The error names the index of an invalid
+        message.
         """
 
     def subscribe(
@@ -203,17 +204,17 @@ class ClientHandle(Protocol):
     def acknowledge_many(
         self, deliveries: Iterable[Delivery], code: ReasonCode = ReasonCode.SUCCESS
     ) -> None:
-        """Acknowledge messages of this client in order, which costs less than a call of `Delivery.acknowledge` for each.
-        Skips those of QoS 0.
+        """Acknowledge messages of this client in order. This costs less than calling `Delivery.acknowledge` for each of
+        them. Skips QoS 0 messages.
 
-        Raises PluginError, and acknowledges no message, if a message was not delivered to this client.
+        If any of the messages was not delivered to this client, raises PluginError and acknowledges none of them.
         """
 
     def pause(self) -> None:
-        """Receive no messages until `resume` is called. The broker queues them, within the limits of ``session:``."""
+        """Stop receiving messages until `resume` is called. The broker queues them, within the limits of ``session:``."""
 
     def resume(self) -> None:
-        """Receive messages again."""
+        """Start receiving messages again."""
 
     def disconnect(
         self,

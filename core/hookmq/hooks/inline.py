@@ -19,8 +19,9 @@ from hookmq.mqtt.properties import Properties
 
 
 class Answered:
-    """A message, and the call that did not abstain, or None if all abstained. `answer` is that call's result. `began`
-    is its start time, or -1 if it is not timed."""
+    """A message and the first call that did not abstain (None if all abstained). `answer` is the call's result. `began`
+    is the call's start time, or -1 if the call is not timed.
+    """
 
     __slots__ = ("answer", "began", "call", "message")
 
@@ -53,10 +54,10 @@ def ask(
     now: float,
     expires_at: float | None,
 ) -> Message | Answered:
-    """Make the message for a PUBLISH that `client` sent, received at `now`. Pass it to `calls`, which must all apply to
-    its topic, until one does not abstain. Return the message if all abstained, otherwise that call.
+    """Create the message for a PUBLISH from `client`, received at `now`, and pass it to `calls` until one does not
+    abstain. All `calls` must apply to the topic. Return the message if all abstained, otherwise the call that did not.
 
-    One function does both, because calling an interpreted function from compiled code costs as much as making a
+    Both steps are in one function, because calling an interpreted function from compiled code costs as much as making a
     message.
     """
     message = make_message(
@@ -88,7 +89,7 @@ def continue_transform(
     done: Callable[[Message | Subscription | Deny | Drop | Handled, str], None],
     answered: Answered,
 ) -> Cancel | None:
-    """Complete the chain `calls` after `ask`. `done` and the result are those of `run_transform`."""
+    """Complete the chain `calls` after `ask`. `done` and the return value are the same as for `run_transform`."""
     call = answered.call
     if call is None:
         done(message, "")

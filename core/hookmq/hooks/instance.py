@@ -120,7 +120,7 @@ class PluginInstance:
         return stats
 
     def with_entry(self, entry: PluginEntry) -> "PluginInstance":
-        """Return an instance with the same plugin object and another entry. A reload uses it if the plugin's own
+        """Return an instance with the same plugin object and another entry. A reload calls this if the plugin's own
         configuration has not changed.
         """
         other = PluginInstance(entry, self.plugin, self.distribution, self.version)

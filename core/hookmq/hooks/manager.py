@@ -84,8 +84,9 @@ class Hooks:
 
     @classmethod
     def of(cls, *plugins: Plugin, **options: Any) -> "Hooks":
-        """Create the hooks for plugin objects, for embedding and tests. Each plugin's entry has its id and
-        `options`."""
+        """Create hooks for plugin objects, for embedding and tests. Each plugin gets an entry with its id and the
+        `options`.
+        """
         return cls(
             PluginInstance(PluginEntry(use=plugin.id, id=plugin.id, **options), plugin)
             for plugin in plugins

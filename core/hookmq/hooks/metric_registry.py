@@ -1,7 +1,7 @@
 """Metric families, and their export in the Prometheus and OpenMetrics text formats.
 
-Families do not store values. They call their readers at each export, so counting code only increments plain integers.
-All calls are on the event loop, so no lock is needed.
+Families do not store values. They call their readers at each export, so counting code only increments plain integers. All
+calls are made on the event loop, so no lock is needed.
 """
 
 import math
@@ -91,18 +91,18 @@ class MetricRegistry:
         self._add(name.removesuffix("_total"), "counter", help, lambda: _rows(read(), "_total"))
 
     def gauge(self, name: str, help: str, read: Read) -> None:
-        """Add a gauge, which can increase and decrease. In other respects, it works like `counter`."""
+        """Add a gauge, which can increase and decrease. Otherwise, this works like `counter`."""
         self._add(name, "gauge", help, lambda: _rows(read(), ""))
 
     def summary(self, name: str, help: str, read: ReadTimings) -> None:
-        """Add a summary, such as durations in seconds, exported as ``_count`` and ``_sum``. In other respects, it
-        works like `counter`.
+        """Add a summary, such as durations in seconds, exported as ``_count`` and ``_sum``. Otherwise, this works like
+        `counter`.
         """
         self._add(name, "summary", help, lambda: _timings(read()))
 
     def histogram(self, name: str, help: str, read: ReadHistograms) -> None:
-        """Add a histogram, for example of durations in seconds, exported as ``_bucket``, ``_count`` and ``_sum``. In
-        other respects, it works like `counter`.
+        """Add a histogram, for example of durations in seconds, exported as ``_bucket``, ``_count`` and ``_sum``.
+        Otherwise, this works like `counter`.
         """
         self._add(name, "histogram", help, lambda: _buckets(read()))
 
@@ -154,7 +154,7 @@ class MetricRegistry:
         }
 
     def _samples(self, family: MetricFamily) -> Iterator[tuple[str, Value, str]]:
-        """Yield the name and labels, the value, and the text of the exemplar of each sample."""
+        """Yield each sample's name with its labels, its value, and the text of its exemplar."""
         seen: set[str] = set()
         for plugin, read in family.readers:
             try:

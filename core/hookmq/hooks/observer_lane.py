@@ -1,4 +1,4 @@
-"""The events waiting for one observer, in runs.
+"""The events waiting for one observer, grouped into runs of consecutive events.
 
 The broker adds the events of a whole turn as one list. They are queued and passed to a thread in
 runs, not one at a time.

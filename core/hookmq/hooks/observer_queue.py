@@ -185,8 +185,9 @@ class ObserverQueue:
                 lanes.remove(first)
 
     def _threaded(self) -> list[_Work]:
-        """Return the events at the start of the batch to pass to the thread together. After a failure, return only
-        one event."""
+        """Return the events at the start of the batch that can be passed to the thread together. After a failure, return
+        only one event.
+        """
         due: list[_Work] = []
         for run in self._batch:
             call = run.lane.call
@@ -378,7 +379,7 @@ def _oldest(lane: Lane) -> int:
 def _work(work: list[_Work]) -> tuple[int, list[tuple[int, Exception | HeldAwaitable]]]:
     """Process events in the thread. Return their number, and each error with the index of its event.
 
-    Stop after the first event for which an awaitable is returned, which is then the last outcome.
+    Stop after the first event for which the plugin returns an awaitable. This awaitable is then the last outcome.
     """
     outcomes: list[tuple[int, Exception | HeldAwaitable]] = []
     count = 0

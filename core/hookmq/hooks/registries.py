@@ -39,7 +39,7 @@ class HttpRouter(Protocol):
 
         `path` may contain ``{name}`` parts. `method` may be ``*``. Raises PluginError if the path is taken or invalid.
 
-        With `authenticates`, the listener does not require its ``http.token``: the handler must authenticate each
-        request itself. With `streams`, ``http.timeout`` ends when the handler is called, and the handler is cancelled
-        if the client disconnects. It must limit how long it waits for a client that does not read.
+        With `authenticates`, the listener does not require its ``http.token``: the handler must authenticate each request
+        itself. With `streams`, ``http.timeout`` ends when the handler is called, and the handler is cancelled if the
+        client disconnects. The handler must then limit how long it waits for a client that does not read.
         """

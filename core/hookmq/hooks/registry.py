@@ -34,7 +34,7 @@ class _Manager(pluggy.PluginManager):
 
 
 def _inherited(plugin: Any, name: str) -> bool:
-    """Return whether an attribute of a plugin, or of its class, is the one that `Plugin` or `object` defines."""
+    """Return whether an attribute of a plugin (an object or a class) is inherited unchanged from `Plugin` or `object`."""
     if isinstance(plugin, type):
         kind = plugin
     elif name in getattr(plugin, "__dict__", ()):
@@ -60,7 +60,8 @@ class Implementation(NamedTuple):
 def register(instances: Sequence[PluginInstance]) -> Registry:
     """Return the plugins' implementations by hook.
 
-    Raises PluginError if an implementation is invalid, and ConfigError if an entry's options do not apply to it.
+    Raises PluginError if an implementation is invalid, and ConfigError if an entry's id is taken or its options are
+    unsuitable.
     """
     if not instances:
         return dict.fromkeys(SPECS, ())

@@ -29,7 +29,7 @@ class HookStats:
 
     `calls` counts started calls, and `pending` counts unfinished calls. The other counters count results by outcome.
     Every call is timed, or one in 64 for a hot hook. `seconds` is the total duration of the `timed` calls, and `ranges`
-    counts them by the ranges of `CALL_SECONDS`.
+    has the number of timed calls in each range of `CALL_SECONDS`.
     """
 
     plugin_id: str

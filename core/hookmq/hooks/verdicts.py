@@ -112,8 +112,8 @@ class Allow:
 
     The verdict is cached for `cache_for` seconds. None caches it until it is invalidated; 0 does not cache it. Use 0 if
     the verdict depends on the message itself. `max_qos` limits the QoS of a subscription or message. If several plugins
-    allow the action, the lowest value of each counts. Invalid values raise ValueError. `rule` is the plugin's rule that
-    decided, such as ``acl.yaml:12``: `BrokerHandle.explain` returns it, and nothing else uses it.
+    allow the action, the lowest `cache_for` and the lowest `max_qos` apply. Invalid values raise ValueError. `rule` names
+    the plugin's rule that allowed the action, such as ``acl.yaml:12``. Only `BrokerHandle.explain` uses it.
     """
 
     cache_for: float | None = None
@@ -133,15 +133,15 @@ class Allow:
 class Deny:
     """Refuse, and report the reason to the client.
 
-    - `code`: a reason code of 0x80 or above; lower codes raise ValueError. The core replaces codes that the packet
-      cannot carry, and maps them for MQTT 3.
+    - `code`: a reason code of 0x80 or above; lower codes raise ValueError. The core replaces codes that the packet cannot
+      carry, and maps them for MQTT 3.
     - `reason`: a Reason String for MQTT 5 clients.
     - `disconnect`: whether to close the connection too.
-    - `decided`: False if the decision could not be made. The core sets this if a plugin failed. The request is
-      refused, but existing subscriptions and queues are kept, and due wills wait. The verdict is never cached.
+    - `decided`: False if the decision could not be made. The core sets this if a plugin failed. The request is refused,
+      but existing subscriptions and queues are kept, and due wills wait. The verdict is never cached.
     - `cache_for`: seconds to cache a Deny from `authorize`, as in `Allow`.
-    - `rule`: the plugin's rule that decided, such as ``acl.yaml:12``. It is passed to `on_denied` and the log, never
-      to the client.
+    - `rule`: the plugin's rule that refused the request, such as ``acl.yaml:12``. It is passed to `on_denied` and the
+      log, never to the client.
     """
 
     code: ReasonCode = ReasonCode.NOT_AUTHORIZED

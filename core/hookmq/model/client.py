@@ -140,7 +140,7 @@ class ClientInfo:
 
 
 class ClientRecord(NamedTuple):
-    """A stored client. After a restart, the broker authorizes actions on the client's behalf with these values.
+    """A stored client. After a restart, the broker uses these values to authorize actions on the client's behalf.
 
     Most fields come from `ClientInfo`; `listener` and `mount_point` come from its `Scope`.
     """

@@ -43,9 +43,9 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrainStatus:
-    """Whether the broker is draining, how many of its clients it has not disconnected yet, and its open connections.
+    """Whether the broker is draining, how many clients it has yet to disconnect, and how many connections are open.
 
-    `connections` are those of the MQTT listeners, including connections that are closing.
+    `connections` counts the connections of the MQTT listeners, including those that are closing.
     """
 
     draining: bool
@@ -57,7 +57,7 @@ class Disconnectable(Protocol):
     """A client's connection."""
 
     def disconnect(self, code: ReasonCode, reason: str = "", reference: str = "") -> None:
-        """Send DISCONNECT to MQTT 5, then close. Does nothing if the connection has ended."""
+        """Send DISCONNECT if the client uses MQTT 5, then close the connection. Does nothing if it has already ended."""
 
 
 class Drainer(Protocol):

@@ -24,9 +24,7 @@ _SHOWN: Final = 40
 
 
 def shown(value: object) -> str:
-    """Format an invalid `value` for an error message. Long values are shortened; the digits of huge numbers are left
-    out.
-    """
+    """Format an invalid `value` for an error message. Shorten long values, and leave out the digits of huge numbers."""
     if isinstance(value, int) and value.bit_length() > 3 * _SHOWN:
         return f"an int of {value.bit_length()} bits"
     if isinstance(value, str | bytes):

@@ -19,7 +19,7 @@ TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Exemplar(NamedTuple):
-    """A value of a histogram, its trace, and when it was added (epoch seconds)."""
+    """A value added to a histogram, the id of its trace, and when the value was added (epoch seconds)."""
 
     value: float
     trace_id: str
@@ -58,7 +58,7 @@ class Histogram:
         self.sum += value * count
 
     def exemplify(self, exemplar: Exemplar) -> None:
-        """Replace the exemplar for its range with `exemplar`. Its value must also be added with `add`.
+        """Make `exemplar` the newest exemplar of its range. You must also pass its value to `add`.
 
         Raises ValueError if the trace id is not 32 lower-case hex digits, or if a number is not finite. Raises
         TypeError for the wrong type.

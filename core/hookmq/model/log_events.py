@@ -16,8 +16,8 @@ RECENT: Final = 500
 class LogEvent:
     """One event of the log. `time` is in epoch seconds, and `fields` holds JSON values without secrets.
 
-    Strings are cut after 1,000 characters. An event holds at most 65,536 characters of values; the rest are left out.
-    The field ``traceback`` is only the last line of a traceback.
+    Strings are cut after 1,000 characters. The values of an event have at most 65,536 characters in total; further values
+    are left out. The field ``traceback`` is only the last line of a traceback.
     """
 
     time: float

@@ -8,7 +8,7 @@ from hookmq.mqtt.properties import EMPTY, Properties, UserProperty
 
 
 class _Slots:
-    """The fields of a message. To set them, `fast_constructor` uses another subclass."""
+    """The fields of a message. `fast_constructor` uses a different subclass of this class to set them."""
 
     __slots__ = (
         "expires_at", "origin", "payload", "properties", "qos", "received_at", "retain", "sender", "topic",

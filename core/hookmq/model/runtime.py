@@ -21,7 +21,7 @@ class Timer(Protocol):
 
 
 class Promise(Protocol):
-    """An awaitable whose result is set by other code, such as `asyncio.Future`."""
+    """An awaitable whose result other code sets, such as an `asyncio.Future`."""
 
     def __await__(self) -> Generator[Any, Any, Any]: ...
 
@@ -69,7 +69,7 @@ class Runtime(Protocol):
         """Run `call` once after `delay` seconds, in the runtime's own `contextvars` context."""
 
     def promise(self) -> Promise:
-        """Return a new promise for a coroutine that `spawn` runs."""
+        """Return a new promise, for use in a coroutine that `spawn` runs."""
 
     def spawn(self, awaitable: Awaitable[Any], done: Done) -> Cancel:
         """Run `awaitable` in a copy of the caller's `contextvars` context. `done` is called in a later turn, never

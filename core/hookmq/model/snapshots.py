@@ -101,8 +101,8 @@ class InflightMessage:
     """A message sent to a client at QoS 1 or 2 and not yet fully acknowledged.
 
     - `released`: whether PUBREC has arrived and only PUBCOMP is outstanding.
-    - `message`: None if the session is clean and the broker no longer needs the message. The fields after it are then
-      False and empty.
+    - `message`: None if the session is clean and the broker no longer needs the message. The fields below are then False
+      and empty.
     - `retain`, `identifiers`: the values that the client received.
     - `filter`: the subscription for which the message was sent.
     """
@@ -121,9 +121,9 @@ class SharedGroup:
     """A shared subscription: `$share/NAME/FILTER` with all its members.
 
     - `share`: the share name. `topic_filter`: the filter after it.
-    - `strategy`: the rule that chooses the member that receives a message.
+    - `strategy`: how the member that receives a message is chosen.
     - `members`, `online`: the number of sessions, and the number of those that are online.
-    - `queued`, `queued_bytes`: number and size of the messages waiting for any member.
+    - `queued`, `queued_bytes`: the number and the total size of the messages waiting for any member.
     """
 
     share: str
@@ -178,7 +178,7 @@ class PluginSnapshot:
 
     - `use`, `version`: its entry point, and the version of its distribution.
     - `listeners`, `filters`: the listeners and topic filters of its entry; None for all.
-    - `disabled`: why the plugin is not called; empty if it is.
+    - `disabled`: why the plugin is no longer called; empty if it is not disabled.
     - `circuit_open`: whether calls to its observers are suspended after repeated failures.
     """
 

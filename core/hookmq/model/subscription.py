@@ -6,8 +6,8 @@ from typing import Any
 class Subscription:
     """One subscription of a session.
 
-    `filter` is the filter as the client sent it, including ``$share/NAME/``. UNSUBSCRIBE uses it too. Topics are matched
-    against `topic_filter`. `share` is the share name; None for ordinary subscriptions.
+    `filter` is the filter as the client sent it, including ``$share/NAME/``. The client also sends it in UNSUBSCRIBE.
+    Topics are matched against `topic_filter`. `share` is the share name; None for ordinary subscriptions.
 
     `user_property` contains the SUBSCRIBE's user properties, in order. Only `authorize`, `on_subscribe` and
     `on_subscribed` see them; neither the session nor the store keeps them.

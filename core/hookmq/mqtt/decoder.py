@@ -31,7 +31,7 @@ def decode_publish(
 ) -> Publish:
     """Decode a PUBLISH from its first byte and body. Raises ProtocolError.
 
-    `server` is True if a server receives the packet; it then rejects subscription identifiers.
+    `server` is True if a server receives the packet, which must then not contain subscription identifiers.
     """
     qos = header >> 1 & 3
     if qos == 3 or (header & 0b1110 == 0b1000 and version != 3):

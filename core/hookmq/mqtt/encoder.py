@@ -42,8 +42,9 @@ def encode_publish_parts(
 
 
 def publish_size(topic: int, payload: int, qos: int, section: int) -> int:
-    """Return the size in bytes of an MQTT 5 PUBLISH, from the sizes of its topic, payload and property section. The
-    section includes its own length."""
+    """Return the size in bytes of an MQTT 5 PUBLISH, given the sizes of its topic, payload and property section. The size
+    of the section includes its length field.
+    """
     size = 2 + topic + (2 if qos else 0) + section + payload
     return size + (2 if size < 128 else 3 if size < 16384 else 4 if size < 2097152 else 5)
 

@@ -1,7 +1,7 @@
 """Parse fixed headers: find the end of each packet and check its first byte (MQTT 5.0 section 2.1).
 
-A table of legal first bytes lets the broker refuse an illegal packet before it stores the body. Three rules define the
-table: the version has the packet type, the sender may send it, and its flags are correct.
+A table of legal first bytes lets the broker refuse an illegal packet before it stores the body. A first byte is legal if
+the version has this packet type, the sender may send it, and its flags are correct.
 """
 
 from typing import Final

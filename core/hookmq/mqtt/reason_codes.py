@@ -185,6 +185,7 @@ _V3_CONNACK: Final[dict[ReasonCode, int]] = {
 
 
 def v3_connack(code: ReasonCode) -> int:
-    """Return the CONNACK return code (0 to 5) for MQTT 3.x clients. If no other code fits, it is 3 (unavailable)
-    [MQTT-3.2.2-6]."""
+    """Return the CONNACK return code (0 to 5) for MQTT 3.x clients. Return 3 (unavailable) if no other code fits
+    [MQTT-3.2.2-6].
+    """
     return _V3_CONNACK.get(code, 3)

@@ -1,9 +1,9 @@
 """Validate, match and compare topics and filters (MQTT 5.0 section 4.7).
 
-A topic is a non-empty string of levels separated by ``/``. A level may be empty, so ``/`` has two. In a filter, the
-level ``+`` matches any single level. A final ``#`` matches its parent level and everything below: ``sport/#`` matches
-``sport`` [MQTT 5.0 section 4.7.1.2]. Strings are compared by code point, without case folding or normalization.
-U+FEFF is an ordinary character [MQTT-4.7.3-4, 1.5.4-3] [MQTT311-4.7.3-4, 1.5.3-3].
+A topic is a non-empty string of levels separated by ``/``. A level may be empty, so ``/`` has two levels. In a filter,
+the level ``+`` matches any single level. A final ``#`` matches its parent level and everything below: ``sport/#`` matches
+``sport`` [MQTT 5.0 section 4.7.1.2]. Strings are compared by code point, without case folding or normalization. U+FEFF is
+an ordinary character [MQTT-4.7.3-4, 1.5.4-3] [MQTT311-4.7.3-4, 1.5.3-3].
 
 All functions are iterative and take linear time. `matches`, `contains`, `parse_share` and `compile_filter` expect valid
 input and do not check it.

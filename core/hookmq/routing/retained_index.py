@@ -1,10 +1,10 @@
 """Retained messages, found by topic or filter (MQTT 5.0 sections 3.3.1.3 and 4.7).
 
 The messages are in a tree. It has a node wherever a topic ends or paths split, and the levels in between belong to the
-next node. There are therefore at most two nodes per topic, however deep it is.
+next node. There are therefore at most two nodes per topic, however many levels it has.
 
-A search may pause for any length of time while messages are added and removed. It stores one position per node on its
-path, never copies of the remaining nodes, and does not keep removed nodes alive. This works for two reasons:
+A search may pause for any length of time while messages are added and removed. The search stores one position per node on
+its path. It never copies the remaining nodes, and does not keep removed nodes alive. This works for two reasons:
 
 - The children of a node are numbered in the order in which they were added, and a position is such a number.
 - A node always represents the path that ends at it. If a path is split, the upper part becomes a new node. If a node
@@ -37,7 +37,7 @@ class _Node(Generic[V]):
 
     `name` is the path below the parent, with one or more levels, and `first` is its first level. `born` numbers the
     children of one parent in the order in which they were added. `topic` is None if no message is retained here;
-    otherwise, the topic has had a message without a break since `since`. A removed node has no message, and `alive` is
+    otherwise, the topic has had a message continuously since `since`. A removed node has no message, and `alive` is
     False. A pointer's `parent` is the node it points to, which has the same depth.
     """
 
@@ -61,8 +61,8 @@ class _Node(Generic[V]):
 
 
 class _Children(Generic[V]):
-    """The children of a node. `order` lists them by increasing `born`. It contains removed children until they are
-    deleted.
+    """The children of a node. `order` lists them by increasing `born`. Removed children stay in the list until it is
+    compacted.
 
     `moves` counts how often positions in the list have changed.
     """
@@ -139,8 +139,8 @@ class _Position(Generic[V]):
         self.moves = 0 if node.children is None else node.children.moves
 
     def step(self, start: int) -> _Node[V] | None:
-        """Return the next child, which may be removed. Return None after the last child whose `born` is at most
-        `start`.
+        """Return the next child, which may already have been removed. Return None after the last child whose `born` is at
+        most `start`.
         """
         children = self.node.children
         if children is None:
@@ -302,12 +302,11 @@ class RetainedIndex(Generic[V]):
         return old
 
     def match(self, filter: str) -> Iterator[tuple[str, V]]:
-        """Iterate over (topic, value) of the topics that `filter` matches, in any order, according to the ``$`` rule
-        [MQTT-4.7.2-1].
+        """Yield (topic, value) for each topic that `filter` matches, in any order. The ``$`` rule applies [MQTT-4.7.2-1].
 
-        The index may change between steps. The result contains every topic that has had a value since the call, with
-        its current value. It contains no deleted topic, even if the topic was set again, and no topic twice. One step
-        may skip any number of topics; see `scan`.
+        The index may change between steps. The result contains every topic that has had a value since the call, with its
+        current value. It does not contain topics deleted since the call, even if they were set again, and it contains no
+        topic twice. One step may skip any number of topics; see `scan`.
         """
         return cast("Iterator[tuple[str, V]]", self._scan(filter, self._clock, 0))
 
@@ -389,7 +388,7 @@ def _part(children: _Children[V], child: _Node[V], names: list[str], common: int
 
 
 def _join(node: _Node[V], children: _Children[V], only: _Node[V]) -> None:
-    """Replace a node where paths no longer split with its `only` child."""
+    """Replace a node where paths no longer split by its `only` child."""
     parent = node.parent
     assert parent is not None
     assert parent.children is not None

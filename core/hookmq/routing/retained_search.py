@@ -1,7 +1,7 @@
 """Searches for retained messages that continue across calls.
 
-A search keeps its position in the index, although the index may change; see `RetainedIndex.scan`. It only moves
-forward. The number of open searches is limited, because a caller may never finish one.
+A search keeps its position in the index even if the index changes; see `RetainedIndex.scan`. It only moves forward. The
+number of open searches is limited, because a caller may never finish one.
 """
 
 from collections.abc import Iterator

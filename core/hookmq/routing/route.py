@@ -101,10 +101,10 @@ class Recipient:
 class Route:
     """The recipients of `topic`.
 
-    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `plugin_clients` are
-    the plain sessions that get no bytes. `asked` contains the recipients that only `on_deliver` keeps from being plain.
-    `recipients` contains all sessions on the route. `simple` is True if all of these are plain or in `asked`, if one
-    slice can serve them all, and if there are no groups or journals.
+    `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `plugin_clients` are the
+    plain sessions that get no bytes. `asked` contains the recipients that would be plain if `on_deliver` did not have to
+    be called for them. `recipients` contains all sessions on the route. `simple` is True if all of these are plain or in
+    `asked`, if one slice can serve them all, and if there are no groups or journals.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """Subscriptions by filter, and a cache of the routes compiled from them.
 
-Filters without wildcards are in one dict by topic. The others are in a trie, so a match visits only nodes that can
-match. The trie has a node wherever a filter ends or paths split: at most two per filter, however deep it is. The tree's
-owner compiles a route from a topic's matches. Routes are cached until a subscription that could affect the topic
+Filters without wildcards are in one dict by topic. The others are in a trie, so a lookup visits only nodes that can
+match. The trie has a node wherever a filter ends or paths split: at most two per filter, however many levels it has. The
+tree's owner compiles a route from a topic's matches. Routes are cached until a subscription that could affect the topic
 changes.
 
 Connections also keep the routes of topics that they publish to. They must check `valid` before each use: the tree sets
@@ -41,12 +41,12 @@ Each route is dropped once, so the amortized cost of a wildcard subscription is 
 
 
 class _Node(Generic[S, V]):
-    """A node of the trie for filters with wildcards. It represents the level under which its parent finds it, followed
-    by the levels in `tail`.
+    """A node of the trie for filters with wildcards. It represents one level, which is its key in the parent, followed by
+    the levels in `tail`.
 
-    `here` is the leaf of the filter that ends at this node, and `rest` that of the filter that ends with ``#`` below
-    it. A leaf is one entry, or a dict of entries by subscriber: most filters have one subscriber, and a dict takes four
-    times the space. `children` does not contain ``+``, whose child is `plus`.
+    `here` is the leaf for the filter that ends at this node. `rest` is the leaf for the filter that ends with ``#``
+    directly below it. A leaf is one entry, or a dict of entries by subscriber: most filters have one subscriber, and a
+    dict takes four times the space. The child for ``+`` is `plus`, which is not in `children`.
     """
 
     __slots__ = ("children", "here", "plus", "rest", "tail")
@@ -280,7 +280,7 @@ class SubscriptionTree(Generic[S, V, R]):
     # -- matching
 
     def match(self, topic: str) -> list[tuple[S, str, V]]:
-        """Return (subscriber, filter, value) of every filter that matches `topic`, in any order.
+        """Return (subscriber, filter, value) for every filter that matches `topic`, in any order.
 
         A subscriber with overlapping filters occurs once for each.
         """
@@ -459,7 +459,8 @@ def _along(tail: str, levels: list[str], at: int) -> int:
 def _matching(filter: str, topics: set[str]) -> list[str]:
     """Return the `topics` that a wildcard `filter` matches.
 
-    Most topics differ in their prefix, and compiling the filter would take longer than comparing this few topics.
+    Most topics are ruled out by their prefix. For so few topics, compiling the filter would take longer than comparing
+    them.
     """
     plus = filter.find("+")
     prefix = filter[:plus] if plus >= 0 else filter[: max(0, len(filter) - 2)]

@@ -1,8 +1,8 @@
 """Accept connections: read the PROXY header, do the TLS handshake, then hand the socket to its protocol.
 
-For connections that need neither, `Listener` uses the event loop's own server. That server does not report failed
-handshakes and drops the TLS alert with the reason. When file descriptors run out, asyncio's server logs a thousand
-lines a second.
+For connections that need neither, `Listener` uses the event loop's own server. For other connections, that server is
+unsuitable: it does not report failed handshakes, and drops the TLS alert with the reason. When file descriptors run out,
+asyncio's server also logs a thousand lines a second.
 """
 
 import asyncio

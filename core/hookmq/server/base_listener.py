@@ -1,5 +1,5 @@
-"""The base of all listeners, including those of plugins. It imports no HTTP library, because every
-command imports this module.
+"""The base class of all listeners, including those of plugins. This module imports no HTTP library, because every command
+imports it.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from hookmq.server.settings import ListenerSettings
 
 
 class BaseListener:
-    """The base class of all listeners. It has their `settings`, and their connections in `gate`."""
+    """The base class of all listeners. `settings` are the listener's settings, and `gate` holds its connections."""
 
     def __init__(self, settings: ListenerSettings, gate: ListenerConnections) -> None:
         self.settings = settings

@@ -65,7 +65,7 @@ class Follower:
         self._waking = False
 
     def offer(self, event: LogEvent) -> None:
-        """Add an event, or count it as skipped. Any thread may call this, one at a time."""
+        """Add an event, or count it as skipped. Any thread may call this, but only one at a time."""
         if len(self._events) >= BUFFER:
             self.skipped += 1
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PluginExtensions:
-    """What the plugins in `hooks` add to the server, together with the core's metrics.
+    """The additions that the plugins in `hooks` make to the server, and the core's metrics.
 
     The metrics come from `broker`. Without a broker, the additions are only checked. The ``register_`` hooks run
     whenever a configuration is validated, started or reloaded. Raises PluginError for an invalid addition.

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Never block on a named pipe. Raises OSError, including for other kinds of
-    files.
+    """Open a regular file for reading. Never block on a named pipe. Raises OSError if that fails or the file is of
+    another kind.
     """
     file = open(path, "rb", opener=_at_once)  # noqa: SIM115 - the caller closes the file
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -49,7 +49,7 @@ class PluginRoute(NamedTuple):
 
 
 class HttpRoutes:
-    """The HTTP routes of all plugins, each plugin's below ``/plugins/ID``."""
+    """The HTTP routes of all plugins. The routes of a plugin are below ``/plugins/ID``."""
 
     def __init__(self) -> None:
         self._dispatcher = web.UrlDispatcher()
@@ -242,7 +242,7 @@ class HttpServer(WebServer):
         return web.Response(status=200 if state == "ready" else 503, text=f"{state}\n")
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
-        """Return the metrics. The loop serves clients in between, because many plugins may have many metrics."""
+        """Return the metrics. There may be so many of them that the loop serves clients in between."""
         _check_method(request)
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         now = self._gate.loop.time

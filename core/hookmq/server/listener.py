@@ -70,8 +70,8 @@ class Listener(BaseListener):
         self._acceptor: _Acceptor | None = None
 
     async def open(self, inherited: socket.socket | None = None) -> None:
-        """Start listening on `inherited`, a listening socket from the service manager, or on the configured address if
-        it is None. Raises ConfigError for unusable certificates, and BindError for an unusable address.
+        """Start listening on `inherited`, a listening socket from the service manager. If that is None, listen on the
+        configured address. Raises ConfigError for unusable certificates, and BindError for an unusable address.
         """
         context = self._context()
         if inherited is None:
@@ -110,8 +110,9 @@ class Listener(BaseListener):
             ) from error
 
     async def _serve(self, context: ssl.SSLContext | None) -> _Acceptor:
-        """Accept connections on a duplicate of the socket. Replacing the acceptor then loses no connections that wait
-        to be accepted."""
+        """Accept connections on a duplicate of the socket. Thus, connections waiting to be accepted are not lost when the
+        acceptor is replaced.
+        """
         assert self._socket is not None
         sock = self._socket.dup()
         sock.setblocking(False)

@@ -1,7 +1,7 @@
 """Logging, built on the standard library: readable text, or one JSON object per line.
 
-Every record has fields and a stable event name, such as ``client.connected``. This module removes fields whose names
-suggest a secret or a payload, for all loggers.
+Every record has fields and a stable event name, such as ``client.connected``. For all loggers, this module removes fields
+whose names suggest a secret or a payload.
 """
 
 import json

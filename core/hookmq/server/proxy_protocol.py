@@ -27,9 +27,10 @@ class ProxyError(ValueError):
 
 
 class ProxyHeader(NamedTuple):
-    """A parsed header. `source` is None for LOCAL and UNKNOWN, such as a health check: use the socket's address.
+    """A parsed header. For LOCAL and UNKNOWN, as in health checks, `source` is None: use the socket's address.
 
-    `source` has an empty transport. If the proxy verified a client certificate, `source` has its common name.
+    The transport of `source` is empty. If the proxy verified a client certificate, `source` contains the certificate's
+    common name.
     """
 
     source: Peer | None
@@ -147,8 +148,8 @@ def _tlvs(data: bytes) -> dict[int, bytes]:
 
 
 def _certificate(tlvs: bytes) -> Certificate | None:
-    """Return the client certificate that the proxy verified, with its common name, or None if there
-    is none.
+    """Return the client certificate that the proxy verified, containing only the common name. Return None if there is
+    none.
     """
     secure = _tlvs(tlvs).get(_TLV_SSL)
     if secure is None:

@@ -38,7 +38,7 @@ def watchdog_interval(environ: Mapping[str, str] = os.environ) -> float:
 def inherited_sockets(
     environ: MutableMapping[str, str] = os.environ, first: int = FIRST_DESCRIPTOR
 ) -> dict[str, socket.socket]:
-    """Return the service manager's listening sockets by listener name.
+    """Return the listening sockets that the service manager passed to this process, by listener name.
 
     A socket's name is ``FileDescriptorName=`` in its .socket unit. Removes the variables from `environ`, so that child
     processes do not use them. Raises BindError for missing or duplicate names.

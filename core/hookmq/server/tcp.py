@@ -26,8 +26,9 @@ _OPEN: Final = frozenset(("tcp", "unix", "ws"))
 class _Stream:
     """The common base of the protocols for both event loops. `source` is the peer from the PROXY header, or None.
 
-    After `close`, it continues to read and discards the bytes, until the peer closes or `close_timeout` passes. Closing a
-    socket with unread bytes resets the connection, and the peer may lose the CONNACK or DISCONNECT with the reason.
+    After `close`, the protocol keeps reading and discards the bytes, until the peer closes or `close_timeout` passes.
+    Closing a socket with unread bytes resets the connection, and the peer may lose the CONNACK or DISCONNECT with the
+    reason.
     """
 
     __slots__ = (
@@ -123,7 +124,7 @@ class _Stream:
         self._paused = False
 
     def _bound(self) -> None:
-        """If bytes are unsent, limit the time for sending them."""
+        """Limit the time for sending any unsent bytes."""
         transport = self._transport
         if transport is not None and (
             transport.get_write_buffer_size() or not transport.can_write_eof()

@@ -28,7 +28,9 @@ CodeOwner = Callable[[str], str | None]
 
 
 class BlockedLoop(NamedTuple):
-    """Where the loop is blocked: the innermost frame in a plugin, or else the innermost frame."""
+    """The place where the loop is blocked: the innermost frame in a plugin or, if there is none, the innermost frame of
+    all.
+    """
 
     plugin: str
     """The plugin id."""
@@ -47,7 +49,9 @@ def plugin_package(file: str) -> str | None:
 
 
 def owner_among(plugins: Iterable[PluginInstance]) -> CodeOwner:
-    """Return a `CodeOwner` for `plugins`. It joins the ids of plugins that share their code with commas."""
+    """Return a `CodeOwner` for `plugins`. If several plugins share their code, the result contains all their ids,
+    separated by commas.
+    """
     homes: dict[str, list[str]] = {}
     for one in plugins:
         home = _home(type(one.plugin))
@@ -64,8 +68,8 @@ def owner_among(plugins: Iterable[PluginInstance]) -> CodeOwner:
 
 
 def _home(kind: type) -> str:
-    """Return the folder of a plugin's code, with a trailing slash, or its single file. Return '' if
-    unknown.
+    """Return the folder that contains a plugin's code, with a trailing slash, or the path of a single-file plugin. Return
+    '' if unknown.
     """
     package = kind.__module__.partition(".")[0]
     if package == "hookmq":

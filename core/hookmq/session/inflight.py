@@ -48,8 +48,9 @@ class Outgoing:
         self.forms = None
 
     def without_id(self) -> "Outgoing":
-        """Return the same message for later recipients. They need a new id, because the store deletes the old one along
-        with its last queue entry."""
+        """Return a copy without an id, for later recipients. It needs a new id, because the store deletes the old one
+        along with its last queue entry.
+        """
         if self.forms is None:
             self.forms = {}
         other = Outgoing(self.message)
@@ -58,7 +59,7 @@ class Outgoing:
 
 
 class Acknowledgement:
-    """An acknowledgement that is sent once `left` conditions are met, and after all earlier acknowledgements.
+    """An acknowledgement that waits until `left` conditions are met and all earlier acknowledgements have been sent.
 
     The conditions are the commit it depends on, the last slice of a fan-out, and the start of deliveries under
     back-pressure. When all are met, `release` is called.

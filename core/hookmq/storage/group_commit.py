@@ -263,14 +263,15 @@ class GroupCommit:
             self._fail(f"journal {journal.name}: {error!r}")
 
     def stored(self) -> None:
-        """Note that a message was added to the columns of journals, as part of the batch."""
+        """Note that a message of the current batch was added to the columns of journals."""
         self._journaled = True
         self.added += 1
         self.collecting = True
 
     def hold_batch(self) -> None:
-        """Prevent the batch from being committed or split until `release_batch`. More records of this effect will follow
-        in later turns."""
+        """Prevent the batch from being committed or split until `release_batch`. Call this if more records of the same
+        effect will follow in later turns.
+        """
         self._held = True
         self.added += 1
 
