@@ -25,7 +25,7 @@ def test_a_deadline_is_missed_when_it_has_passed(request: pytest.FixtureRequest)
 
 @pytest.mark.slow
 def test_an_endless_test_is_ended() -> None:
-    """The conftest.py at the root is in effect. The endless test is the next one in this file."""
+    """Check that the conftest.py at the root ends the endless test below."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:rerunfailures"]
     done = subprocess.run(
         [*command, "--timeout", "1", f"{__file__}::test_that_never_ends"], cwd=ROOT, text=True,

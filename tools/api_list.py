@@ -2,8 +2,8 @@
 
 python tools/api_list.py
 
-The site shows signatures and docstrings in place of the lines that start with ``:::``. Elsewhere, those lines show
-nothing. The tables are made from the source, which is not imported.
+On the site, signatures and docstrings replace the lines that start with ``:::``. Elsewhere, those lines show nothing.
+The tables are made by parsing the source, without importing it.
 """
 
 import ast
@@ -124,8 +124,9 @@ def _arguments(arguments: ast.arguments, skip: int = 0) -> str:
 
 
 def _fields(node: ast.ClassDef) -> str:
-    """Return a class's arguments: those of ``__init__``, or its fields. Return '' if the class is not meant to be
-    called."""
+    """Return a class's arguments: those of ``__init__``, or its fields. Return '' if users do not create objects of the
+    class.
+    """
     bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name == "__init__" and "Protocol" not in bases:

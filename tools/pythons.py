@@ -4,7 +4,8 @@
     python tools/pythons.py PYTHON...        use these interpreters
     python tools/pythons.py PYTHON -- ARG... pass these arguments to pytest instead of `-m "not slow" core/tests`
 
-Each interpreter gets its own environment in .venv-pythons, built from uv.lock. Only packages are downloaded.
+Each interpreter gets its own environment in .venv-pythons, built from uv.lock. Packages may be downloaded, but
+interpreters are not.
 """
 
 import os

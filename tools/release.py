@@ -44,7 +44,7 @@ def sections(changelog: str) -> dict[str, str]:
 
 
 def problems(tag: str, found: Mapping[str, str], changelog: str) -> list[str]:
-    """Return the problems that prevent the release of `tag`. The result is empty if there are none."""
+    """Return the problems that prevent the release of `tag`, or an empty list if there are none."""
     if not re.fullmatch(r"v\d+\.\d+\.\d+((a|b|rc)\d+)?", tag):
         return [f"{tag!r} is not a version such as v0.1.0"]
     version = tag[1:]

@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A banned word or phrase, and what to write instead. `code` is True for an identifier."""
+    """A banned word or phrase, and what to write instead. `code` is True if the word is an identifier."""
 
     text: str
     instead: str

@@ -84,7 +84,7 @@ class Log(logging.Handler):
             self.records.append(record)
 
     def text(self) -> str:
-        """Return all records in HookMQ's format, without the filter that removes secrets."""
+        """Return all records in HookMQ's log format, without applying the filter that removes secrets."""
         return "\n".join(map(JsonFormatter().format, self.records))
 
     def events(self) -> list[str]:

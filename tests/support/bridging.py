@@ -57,8 +57,7 @@ def sink(port: int, broker: str = "here", topics: Any = ("t/#",), **target: Any)
 
 
 def new_properties(packet: int) -> Any:
-    """Return empty properties for a packet. The return type is Any, because paho creates their attributes
-    dynamically."""
+    """Return empty properties for a packet. The return type is Any because paho creates the attributes dynamically."""
     return Properties(packet)  # type: ignore[no-untyped-call]
 
 
@@ -94,11 +93,11 @@ class Client:
     def publish(
         self, topic: str, payload: str, qos: int = 1, retain: bool = False, properties: Any = None
     ) -> None:
-        """Publish, and wait for the acknowledgement."""
+        """Publish and wait for the acknowledgement."""
         self.client.publish(topic, payload, qos, retain, properties).wait_for_publish(30)
 
     def publish_surely(self, topic: str, payload: str, qos: int) -> None:
-        """Publish, and wait for the acknowledgement, however often the connection is lost."""
+        """Publish and wait for the acknowledgement, no matter how often the connection is lost."""
         mid = self.client.publish(topic, payload, qos).mid
         until(lambda: mid in self.acknowledged, 60)
         self.acknowledged.discard(mid)
@@ -122,7 +121,7 @@ def until(true: Callable[[], bool], seconds: float = 10) -> None:
 
 
 def both_ways(folder: Path, port: int, remote: int, name: str, far: str, **more: Any) -> str:
-    """Return the configuration of a broker that is bridged both ways to the broker `far`."""
+    """Return the configuration of a broker that is bridged to the broker `far` in both directions."""
     return write(
         folder, port,
         sinks=[sink(remote, name, remote=far, **more)],

@@ -1,4 +1,4 @@
-"""A client that exchanges bytes with a broker. It never responds by itself.
+"""A client that exchanges bytes with a broker. It never responds on its own.
 
 It has two transports: a socket (`over_tcp`) and an in-memory connection (`bytememory.in_memory`).
 """
@@ -23,7 +23,7 @@ class Transport(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether either side has closed the connection, as far as the client has read."""
+        """Whether either side has closed the connection, judging by what the client has read so far."""
 
     @property
     def open(self) -> bool:
@@ -33,7 +33,7 @@ class Transport(Protocol):
         """Send all of `data`. Raises OSError if that fails."""
 
     def offer(self, data: bytes) -> None:
-        """Send as much of `data` as the broker takes at once."""
+        """Send as much of `data` as the broker accepts without delay."""
 
     def poll(self) -> bytes:
         """Return what has arrived, without waiting."""
@@ -125,8 +125,8 @@ class SocketTransport:
 class ByteClient:
     """A client with one connection.
 
-    `level` is the MQTT version of the packets that `connect`, `publish` and so on write. In memory, everything that the
-    broker sends has arrived when a call returns. Over a socket, a call waits for the packets that it expects.
+    `level` is the MQTT version of the packets that `connect`, `publish` and so on write. In memory, a call returns once
+    everything that the broker sends has arrived. Over a socket, a call waits for the packets that it expects.
     """
 
     def __init__(self, transport: Transport, level: int = 5) -> None:
@@ -137,12 +137,12 @@ class ByteClient:
 
     @property
     def closed(self) -> bool:
-        """Whether either side has closed the connection, as far as the client has read."""
+        """Whether either side has closed the connection, judging by what the client has read so far."""
         return self.transport.closed
 
     @property
     def arrived(self) -> bytes:
-        """The bytes that have arrived but have not been taken by a call."""
+        """The bytes that have arrived but that no call has taken yet."""
         self._arrived += self.transport.poll()
         return self._arrived
 
@@ -176,7 +176,7 @@ class ByteClient:
         return self
 
     def offer(self, data: bytes) -> None:
-        """Send as much of `data` as the broker takes at once."""
+        """Send as much of `data` as the broker accepts without delay."""
         self.transport.offer(data)
 
     def connect(self, client_id: m.Field = "c", **options: Any) -> Self:
@@ -208,7 +208,7 @@ class ByteClient:
         self.expect(m.unsuback(number, *([0] * len(filters)), level=self.level))
 
     def tell(self, data: bytes, *expected: bytes) -> None:
-        """Send `data`. Assert that the answer is exactly `expected`; more may follow."""
+        """Send `data`. Assert that exactly the `expected` packets arrive next. More may follow."""
         self.send(data)
         self.get(*expected)
 
@@ -290,7 +290,7 @@ class ByteClient:
         assert self.closed, "the connection is still open"
 
     def refused(self, *codes: int, after: bytes = b"") -> None:
-        """Assert that the broker closed the connection after the packets `after`.
+        """Assert that the broker sent the packets in `after` and then closed the connection.
 
         In MQTT 5, the broker must first send DISCONNECT with one of the codes. In earlier versions, it must send
         nothing.
@@ -310,7 +310,7 @@ class ByteClient:
     def not_accepted(self, *codes: int) -> bytes:
         """Assert that the broker closed the connection after CONNACK with one of the codes, and return the CONNACK.
 
-        Without codes, assert that it sent nothing.
+        Without codes, assert that the broker sent nothing.
         """
         self._fill(lambda: self.closed)
         data = self.take()
@@ -346,7 +346,7 @@ class ByteClient:
         return found
 
     def _fill(self, done: Callable[[], bool]) -> None:
-        """Receive until `done`, or until nothing more can arrive."""
+        """Receive until `done()` is true or nothing more can arrive."""
         self._arrived += self.transport.poll()
         while not done() and (data := self.transport.wait()):
             self._arrived += data
@@ -357,5 +357,5 @@ def _compare(data: bytes, wanted: bytes) -> None:
 
 
 def over_tcp(port: int, level: int = 5) -> ByteClient:
-    """Connect to a port on this machine, without sending anything."""
+    """Connect to a port on this machine without sending anything."""
     return ByteClient(SocketTransport(port), level)

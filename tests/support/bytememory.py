@@ -1,4 +1,4 @@
-"""In-memory connections for `byteclient.ByteClient`, to the broker of a harness."""
+"""In-memory connections to a harness's broker, for `byteclient.ByteClient`."""
 
 import io
 from typing import Any
@@ -15,7 +15,7 @@ LEVELS = pytest.mark.parametrize("level", [4, 5])
 
 
 class MemoryTransport:
-    """A connection to the broker of `harness`. `wait` advances the clock by `patience` seconds."""
+    """A connection to the broker in `harness`. `wait` advances the clock by `patience` seconds."""
 
     def __init__(self, harness: Harness, scope: Scope | None = None, patience: float = 0.0) -> None:
         self._harness = harness
@@ -71,7 +71,7 @@ class MemoryTransport:
 
 
 def in_memory(harness: Harness, level: int = 5, scope: Scope | None = None) -> ByteClient:
-    """Connect to the broker of a harness, without sending anything."""
+    """Connect to a harness's broker without sending anything."""
     return ByteClient(MemoryTransport(harness, scope), level)
 
 

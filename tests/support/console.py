@@ -3,7 +3,7 @@
 A line that begins with ``$`` is a command. The lines up to the next command are its output, in which ``...`` matches
 anything. A command without output in the manual must succeed, but may print anything. The supported commands are
 `hookmq` with all its subcommands, `hookmq-worker`, `python`, `cat`, `cd`, `pip install -e .`, `pytest`, `curl`, `export`
-and `make` (only its target is checked).
+and `make`. For `make`, only the existence of the target is checked.
 
 ``hookmq serve`` keeps running in the background, on ports that the kernel chooses. Later commands are redirected from
 the port in the manual, or the default port, to the real one. A worker also runs in the background, and must exit with
@@ -161,7 +161,7 @@ class Console:
         return re.sub(r"(?<=//127\.0\.0\.1:)\d+", lambda m: str(self.ports.get(m[0], m[0])), word)
 
     def _work(self, arguments: list[str]) -> None:
-        """Start a worker. It must still be running at the end of the page, and exit with code 0."""
+        """Start a worker. It must still be running at the end of the page, and then exit with code 0."""
         words = [*arguments, "--url", self._moved("mqtt://127.0.0.1:1883")]
         worker = subprocess.Popen(
             [sys.executable, "-m", "hookmq_queues_client.cli", *words],

@@ -24,7 +24,7 @@ plugins:
 
 
 class Crashing:
-    """A broker with a store in ``folder/data``, on the same port after every start.
+    """A broker with a store in ``folder/data``. It uses the same port after every start.
 
     `more` lists additional plugins, one line of YAML each.
     """
@@ -132,7 +132,7 @@ def crashing(folder: Path, durability: str = "group", more: str = "") -> Iterato
 
 
 class Client:
-    """A client with a durable session, for tests that block. It reconnects and resends by itself."""
+    """A client with a durable session, for tests that block. It reconnects and resends on its own."""
 
     def __init__(self, broker: Crashing, name: str) -> None:
         self.got: list[tuple[str, bytes, bool]] = []
@@ -161,7 +161,7 @@ class Client:
         assert done, f"{until} within {WAIT} s"
 
     def back(self, times: int) -> None:
-        """Wait until the client has connected more than `times` times and has resent its messages in flight."""
+        """Wait until the client has connected more than `times` times and has resent its in-flight messages."""
         self.wait(lambda: len(self.present) > times)
 
     def subscribe(self, filter: str, qos: int) -> None:
@@ -169,7 +169,7 @@ class Client:
         assert self._thread.run(self._mqtt.subscribe(filter, qos)).codes == (qos,)
 
     def publish(self, number: int, topic: str, qos: int, retain: bool = False) -> None:
-        """Publish a message whose payload is `number`. QoS 0 needs a connection."""
+        """Publish a message whose payload is `number`. At QoS 0, the client must be connected."""
 
         def publish() -> None:
             packet_id = self._mqtt.send_publish(topic, b"%d" % number, qos, retain)

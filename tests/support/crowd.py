@@ -1,4 +1,4 @@
-"""A store with many sessions of offline clients: the fastest way to get a broker with many clients."""
+"""A store that holds many sessions of offline clients. This is the fastest way to get a broker with many clients."""
 
 import time
 from collections.abc import Iterator

@@ -240,7 +240,7 @@ def connect(**given: Any) -> Act:
 
 
 def again(times: int, last: Mapping[str, Any] | None = None, **given: Any) -> Act:
-    """Return an act that connects `times` times from one address. It returns the last client."""
+    """Return an act that connects `times` times from one address. The act returns the last client."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         for number in range(times - 1):
@@ -281,7 +281,7 @@ def _answers(answer: Mapping[str, Any] | None) -> None:
 
 
 def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
-    """Return an act that first makes the HTTP service return `answer`, then does `then`."""
+    """Return an act that first makes the HTTP service return `answer`, then performs `then`."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         _answers(answer)
@@ -291,7 +291,9 @@ def asking(answer: Mapping[str, Any] | None, then: Act) -> Act:
 
 
 def publish(topic: str, times: int = 1, **given: Any) -> Act:
-    """Return an act that publishes to a topic `times` times. It returns the client before the last response is read."""
+    """Return an act that publishes to a topic `times` times. The act returns the client before reading the last
+    response.
+    """
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -322,8 +324,9 @@ def undecided_publish(topic: str) -> Act:
 
 
 def subscribe(filter: str, qos: int | None = None, times: int = 1, **given: Any) -> Act:
-    """Return an act that subscribes to a filter `times` times. It returns the client before the last response is
-    read."""
+    """Return an act that subscribes to a filter `times` times. The act returns the client before reading the last
+    response.
+    """
 
     def act(world: World, version: int, asked: int) -> MemoryClient:
         client = world.harness.connect("c", version, **given)
@@ -346,8 +349,9 @@ def undecided_subscribe(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def deliver(topic: str, times: int = 1) -> Act:
-    """Return an act that subscribes, and lets another client publish `times` messages. It returns the subscriber before
-    the last response is read."""
+    """Return an act that subscribes, and lets another client publish `times` messages. The act returns the subscriber
+    before reading the last response.
+    """
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         client = world.harness.connect("c", version)
@@ -439,7 +443,7 @@ def ban(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def will_due(world: World, version: int, qos: int) -> MemoryClient:
-    """Let a will come due after the permission that it had at CONNECT was revoked."""
+    """Let a will come due after the permission granted at CONNECT has been revoked."""
     watcher = world.harness.connect("watcher")
     assert watcher.subscribe("open/#").codes == (0,)
     client = _there(world, version, will=will("open/will", b"x"))

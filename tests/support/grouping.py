@@ -1,4 +1,4 @@
-"""Run the tests of a module marked ``xdist_group`` in one process, if pytest runs with ``--dist loadgroup``.
+"""Run all tests of a module marked ``xdist_group`` in one process when pytest runs with ``--dist loadgroup``.
 
 pytest-xdist 3.8 appends the group to `Item._nodeid`, which pytest 9 ignores. Without this module, every worker would
 create each group's fixtures again, and all wheels would be built three times.

@@ -1,4 +1,4 @@
-"""An InfluxDB 1 server from Debian's package, in a folder of the test and on free ports."""
+"""An InfluxDB 1 server from Debian's package, running in a test's folder on free ports."""
 
 import json
 import shutil

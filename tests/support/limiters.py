@@ -1,4 +1,4 @@
-"""Rate limits that a test opens and closes by hand, and the plugin that provides them."""
+"""Publish limits that a test opens and closes by hand, and the plugin that provides them."""
 
 from collections.abc import Callable
 

@@ -9,6 +9,6 @@ VARIABLE = "HOOKMQ_LONG_TESTS"
 
 
 def skip_unless_wanted(request: pytest.FixtureRequest, always: Collection[str] = ()) -> None:
-    """Skip a test unless the variable is set, or the test is one of those that always run."""
+    """Skip a test unless the environment variable is set or the test's name is in `always`."""
     if not os.environ.get(VARIABLE) and request.node.name not in always:
         pytest.skip(f"takes long: set {VARIABLE}=1, as make test-sources does")

@@ -1,4 +1,4 @@
-"""A network between a client and a broker, which loses the data that the test chooses."""
+"""A network between a client and a broker that loses whatever data the test chooses."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ class Network:
         await self._server.wait_closed()
 
     async def cut(self) -> None:
-        """End all connections. Nothing is lost on later connections."""
+        """End all connections. Later connections lose nothing."""
         for writer in list(self._writers):
             writer.transport.abort()
         await self._idle.wait()

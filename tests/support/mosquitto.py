@@ -55,7 +55,7 @@ class Mosquitto:
         raise AssertionError("mosquitto does not accept connections")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End mosquitto with a signal, and wait until it has exited."""
+        """Send mosquitto a signal that ends it, and wait until it has exited."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(30)

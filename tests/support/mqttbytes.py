@@ -37,7 +37,7 @@ def packet(first: int, *body: bytes) -> bytes:
 
 
 def section(properties: bytes, level: int = 5) -> bytes:
-    """Encode the property section, with its length. It is empty before MQTT 5."""
+    """Encode the property section with its length. In versions before MQTT 5, the section is empty."""
     return varint(len(properties)) + properties if level == 5 else b""
 
 
@@ -243,7 +243,7 @@ def auth(code: int, properties: bytes = b"") -> bytes:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """Split `data` into packets. All must be complete."""
+    """Split `data` into packets, all of which must be complete."""
     found = []
     while data:
         size, digits = 0, 1

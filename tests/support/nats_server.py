@@ -1,4 +1,4 @@
-"""A NATS server with JetStream, in a folder of the test and on a free port. The program is a development dependency."""
+"""A NATS server with JetStream, running in a test's folder on a free port. The program is a development dependency."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""Read the manual for tests: its pages, their code blocks and their links."""
+"""Read the manual's pages, code blocks and links, for use in tests."""
 
 import re
 from dataclasses import dataclass

@@ -43,7 +43,9 @@ class Change(NamedTuple):
     new: str
 
     def apply(self, source: str) -> str:
-        """Return the changed source. Raise ValueError unless the function exists once and contains `old` once."""
+        """Return the changed source. Raise ValueError unless the function exists exactly once and contains `old` exactly
+        once.
+        """
         tree = ast.parse(source)
         scopes = [node for name, node in functions(tree) if name == self.function]
         if len(scopes) != 1:
@@ -183,7 +185,7 @@ def package(name: str) -> pathlib.Path:
 
 
 def problems(bug: Bug) -> list[str]:
-    """Return the reasons why a bug cannot be planted in the current code; empty if it can."""
+    """Return the reasons why a bug cannot be planted in the current code. The list is empty if it can."""
     found = []
     sources: dict[str, str] = {}
     for change in bug.changes:

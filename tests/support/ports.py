@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """Return a free port on 127.0.0.1 that no other process gets while the server is down.
+    """Return a free port on 127.0.0.1 that no other process is given while the server is down.
 
     The port is below the kernel's ephemeral range, and does not come from the random generator that tests seed.
     """

@@ -1,4 +1,4 @@
-"""A PostgreSQL server from Debian's package, in a folder of the test and on a free port."""
+"""A PostgreSQL server from Debian's package, running in a test's folder on a free port."""
 
 import os
 import shutil

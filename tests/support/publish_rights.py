@@ -1,5 +1,4 @@
-"""A plugin that controls who may publish, and a helper that checks which retained messages a new subscriber then
-receives."""
+"""A plugin that controls who may publish, and a helper that checks which retained messages a new subscriber receives."""
 
 from collections.abc import Callable
 from typing import Any

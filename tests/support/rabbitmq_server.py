@@ -1,4 +1,4 @@
-"""A RabbitMQ server from Debian's package, in a folder of the test and on free ports."""
+"""A RabbitMQ server from Debian's package, running in a test's folder on free ports."""
 
 import os
 import shutil

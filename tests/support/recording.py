@@ -19,7 +19,7 @@ V31, V311, V5 = (
 
 
 def properties(packet: int, **values: Any) -> Properties:
-    """Return paho's properties object for a packet type (`PacketTypes`). Keywords use paho's names."""
+    """Return paho's properties object for a packet type (`PacketTypes`). The keywords are paho's property names."""
     made = Properties(packet)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(made, name, value)

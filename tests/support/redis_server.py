@@ -1,4 +1,4 @@
-"""A Redis server in a folder of the test and on a free port."""
+"""A Redis server that runs in a test's folder on a free port."""
 
 import shutil
 import subprocess

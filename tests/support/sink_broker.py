@@ -93,8 +93,8 @@ def senders_of(pid: int) -> list[int]:
 
 
 def write_config(folder: Path, **sink: Any) -> str:
-    """Write the configuration of a broker with the sink `plant`, and return its path. `sources` and `rules` do not
-    belong to the sink: they add sources, and a file of access rules.
+    """Write the configuration of a broker with the sink `plant`, and return its path. Two options do not belong to the
+    sink: `sources` adds sources, and `rules` adds a file of access rules.
     """
     path = folder / "hookmq.yaml"
     sources, rules = sink.pop("sources", []), sink.pop("rules", "")

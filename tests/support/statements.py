@@ -60,12 +60,12 @@ def edges() -> dict[int, str]:
 
 
 def exceptions() -> dict[str, str]:
-    """Return the statements without a test or enforcing line, with the reason."""
+    """Return the statements that may lack a test or an enforcing line, each with the reason."""
     return {row["id"]: row["reason"] for row in _rows("exceptions.tsv")}
 
 
 def excused(lacks: str) -> dict[str, str]:
-    """Return the statements that lack ``test`` or ``line``, with the reason."""
+    """Return the statements that may lack `lacks` (``test`` or ``line``), each with the reason."""
     return {
         row["id"]: row["reason"]
         for row in _rows("exceptions.tsv")

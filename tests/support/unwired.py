@@ -1,5 +1,5 @@
-"""Replacements for sockets in tests of `hookmq bench`. They are an event loop that tests advance, a transport that
-records writes, and a plan that tests vary.
+"""Stand-ins for sockets in tests of `hookmq bench`: an event loop that tests advance, a transport that records writes,
+and a plan that tests vary.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class Bench:
         self.now = 1_000
 
     def wire(self, connection: Connection) -> Wire:
-        """Give the connection a transport. Bytes that the connection wrote before are discarded."""
+        """Give the connection a new transport. Bytes that the connection wrote earlier are discarded."""
         wire = Wire()
         connection.transport = wire  # type: ignore[assignment]
         return wire

@@ -28,7 +28,7 @@ class Vector:
 
     @property
     def servers(self) -> tuple[bool, ...]:
-        """Return whether the receiver is a server, for each direction in which the packet may be sent."""
+        """For each direction in which the packet may be sent, return whether the receiver is a server."""
         return {"client": (True,), "server": (False,), "both": (True, False)}[self.sender]
 
 

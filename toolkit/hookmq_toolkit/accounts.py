@@ -33,7 +33,8 @@ class AccountError(Exception):
 
 @runtime_checkable
 class AccountManager(Protocol):
-    """Users and groups with rules. Every change applies at once; its awaitable completes after the commit.
+    """Users and groups with rules. Every change takes effect at once, and the returned awaitable completes after the
+    commit.
 
     Call the methods only on the event loop. Each of them raises AccountError.
 
@@ -56,8 +57,8 @@ class AccountManager(Protocol):
         group: str = "",
         enabled: bool | None = None,
     ) -> Page[Account]:
-        """Return users or groups sorted by name, starting after `cursor`. `search` is a part of the name. `group` and
-        `enabled` select users. A page may be short even if more follow.
+        """Return users or groups sorted by name, starting after `cursor`. `search` matches any part of the name. `group`
+        and `enabled` filter the users. A page may be short even if more follow.
         """
 
     def create(
@@ -90,6 +91,7 @@ class AccountManager(Protocol):
     ) -> Awaitable[Mapping[str, int]]:
         """Create or change all users and groups in a document from `export`, or none of them.
 
-        With `replace`, delete all others. With `check`, change nothing. The result is the number of created, changed
-        and deleted accounts. A user without a ``hash`` keeps its password; a new user without a ``hash`` cannot connect.
+        With `replace`, delete all other accounts. With `check`, change nothing. The result is the number of accounts
+        created, changed and deleted. A user without a ``hash`` keeps its password; a new user without a ``hash`` cannot
+        connect.
         """

@@ -73,7 +73,7 @@ class Ask:
         self._probe = probe
 
     def end(self, good: bool | None) -> None:
-        """Report whether the service responded, or None if the request was abandoned. Only the first call counts."""
+        """Report whether the service responded. Pass None if the request was abandoned. Only the first call counts."""
         breaker, self._breaker = self._breaker, None
         if breaker is not None:
             breaker.ended(self._probe, good)

@@ -60,7 +60,7 @@ class Condition:
         return f"Condition({self.text!r})"
 
     def holds(self, value: Any) -> bool:
-        """Return whether the condition holds. `value` is the JSON value of the field that `root` names."""
+        """Return whether the condition holds. `value` is what the first part of the field's path (`root`) names."""
         return self._holds(at_path(value, self._steps))
 
 

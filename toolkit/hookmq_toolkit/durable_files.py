@@ -89,7 +89,7 @@ def write_atomically(
 ) -> None:
     """Replace the file `path` with a file that contains `data` and has mode 0600; see `replacing`.
 
-    With `owner_of_folder`, a file written by root gets its folder's owner. The broker can then read what an
+    With `owner_of_folder`, a file written by root gets the folder's owner, so that the broker can read files that an
     administrator's command wrote.
     """
     with replacing(path, sync=sync) as file:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file for writing, with mode 0600. An existing file is emptied after its mode has changed. This call
+    """Open a file for writing, with mode 0600. An existing file is emptied once its mode has been changed. This call
     blocks. Raises OSError.
     """
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -84,12 +84,12 @@ class FileWatch(Generic[T]):
     OSError, or an error caused by an OSError, it is retried after `interval`, or after 5 seconds if
     the interval is 0. After any other error, the file is read again only when it has changed.
 
-    `took` receives the result on the event loop, even if the file is back in the state that it had
-    before a failure. `failed` receives the reason why the file cannot be used, once for each
-    reason. The reason contains the text of an error only if it is a HookMQError.
+    `took` receives the result on the event loop, even if the file has returned to the state that it had before a
+    failure. `failed` receives the reason why the file cannot be used, once for each reason. The reason contains the text
+    of an error only if it is a HookMQError.
 
-    `prepare` is for callers that also write the file. It is called before each check, and must call
-    its argument when the check may start. Call all methods on the event loop's thread.
+    `prepare` is for callers that also write the file. It is called before each check, and must call its argument once
+    the check may start. Call all methods on the event loop's thread.
     """
 
     def __init__(

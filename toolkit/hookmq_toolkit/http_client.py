@@ -176,7 +176,7 @@ class HttpCounts:
 class HttpService:
     """Sends requests to one service, within `limits`. Create and use it on a running event loop.
 
-    The breaker counts failed attempts. `now` is a monotonic clock that measures requests.
+    The breaker counts failed attempts. `now` is a monotonic clock used to time requests.
     """
 
     def __init__(

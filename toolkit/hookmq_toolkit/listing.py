@@ -22,9 +22,8 @@ def visit_all(
     """Call `visit` with every item of a listing, then call `done` once.
 
     `fetch` takes a cursor and returns a page, such as ``lambda cursor: broker.sessions(cursor)``. The first page is
-    visited before this call returns. Each further page takes a turn of its own, so that a million sessions do not block
-    the event loop. Items may be added or removed in the meantime. An exception from `fetch` or `visit` stops the
-    listing.
+    visited before this call returns. Each further page gets its own turn, so that a million sessions do not block the
+    event loop. Items may be added or removed in the meantime. An exception from `fetch` or `visit` stops the listing.
     """
 
     def visit_page(cursor: str) -> None:

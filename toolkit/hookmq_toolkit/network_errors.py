@@ -55,7 +55,7 @@ _NAMES: Final = {
 
 
 def network_reason(error: BaseException) -> str:
-    """Return why a connection or a request failed. `error` is an exception of asyncio, `ssl`, `socket` or aiohttp."""
+    """Return why a connection or a request failed. `error` is an exception from asyncio, `ssl`, `socket` or aiohttp."""
     chain = list(_chain(error))
     # The most specific cause is the innermost one.
     for one in reversed(chain):

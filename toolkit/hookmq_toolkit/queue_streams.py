@@ -1,4 +1,5 @@
-"""A service for reading the messages of queues of the type `stream` from disk, in another plugin or its process.
+"""A service for reading the messages of queues of type `stream` from disk, in another plugin or in that plugin's
+process.
 
 A plugin with such queues offers `QueueStreams` in `Plugin.offered_services` under the name `SERVICE`. The files are a
 segmented log (`hookmq_toolkit.segment_log`), and `hookmq_toolkit.message_frames` decodes its frames. Only the plugin
@@ -20,8 +21,8 @@ class StreamFiles:
 
     - `folder`: the folder of the segments.
     - `log_id`: the id of the log. A queue that was deleted and created again has another log.
-    - `earliest`, `latest`: the offsets of the first message that is kept, and of the next message. All messages below
-      `latest` are committed. Some offsets between them may have no message.
+    - `earliest`: the offset of the first message that is kept; `latest`: the offset of the next message. All messages
+      below `latest` are committed. Some offsets in between may have no message.
     - `files`: changes whenever a file is created, deleted or replaced.
     - `bytes`: the approximate size of the messages.
     - `filters`: filters that match all topics of the messages.
@@ -46,8 +47,8 @@ class QueueStreams(Protocol):
 
     def follow(self, name: str, changed: Changed) -> Callable[[], None]:
         """Call `changed` now, and after each change to the queue `name`. Return a function that stops these calls. ¶ A
-        new message is reported before its publisher gets the acknowledgement. Deleted messages and files are reported
-        afterwards.
+        new message is reported before its publisher gets the acknowledgement. Deletions of messages and files are
+        reported once they are done.
 
         The queue need not exist. While it does not exist, or is not a stream, `changed` gets the reason.
         """

@@ -1,7 +1,7 @@
 """A service for managing queues: one plugin provides it, and another can offer it to operators.
 
-A plugin offers a `QueueManager` in `Plugin.offered_services` under the name `SERVICE`. A queue stores messages until a
-consumer of each of its groups has settled them.
+A plugin offers a `QueueManager` in `Plugin.offered_services` under the name `SERVICE`. A queue stores each message until
+a consumer in each of the queue's groups has settled it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class QueueMessage:
     """A message that a group has not settled.
 
     - `deliveries`: how often it was delivered to the group.
-    - `client_id`: the client that has it, or None.
+    - `client_id`: the client that currently holds the message, or None.
     - `due`: when a delayed message can be delivered, in epoch seconds, or None.
     """
 
@@ -125,7 +125,7 @@ class QueueMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """A page of messages. `cursor` is the `after` of the next page, or None after the last one."""
+    """A page of messages. To get the next page, pass `cursor` as `after`; it is None on the last page."""
 
     items: Sequence[QueueMessage]
     cursor: int | None
@@ -135,11 +135,11 @@ class MessagePage:
 class RedriveRequest:
     """Which dead letters to move back to the queues that they came from. Empty values select all.
 
-    - `group`: the group of the dead-letter queue in which they are settled; by default the first.
+    - `group`: the group of the dead-letter queue for which they are settled; by default the first group.
     - `queue`: only dead letters from this queue.
     - `topic`: a filter for the topics to which they were published.
     - `reason`: why they are dead letters.
-    - `older_than`: the minimum age as dead letters, in seconds.
+    - `older_than`: the minimum time since they became dead letters, in seconds.
     - `limit`: the maximum number of messages to move; None means all.
     - `rate`: the maximum number of messages to move per second.
     """
@@ -158,7 +158,7 @@ class RedriveStatus:
     """The progress of a redrive.
 
     - `examined`, `total`: the messages compared with the request so far, and those that existed when the redrive began.
-    - `moved`: messages that are back in their old queue. Each left the dead-letter queue in the same commit.
+    - `moved`: messages that are back in their original queue. Each left the dead-letter queue in the same commit.
     - `skipped`: messages that match, but cannot be moved; `note` says why the last one could not.
     - `waiting_for`: the full queue for which the redrive waits, or empty.
     """
@@ -178,8 +178,8 @@ class RedriveStatus:
 class QueueManager(Protocol):
     """Manages queues. Call the methods only on the event loop. Each of them raises QueueError.
 
-    A change is stored when its awaitable completes. An empty `group` means all of the queue's groups, unless a method
-    says otherwise.
+    A change is stored when its awaitable completes. An empty `group` means all of the queue's groups, unless a method's
+    description says otherwise.
     """
 
     def list_queues(self) -> Sequence[QueueStatus]:
@@ -201,12 +201,13 @@ class QueueManager(Protocol):
 
     async def peek_queue(self, name: str, group: str, after: int | None, limit: int) -> MessagePage:
         """Return unsettled messages by offset, starting after the offset `after`. They stay in the queue. An empty
-        `group` means the first one.
+        `group` means the first group.
         """
 
     async def purge_queue(self, name: str, group: str) -> int:
-        """Drop all messages that no consumer has, and return their number. Delayed messages are dropped if `group` is
-        empty."""
+        """Drop all messages that no consumer has, and return their number. Delayed messages are dropped only if `group`
+        is empty.
+        """
 
     async def pause_queue(self, name: str, group: str, paused: bool) -> None:
         """Pause or resume deliveries. This lasts until the next such call, even across a restart. A group gets messages

@@ -38,7 +38,7 @@ class SinkError(Exception):
 class SinkLane:
     """The state of one lane of a sink.
 
-    - `waiting`: the number of messages that the lane has read from the log and that are not done.
+    - `waiting`: the number of messages that the lane has read from the log but not finished.
     - `oldest`: the age of the oldest of these messages in seconds, or None if there are none.
     """
 
@@ -61,7 +61,7 @@ class SinkStatus:
     - `counts`: counters since the broker started: `written`, `batches`, `write_seconds`, `failures`, `dead_letters`,
       `dropped` and `restarts`.
     - `dead_letters`: the number of dead letters on disk.
-    - `last_error`: the last `reason` since the broker started, and `last_error_at` when it was last reported, in epoch
+    - `last_error`: the last `reason` since the broker started; `last_error_at`: when it was last reported, in epoch
       seconds.
     """
 
@@ -102,8 +102,8 @@ class SinkDeadLetter:
 
     - `number`: its position among the dead letters of the sink.
     - `reason`: why the target did not accept it; `at`: when that happened, in epoch seconds.
-    - `event`: the type of the event, if the sink sends events; empty for a message. The payload of an event without a
-      message is its data as JSON, and its topic is empty.
+    - `event`: the type of the event, if the sink sends events; empty for a message. If an event has no message,
+      `payload` holds the event's data as JSON, and `topic` is empty.
     """
 
     number: int

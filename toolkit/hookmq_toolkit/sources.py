@@ -1,4 +1,4 @@
-"""The service with which one plugin manages sources, so that another plugin can offer this to operators.
+"""A service for managing sources: one plugin provides it, and another can offer it to operators.
 
 A plugin offers a `SourceManager` in `Plugin.offered_services` under the name `SERVICE`. A source receives messages from
 another system, such as a queue, and publishes them here. Its methods raise `hookmq_toolkit.sinks.SinkError`.
@@ -18,13 +18,13 @@ SERVICE: Final = "sources"
 class SourceStatus:
     """The state of a source.
 
-    - `driver`: the kind of its origin; `identity`: the identity with which it publishes.
+    - `driver`: the kind of origin; `identity`: the identity under which the source publishes.
     - `reason`: why the source is retrying or failed; empty otherwise.
     - `dead_letters`: the number of dead letters on disk.
-    - `counts`: numbers since the broker started: `received` messages that the broker took, `refused` ones, and
-      `restarts` of its process.
-    - `process_counts`: numbers since its process started: `batches`, `connections`, `delayed` and `skipped`.
-    - `origin_counts`: numbers of the driver since it connected.
+    - `counts`: counters since the broker started: `received` (messages that the broker accepted), `refused` (messages
+      that it did not accept) and `restarts` (of the source's process).
+    - `process_counts`: counters since the source's process started: `batches`, `connections`, `delayed` and `skipped`.
+    - `origin_counts`: the driver's counters since it connected.
     """
 
     name: str
@@ -49,7 +49,9 @@ class SourceManager(Protocol):
         """Return one source."""
 
     async def pause_source(self, name: str, paused: bool) -> None:
-        """Pause or resume a source, until the next such call, even after a restart. A paused source has no connection."""
+        """Pause or resume a source. This lasts until the next such call, even across a restart. A paused source has no
+        connection.
+        """
 
     async def list_source_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
-        """Return messages that could not be published, oldest first, beginning after the number `after`."""
+        """Return messages that could not be published, oldest first, starting after number `after`."""

@@ -171,8 +171,9 @@ def _wait_for_lock(
 
 
 def lock_holder(folder: Path) -> int | None:
-    """Return the id of the process that holds the lock of `folder`. It is 0 if unknown, and None if the folder is
-    free."""
+    """Return the id of the process that holds the lock of `folder`. Return 0 if the id is unknown, and None if the
+    folder is not locked.
+    """
     try:
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

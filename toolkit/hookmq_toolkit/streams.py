@@ -39,7 +39,7 @@ class StreamStatus:
     - `kind`: a ``log`` keeps messages for a certain time or up to a certain size, a ``queue`` until they are delivered.
     - `messages`, `bytes`: the number of messages in the stream, and their approximate size.
     - `oldest`: the approximate age of the oldest message in seconds, or None.
-    - `error`: why the stream or its consumers cannot be read, if so.
+    - `error`: why the stream or its consumers cannot be read; empty if they can.
     - `max_bytes`: the size at which the stream is full, or None.
     - `full`: whether it is refusing messages, or has refused some within the last minute.
     - `refused`, `dropped`: since the broker started, the messages refused because it was full, and those removed before

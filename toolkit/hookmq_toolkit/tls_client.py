@@ -29,8 +29,8 @@ class TlsConfig:
 
 
 def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Read the files of `tls` and return a context that verifies servers. This call blocks. Raises OSError with the
-    name of any file that cannot be read, and ssl.SSLError (an OSError) if its contents are unusable.
+    """Read the files of `tls` and return a context that verifies servers. This call blocks. Raises OSError with the name
+    of any file that cannot be read, and ssl.SSLError (an OSError) if its contents are unusable.
     """
     for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
         # OpenSSL does not name a missing file and blocks on a pipe.

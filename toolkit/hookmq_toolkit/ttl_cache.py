@@ -41,8 +41,9 @@ class TtlCache(Generic[K, V]):
         return None
 
     def put(self, key: K, value: V, seconds: float, now: float) -> None:
-        """Store `value` for `seconds` from `now`, replacing any older value. With 0 or less, only drop the older
-        value."""
+        """Store `value` for `seconds` from `now`, replacing any older value. If `seconds` is 0 or less, only drop the
+        older value.
+        """
         if seconds <= 0 or self._size <= 0:
             self._entries.pop(key, None)
             return

@@ -91,7 +91,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(
 
 
 def test_a_leftover_of_a_killed_process_is_not_reused(tmp_path: Path) -> None:
-    """The contents and mode of a leftover file are not used, nor is the target of a symbolic link in its place."""
+    """The contents and mode of a leftover file are not used. If it is a symbolic link, the link's target is not used
+    either.
+    """
     (tmp_path / "elsewhere").write_bytes(b"untouched")
     (tmp_path / "f.new").symlink_to("elsewhere")
     write_atomically(tmp_path / "f", b"data")

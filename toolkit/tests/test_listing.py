@@ -1,4 +1,4 @@
-"""`visit_all` visits every item, a page per turn, and ends once."""
+"""`visit_all` visits every item, one page per turn, and calls `done` once."""
 
 from functools import partial
 

@@ -72,9 +72,7 @@ def test_hashes_of_other_programs(format: Format, scheme: str, password: bytes, 
     "password", [b"\xff\xfe\xfd", b"a\0b", b"x" * 72, b"x" * 73, b"y" * MAX_PASSWORD]
 )
 def test_any_bytes_are_a_password(scheme: str, password: bytes) -> None:
-    """Any bytes can be checked as a password. An exception would take a different time than a wrong
-    password.
-    """
+    """Any bytes can be checked as a password. Raising an exception would take a different time than a wrong password."""
     assert verify(read(MADE[scheme], "yaml"), password) is False
 
 
@@ -218,7 +216,7 @@ def test_import_changes_the_writing_only(
 def _same(password: bytes, other: bytes, salt: bytes, pbkdf2: bool) -> bool:
     """Return whether two passwords have the same hash.
 
-    HMAC pads its key with zeros, and the concatenations of password and salt for SHA-512 may be equal.
+    HMAC pads its key with zeros, and for SHA-512 the concatenations of password and salt may be equal.
     """
     if pbkdf2:
         return password.rstrip(b"\0") == other.rstrip(b"\0")

@@ -17,7 +17,7 @@ from passwords import ALICE, BOB
 
 
 class Threads(VirtualRuntime):
-    """A runtime whose threads return when the test allows it."""
+    """A runtime whose threads return only when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-"""Test access rules: the rule that decides is compared with the specification and a brute-force
-search.
-"""
+"""Test access rules by comparing the deciding rule with the specification and a brute-force search."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -338,8 +336,9 @@ def test_subscriptions_are_decided_as_brute_force_decides(
 def test_an_allowed_subscription_brings_nothing_that_is_not_allowed(
     rules: list[Rule], asked: str, topic: str, values: dict[str, str]
 ) -> None:
-    """A granted subscription delivers no message that the same rules would refuse. This is what
-    containment and overlap must guarantee.
+    """A granted subscription delivers no message that the same rules would refuse.
+
+    The checks for containment and overlap must guarantee this.
     """
     everywhere = [Rule(r.allow, r.filter, EVERY, None, None, r.order) for r in rules]
     compiled = Rules(everywhere)
@@ -368,8 +367,8 @@ def test_a_hundred_thousand_rules_are_as_good_as_ten() -> None:
 def test_earlier_lookups_do_not_change_later_results(
     rules: list[Rule], questions: list[tuple[str, dict[str, str]]], forgetful: bool
 ) -> None:
-    """Earlier lookups do not change later results, although wildcards merge parts of the trie and
-    the merged parts are cached.
+    """Earlier lookups do not change later results, even though wildcards merge parts of the trie and the merged parts
+    are cached.
     """
     compiled = Rules(rules)
     if forgetful:

@@ -1,4 +1,4 @@
-"""Test the URLs in settings that are refused, and those that would send secrets in clear text."""
+"""Test which URLs are refused in settings, and which would send secrets in clear text."""
 
 import pytest
 from hookmq.plugin import ConfigError

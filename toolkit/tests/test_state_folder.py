@@ -52,8 +52,8 @@ def test_names_stay_inside_the_default_folder(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user without a home folder gets no folder named ``~`` in the working directory. An example is an unknown user
-    id in a container.
+    """A user without a home folder gets no folder named ``~`` in the working directory. This can happen with an unknown
+    user id in a container.
     """
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)

@@ -1,4 +1,4 @@
-"""Test templates of topics: the values that a client may fill in, and topic filters that overlap."""
+"""Test topic templates: the values that a client may fill in, and topic filters that overlap."""
 
 import pytest
 from hookmq.plugin import ConfigError, Plugin

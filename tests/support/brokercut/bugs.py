@@ -1,5 +1,7 @@
-"""Bugs planted in the storage plugin. Each bug is planted in a copy of the code. Separate processes run the copy while
-its disk is recorded, and check what power cuts leave.
+"""Bugs planted in the storage plugin.
+
+Each bug is planted in a copy of the code. Separate processes run the copy, record what it writes to disk, and check what
+simulated power cuts leave behind.
 """
 
 import os
@@ -27,15 +29,16 @@ SIMULATED: Final = (
 
 
 def planted() -> list[Bug]:
-    """Return the planted bugs that power cuts must reveal."""
+    """Return the planted bugs that simulated power cuts must reveal."""
     return bugs(PROGRAM / "bugs")
 
 
 def find(bug: Bug, folder: Path) -> str:
     """Plant a bug in `folder` and return the failure that a power cut revealed, or '' if none did.
 
-    Whether a recording reveals the bug depends on what the writer happened to commit together. Up to `RECORDINGS`
-    recordings are therefore made, each with its own seed and the bug's number of cuts.
+    Whether a recording reveals the bug depends on what the writer happened to commit together. This function therefore
+    makes up to `RECORDINGS` recordings, each with its own seed. It cuts the power in each recording as often as the
+    bug's file says.
     """
     plant(bug, folder)
     return next(
@@ -64,7 +67,7 @@ def _find_in_one(bug: Bug, folder: Path, seed: int) -> str:
 
 
 def hunt(say: Callable[[str], None]) -> int:
-    """Plant each bug and report which power cut revealed it. Return 1 if a bug was not revealed."""
+    """Plant each bug and report which power cut revealed it. Return 1 if any bug was not revealed."""
     missed = 0
     for bug in planted():
         began = time.monotonic()

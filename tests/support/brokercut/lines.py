@@ -7,7 +7,7 @@ from hookmq_testing import Harness
 
 
 def memory_line(harness: Harness) -> ByteClient:
-    """Connect to the broker of a harness. Waiting advances its clock by one second."""
+    """Connect to a harness's broker. Each wait advances the harness's clock by one second."""
     return ByteClient(MemoryTransport(harness, patience=1.0))
 
 

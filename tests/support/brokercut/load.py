@@ -30,9 +30,9 @@ FILTERS: Final = {"reader": ("k/#", 2), "online": ("k/#", 2), "anew": ("k/1", 1)
 
 
 class Load:
-    """Generates the traffic of a test, and records each step as a mark.
+    """Generates a test's traffic and records each step as a mark.
 
-    `note` receives every mark; `memory` is the state that results from them. With `delays`, a client also publishes
+    `note` receives every mark; `memory` is the state that results from the marks. With `delays`, a client also publishes
     delayed messages; the broker then needs the `delayed` plugin.
     """
 
@@ -175,7 +175,7 @@ class Load:
         self._wait(lambda: name in self._ready)
 
     def gone(self, name: str, *packets: bytes) -> None:
-        """Send some packets for a client, then close its connection."""
+        """Send some packets as a client, then close the client's connection."""
         if name in self._wires:
             self._send(name, *packets)
             self._wires.pop(name).close()
@@ -243,8 +243,9 @@ class Load:
         self._send("sender", publish(sent))
 
     def _delay(self) -> None:
-        """Publish a delayed message if the previous one has been acknowledged. It becomes due long after the run
-        ends."""
+        """Publish a delayed message if the previous one has been acknowledged. The new message becomes due long after
+        the run ends.
+        """
         if self.delays and not self._delaying:
             self._delaying = number = self.memory.delayed + 1
             self.mark("delay", number)

@@ -1,7 +1,7 @@
 """What the clients know at a given moment, computed from the marks that they recorded before it.
 
-A mark is a JSON list whose first item is its kind. A client records a request before it sends it, and an answer after
-it has read it:
+A mark is a JSON list whose first item is its kind. A client records each request before sending it, and each answer
+after reading it:
 
     up NAME CLEAN                      CONNECT is sent
     on NAME                            CONNACK arrived
@@ -179,5 +179,5 @@ class Memory:
 
 
 def mark(*values: Any) -> bytes:
-    """Return a mark in the form in which it is recorded."""
+    """Return a mark as it is stored in the recording."""
     return json.dumps(values, separators=(",", ":")).encode()

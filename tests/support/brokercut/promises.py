@@ -49,7 +49,7 @@ class Visit:
     # --- the publisher -----------------------------------------------------------------------------------------------
 
     def _sender(self) -> bool:
-        """Let the publisher finish its messages in flight and then publish the end marks. Return False if there was no
+        """Let the publisher finish its in-flight messages and then publish the end marks. Return False if there was no
         publisher.
         """
         memory = self.memory
@@ -191,8 +191,8 @@ class Visit:
         line.close()
 
     def _retained_at(self, line: ByteClient, topic: str) -> int:
-        """Return the number of the retained message on `topic`, or 0 if there is none. After it, the broker sends the
-        message retained on ``end``, which ends the wait.
+        """Return the number of the retained message on `topic`, or 0 if there is none. The broker then sends the message
+        retained on ``end``, which ends the wait.
         """
         line.send(m.subscribe(7, (topic, 0), ("end", 0)))
         found = 0
@@ -208,7 +208,7 @@ class Visit:
 
 
 def wills(line: ByteClient) -> None:
-    """Assert that the wills of clients that did not return reach a subscriber after their delay."""
+    """Assert that the wills of clients that did not return reach a subscriber once their delay has passed."""
     frame = line.frame()
     assert kind(frame) == 3, f"not a will: {frame.hex(' ')}"
     _, topic, _, _, payload = m.split_publish(frame)

@@ -1,4 +1,4 @@
-"""Record broker processes, then restart the broker with what power cuts leave of its folder."""
+"""Record broker processes, then restart the broker on the folder contents that power cuts may leave."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def broker(config: Path, environ: dict[str, str] | None = None) -> Iterator[Serv
 
 
 def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Recording:
-    """Record `lives` broker processes, each of which is stopped or killed, together with the marks of their clients."""
+    """Record `lives` broker processes and the marks of their clients. Each process is either stopped or killed."""
     recorder = Recorder(work / "disk", work)
     config = write_config(work, recorder.folder)
     load = Load(seed, recorder.mark, delays=True)
@@ -85,7 +85,7 @@ def record(work: Path, seed: int, messages: int = 600, lives: int = 3) -> Record
 
 
 def record_failure(work: Path, seed: int, failing: int) -> Recording:
-    """Record a broker whose sync number `failing` fails. The broker must inform every client and exit with an error."""
+    """Record a broker whose sync number `failing` fails. The broker must tell every client and exit with an error."""
     recorder = Recorder(work / "disk", work, failing)
     config = write_config(work, recorder.folder)
     load = Load(seed, recorder.mark, delays=True)
@@ -110,7 +110,7 @@ def write_config(work: Path, folder: Path) -> Path:
 
 
 def _free(folder: Path) -> None:
-    """Wait until no process holds the lock of the folder."""
+    """Wait until no process holds the folder's lock."""
     from hookmq_toolkit.state_folder import lock_holder
 
     end = time.monotonic() + WAIT
@@ -120,7 +120,7 @@ def _free(folder: Path) -> None:
 
 
 def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
-    """Check a power cut in this process, with a whole broker and the real store on a virtual clock."""
+    """Check a power cut within this process, by running a whole broker and the real store on a virtual clock."""
     memory = Memory(marks)
     # The time until a will or an expiry is the same as during the recording, however late this cut is checked.
     with _harness(folder, memory.time or time.time()) as harness:
@@ -141,7 +141,7 @@ def in_memory(folder: Path, marks: list[bytes], cut: Cut) -> None:
 
 
 def _timers(harness: Harness, memory: Memory) -> None:
-    """Assert that each acknowledged delayed message has a timer, and that there are no other timers."""
+    """Assert that each acknowledged delayed message has a timer and that there are no other timers."""
     space = harness.broker.state.plugin_states.space("delayed")
     found = Counter(int(timer.data.rpartition(b"\n")[2]) for timer in space.timers.values())
     lost = memory.kept - found.keys()
@@ -153,7 +153,7 @@ def _timers(harness: Harness, memory: Memory) -> None:
 
 
 def _nothing_is_left(store: SQLiteStore, empty: list[str]) -> None:
-    """Assert that every stored message is in a queue, and that the queues of `empty` are empty."""
+    """Assert that every stored message is in a queue, and that the queues of the clients in `empty` are empty."""
     assert store._engine is not None
     db = store._engine.db
     count = "SELECT count(*) FROM message WHERE id NOT IN (SELECT message FROM entry WHERE body IS NULL)"

@@ -66,8 +66,8 @@ def judge(
 ) -> Verdict:
     """Compare a table with the messages that were sent and acknowledged.
 
-    Set `once` for tables without duplicates by message-id. For tables of all messages, `ends` contains the offset after
-    the last message of each partition. `belongs` returns whether a message belongs in the table.
+    Set `once` for tables that are deduplicated by message-id. For tables of all messages, `ends` contains the offset
+    after the last message of each partition. `belongs` returns whether a message belongs in the table.
     """
     found = Verdict(table)
     known = {one.topic: one for one in topics}

@@ -68,7 +68,7 @@ class Broker:
         raise AssertionError("the broker does not start")
 
     def kill(self, draw: random.Random) -> None:
-        """Send SIGKILL to the broker and to none, some or all of its child processes."""
+        """Send SIGKILL to the broker and to a random choice of its child processes: none, some or all."""
         pids = [self._broker.process.pid]
         pids += draw.sample(others := children(pids[0]), draw.randint(0, len(others)))
         draw.shuffle(pids)
@@ -92,7 +92,7 @@ class Broker:
         return self._broker.stop()
 
     def ends(self) -> tuple[str, dict[int, int]]:
-        """Return the log's id and, for each partition, the offset after the last message."""
+        """Return the log's id and, for each partition, the offset that follows the last message."""
         request = urllib.request.Request(
             f"{self.url}/v1/streams/devices/offsets", headers={"Authorization": f"Bearer {TOKEN}"}
         )
@@ -204,7 +204,7 @@ class Spark:
 
 
 def written(table: Path) -> int:
-    """Return the number of batches in a table, from the log of Delta or of Spark's file sink."""
+    """Return the number of batches in a table, as recorded in the log of Delta or of Spark's file sink."""
     log = table / "_delta_log"
     try:
         names = os.listdir(log if log.exists() else table / "_spark_metadata")

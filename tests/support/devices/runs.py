@@ -126,8 +126,9 @@ class Run:
         return [*program, "run", "bronze", "silver", *once, "-c", self.config]
 
     def configure(self) -> Path:
-        """Write the configuration and return its path: a driver and two executors, each in its own process and as small
-        as possible.
+        """Write the configuration and return its path.
+
+        It sets up a driver and two executors, each in its own process and as small as possible.
         """
         folder = self.tables
         folder.mkdir()
@@ -209,7 +210,7 @@ class Run:
         return self._judge(ends, time.monotonic() - began)
 
     async def _all_go_on(self) -> None:
-        """Wait until each query has finished another batch and more messages have been acknowledged."""
+        """Wait until each query has finished another batch and the broker has acknowledged more messages."""
         before, acknowledged = self.done, self.fleet.acknowledged
         until = time.monotonic() + STUCK
         while True:

@@ -1,7 +1,7 @@
 """Play a script against a real broker with raw clients over TCP, and record what they receive in each step.
 
-A step ends once the broker has nothing more to send. To find out, first the acting client sends PINGREQ and waits, then
-all clients do.
+A step ends once the broker has nothing more to send. To detect that, first the acting client and then all clients send
+PINGREQ and wait for the answer.
 """
 
 import select
@@ -34,13 +34,13 @@ class Client(ByteClient):
         self.let_in = False
 
     def send(self, *packets: bytes) -> Self:
-        """Send packets. A closed connection is only detected on reading."""
+        """Send packets. The client notices only on reading that the connection was closed."""
         with suppress(OSError):
             super().send(*packets)
         return self
 
     def until(self, done: Callable[[], bool], patience: float = PATIENCE) -> bool:
-        """Receive until `done()` or the end of the connection. Return False on a timeout."""
+        """Receive until `done()` is true or the connection ends. Return False on a timeout."""
         limit = time.monotonic() + patience
         while not (self.closed or done()):
             left = limit - time.monotonic()

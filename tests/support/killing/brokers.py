@@ -1,4 +1,4 @@
-"""The brokers under test: HookMQ with its storage and mosquitto with persistence, configured alike."""
+"""The brokers under test: HookMQ with its storage and mosquitto with persistence, configured equivalently."""
 
 import os
 import random

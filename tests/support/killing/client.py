@@ -55,7 +55,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Return whether the broker has accepted the connection and it has not ended."""
+        """Return whether the broker has accepted the connection and the connection is still open."""
         return self.mqtt.connected
 
     async def connect(self, port: int, last: Will | None = None) -> bool:
@@ -128,7 +128,7 @@ class Client:
             self.ledger.refusals.append(f"{self.name}: {packet} 0x{code:02X}")
 
     def forget(self) -> None:
-        """Forget the session, because the broker has none."""
+        """Discard the session state, because the broker no longer has the session."""
 
     def message(self, topic: str, payload: bytes, retain: bool) -> None:
         """Handle a message."""
@@ -169,7 +169,7 @@ class Publisher(Client):
         self._fill()
 
     def forget(self) -> None:
-        """Forget the messages in flight."""
+        """Discard the in-flight messages."""
         self._unfinished.clear()
 
     def _fill(self) -> None:

@@ -175,7 +175,7 @@ class Ledger:
         return made
 
     def changed(self) -> None:
-        """Wake the callers of `until`, because a condition may have changed."""
+        """Wake all callers of `until`, because a condition may have changed."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

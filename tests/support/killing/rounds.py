@@ -208,7 +208,7 @@ class Run:
         await self._start()
 
     async def _reach(self, done: Callable[[], bool], tasks: list["asyncio.Task[None]"]) -> bool:
-        """Wait for `done()` while there is progress and no client has failed."""
+        """Wait until `done()` is true. Return False if progress stops. Raise the error of a failed client."""
         while True:
             before = self.counts.acknowledged
             if await self.ledger.until(lambda: done() or any(t.done() for t in tasks), STUCK):
@@ -279,7 +279,7 @@ class Run:
         return self.over or self.counts.acknowledged >= acknowledged
 
     async def _mourned(self, kind: str, level: int, delay: int, clean: bool) -> None:
-        """Run a client that ends and leaves a will."""
+        """Run a client that leaves a will when its connection ends."""
         topic = f"w/{kind}/{self.kill}"
         client = Client(self.ledger, topic, level, clean)
         if not await client.connect(self.broker.port, (topic, b"gone", 2, delay)):
@@ -327,7 +327,7 @@ class Run:
         await self.offline.ended()
 
     async def _look(self) -> None:
-        """Compare the retained messages with the acknowledged ones."""
+        """Compare the retained messages with those that were acknowledged."""
         checker = Checker(self.ledger, f"checker-{self.kill}")
         if not await checker.connect(self.broker.port):
             return

@@ -71,7 +71,7 @@ class File:
 
 
 class Folder:
-    """A folder, with its current names and those that a power cut would keep."""
+    """A folder: its current names, and the names that would survive a power cut."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode

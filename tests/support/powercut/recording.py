@@ -80,7 +80,7 @@ class Recorder:
         """Return the recording once all processes have ended.
 
         Raise RecordingError if the records do not explain the current state of the folder. Pass `whole=False` if a
-        process exited while its threads were writing, because their last call may be missing.
+        process exited while its threads were writing, because the last call of each thread may be missing.
         """
         recording = Recording(self.folder, read(self.log.path), self.work)
         if whole:
@@ -194,8 +194,8 @@ class Recording:
     def plan(
         self, cuts: int, seed: int, start: int = 0, first: int = 0
     ) -> list[tuple[Cut, Random]]:
-        """Return the planned cuts, each with the random generator that decides its details. The same number and seed
-        produce the same cut.
+        """Return the planned cuts, each with a random generator for its details. The same number and seed always produce
+        the same cut.
         """
         places = self.positions(start)
         numbers, weights = [one for one, _ in places], [one for _, one in places]
@@ -208,8 +208,8 @@ class Recording:
         return planned
 
     def replay(self, planned: list[tuple[Cut, Random]]) -> Iterator[tuple[Cut, list[bytes]]]:
-        """Simulate the power cuts in the order of the records. When a cut is yielded, the folder
-        contains what the cut left behind.
+        """Replay the records and yield each planned cut in turn, with its marks. At that moment, the folder contains
+        what the cut left behind.
         """
         disk = Disk(self._root())
         marks: list[bytes] = []
@@ -281,7 +281,7 @@ def cut(
     most: int = 5,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Cut the power `cuts` times from record `start` on, starting with cut number `first`, and check each cut.
+    """Cut the power `cuts` times, at or after record `start`, and check each cut. The first cut gets the number `first`.
 
     Stop after `most` failures. `progress` is called with the number of cuts made so far.
     """

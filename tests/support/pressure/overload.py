@@ -305,7 +305,7 @@ async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Publish each message to a new topic, so that a slow authorization service is asked every time."""
+    """Publish each message to a new topic, so that the broker has to ask a slow authorization service every time."""
     outcome = Outcome()
     each = max(1, int(seconds * 10))
     asked = 0
@@ -368,7 +368,7 @@ async def slow_plugin(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def storm(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Connect thousands of clients with sessions at once, cut all their connections together, and reconnect them."""
+    """Connect thousands of clients with sessions, cut all their connections at once, and reconnect them."""
     outcome = Outcome()
     count = int(STORM * scale)
     places = asyncio.Semaphore(1000)

@@ -1,6 +1,6 @@
-"""A client that only sends PINGREQ, in its own process.
+"""A client that only sends PINGREQ and runs in its own process.
 
-    python -m pressure.pinger PORT PID
+python -m pressure.pinger PORT PID
 
 It sends pings until its input ends. Then it prints one line of JSON: for each ping, the CPU seconds that the broker's
 event loop (process PID) used before it answered. Other work on the machine does not count.

@@ -41,7 +41,7 @@ MEMORY = 300
 
 @dataclass(frozen=True)
 class Round:
-    """The objects and memory that remained after a round, when all clients were gone."""
+    """The objects and memory that remained after a round, once all clients were gone."""
 
     resident: int
     objects: int

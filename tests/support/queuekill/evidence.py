@@ -1,4 +1,4 @@
-"""What queue consumers wrote about deliveries and acknowledgements, and which broken guarantees this reveals."""
+"""The deliveries and acknowledgements that queue consumers wrote down, and the broken guarantees that these reveal."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -59,7 +59,7 @@ BROKEN = frozenset(_NAMES[_NAMES.index("lost") :])
 
 
 class Evidence:
-    """All workers' lines. `lives` holds the times at which the broker was restarted, in order. `single` lists the
+    """The lines of all workers. `lives` holds the times at which the broker was restarted, in order. `single` lists the
     groups with one consumer, as (queue, group). `limits` holds each queue's delivery limit. In the queues in `keyed`,
     the topic is the key and all messages have QoS 2.
     """
@@ -196,8 +196,7 @@ class Evidence:
         ]
 
     def judge(self, owed: Iterable[tuple[str, str, Iterable[Stream]]]) -> QueueCounts:
-        """Check the state at the end of a run: for each (queue, group, streams) in `owed`, everything must be
-        settled."""
+        """Check the state at the end of a run. For each (queue, group, streams) in `owed`, everything must be settled."""
         counts = self.counts
         counts.due = counts.lost = counts.doubled = counts.reordered = 0
         counts.dead_letters = len(self._dead_at)

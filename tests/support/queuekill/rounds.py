@@ -85,7 +85,7 @@ class Worker:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, seed: int) -> None:
-        """Start the process, which connects as soon as there is a broker."""
+        """Start the process. It connects as soon as a broker is listening."""
         named = [{**one, "name": f"{one['name']}-{self.kills}"} for one in self._consumers]
         for one, own in zip(named, self._consumers, strict=True):
             if own.get("durable"):
@@ -249,7 +249,7 @@ class QueueRun:
             await asyncio.sleep(0.05)
 
     async def _reach(self, done: Callable[[], bool], tasks: list["asyncio.Task[None]"]) -> bool:
-        """Wait until `done()`, while there is progress and no publisher has failed."""
+        """Wait until `done()` is true. Return False if progress stops. Raise the error of a failed publisher."""
         while True:
             before = self.ledger.counts.acknowledged
             if await self.ledger.until(lambda: done() or any(t.done() for t in tasks), STUCK):

@@ -1,4 +1,4 @@
-"""How a correct client processes the broker's packets, and the errors that it detects in them."""
+"""How a correct client processes the broker's packets, and the errors that it detects in these packets."""
 
 from collections.abc import Callable
 from functools import partial

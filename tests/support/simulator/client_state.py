@@ -127,7 +127,7 @@ class Peer:
     def vouched(self) -> bool:
         """Return whether the client uses an authentication method.
 
-        If so, another plugin authenticates it, and its session has another owner.
+        If so, a different plugin authenticates the client, and the session has a different owner.
         """
         return self.version == 5 and bool(self.wanted[5])
 

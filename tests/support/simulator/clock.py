@@ -39,8 +39,8 @@ class Clock:
 class SimRuntime(VirtualRuntime):
     """The runtime of one broker process.
 
-    Its event loop takes a turn `lag` seconds after the first event. Events in between share that turn. `kill` discards
-    everything that is scheduled.
+    Its event loop takes a turn `lag` seconds after an event arrives. Events that arrive in the meantime share that turn.
+    `kill` discards everything that is scheduled.
     """
 
     def __init__(

@@ -150,9 +150,10 @@ class Image:
 
 
 class Disk:
-    """The disk of one world. `latency` and `read_delay` are the longest delays of a commit and of a page.
+    """The disk of one world. `latency` and `read_delay` are the maximum delays of a commit and of reading a page.
 
-    `trouble` determines the next commit: ``error`` (not written, reported), ``unknown`` (perhaps written) or ``raise``.
+    `trouble` makes the next commit fail: ``error`` (reported, and nothing is written), ``unknown`` (perhaps written) or
+    ``raise``.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Disk:
         self.clock.after(delay, partial(self._finish, store, done))
 
     def page_delay(self) -> float:
-        """Return the delay of the next page in seconds."""
+        """Return the delay before the next page is read, in seconds."""
         return self.random.random() * self.read_delay if self.read_delay else 0.0
 
     def _delay(self) -> float:

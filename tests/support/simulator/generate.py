@@ -153,10 +153,10 @@ def _knobs(seed: int, random: Random, focused: bool, tight: bool) -> Knobs:
 
 
 class _Taste(NamedTuple):
-    """The preferences of the clients of one world.
+    """The preferences of the clients in one world.
 
-    `kinds` weighs the groups of topics on which they publish: `topics`, `retained`, `shared` and the special ones.
-    `share` is the fraction of shared subscriptions. Other fields say how often clients ask for a clean start or
+    `kinds` sets how often they publish on each group of topics: `topics`, `retained`, `shared` and the special ones.
+    `share` is the fraction of shared subscriptions. The other fields say how often clients ask for a clean start or
     reconnect at once, how often the broker then crashes, how long sessions last, and how long clients may be slow.
     """
 
@@ -276,7 +276,7 @@ class _Script:
         return tuple(sorted(steps, key=lambda step: step.at))
 
     def _aside(self, at: float) -> float:
-        """Return `at`, or a time up to 0.1 s later, when the effects of the step at `at` may still be in progress."""
+        """Return `at`, or a time up to 0.1 s later, while the effects of the step at `at` may still be in progress."""
         return at if self.random.random() < 0.3 else round(at + self.random.random() * 0.1, 4)
 
     def _times(self, count: int) -> list[float]:

@@ -1,8 +1,8 @@
 """Journals of the simulated broker: what is on disk, what is in memory, and how flushes fail.
 
 `JournalDisk` outlives the broker; `OpenJournal` is the journal of one broker process. Appended entries are safe once
-their flush is done. A crash keeps a random prefix of the rest. `Journals` contains all journals of a world and checks
-their invariants.
+they have been flushed. A crash keeps a random prefix of the unflushed entries. `Journals` contains all journals of a
+world and checks their invariants.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,8 +39,8 @@ class Entry(NamedTuple):
 class JournalDisk:
     """The disk of one journal.
 
-    `trouble` determines the next flush: ``error`` (partly written), ``unknown`` (perhaps written) or ``raise``.
-    ``append`` makes the next append fail. Each of them stops the broker.
+    `trouble` makes the next flush fail: ``error`` (partly written), ``unknown`` (perhaps written) or ``raise``.
+    ``append`` makes the next append fail instead. Any of these failures stops the broker.
     """
 
     def __init__(self, journals: "Journals", name: str) -> None:
@@ -62,7 +62,7 @@ class JournalDisk:
         return self.process
 
     def want(self, filters: tuple[str, ...]) -> None:
-        """Replace the filters that the journal wants."""
+        """Replace the topic filters of the messages that the journal wants."""
         self.filters = filters
         self.since = self.journals.clock.now
 
@@ -89,7 +89,7 @@ class JournalDisk:
         self.keep(entries[: self.journals.random.randrange(len(entries) + 1)])
 
     def recover(self, last: CommitId) -> None:
-        """Drop the entries that the store of `last` did not commit."""
+        """Drop the entries after commit `last`, which its store never committed. Keep the entries of other stores."""
         good = [
             entry
             for entry in self.kept
@@ -211,7 +211,7 @@ class Journals:
         return self.random.random() * self.latency if self.latency else 0.0
 
     def mix(self, entries: Sequence[Entry]) -> None:
-        """Add entries that became safe to the trace."""
+        """Add entries that have become safe to the hash of the trace."""
         self.mixed(b"".join(b"%d," % entry.uid for entry in entries))
 
     def failed(self) -> None:
@@ -234,7 +234,9 @@ class Journals:
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def store_begins(self, number: int) -> None:
-        """Check that everything up to commit `number` is safe in the journals when the store starts writing it."""
+        """Check that the journals hold everything up to commit `number` safely, because the store starts writing that
+        commit.
+        """
         if self.failed_at is not None:
             self.complain("11 journal", f"commit {number} goes on after a journal failed")
         for disk in self.disks.values():

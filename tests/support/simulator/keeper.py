@@ -1,7 +1,7 @@
 """A plugin that keeps state and sets timers, and a ledger of the changes that were confirmed to the plugin.
 
 After a crash, the broker must have the state after the last confirmed change, or after a later one. Changes that a hook
-makes together are kept or lost together. A timer's hook is called when the timer is due, and again until the hook has
+makes together are kept or lost together. A timer's hook is called when the timer is due, and called again until it has
 returned.
 """
 
@@ -161,7 +161,7 @@ class Keeper:
 
 
 def _stored(records: Mapping[Place, PutState]) -> Kept:
-    """Return the keeper's records, without those of other plugins."""
+    """Return the keeper's records, leaving out those of other plugins."""
     mine = (_STATE, _TIMERS)
     return {place: (one.value, one.due) for place, one in records.items() if place[0] in mine}
 

@@ -170,7 +170,7 @@ class Ledger:
     def _drop_undone(self, life: Life, sent: Sent) -> bool:
         """Return whether a message may be queued again because a crash undid its drop.
 
-        Later messages were sent, but the crash happened before the drop was committed.
+        This happens if the broker sent later messages but crashed before the drop was committed.
         """
         dropped_at = sent.excused.get(life.client_id)
         return dropped_at is not None and self.crashed_between(dropped_at, dropped_at + 1.0)

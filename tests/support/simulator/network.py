@@ -36,7 +36,7 @@ class Weather:
 
 
 class Link:
-    """A connection between a client and a broker, which also implements the broker's `Wire`.
+    """A connection between a client and a broker. It also implements the broker's `Wire`.
 
     The client calls `send`, `hang_up` and `cut`; the broker calls the methods of `Wire`. `fed` is called before each
     segment that reaches the broker.
@@ -86,7 +86,7 @@ class Link:
     # --- the client's end --------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, kind: PacketType | None = None) -> None:
-        """Send bytes. If they are one packet, `kind` is its type, for the coverage."""
+        """Send bytes. If they are a single packet, pass its type as `kind`, so that the coverage includes it."""
         if self.client_gone:
             return
         weather = self.weather
@@ -104,7 +104,9 @@ class Link:
             self.client_gone = True
 
     def cut(self, lost: bool = True) -> None:
-        """Cut the network. Bytes in transit to the broker are lost or, unless `lost`, still arrive. Both ends notice."""
+        """Cut the network, so that both ends notice. If `lost`, bytes in transit to the broker are lost; otherwise they
+        still arrive.
+        """
         if lost:
             self._up.clear()
         self.client_gone = True

@@ -1,7 +1,7 @@
 """The plan of one run: knobs, which are chosen once (swarm testing), and a script of steps.
 
-Both are plain data. A failure can therefore be shrunk by removing steps and resetting knobs, and kept as a regression
-test.
+Both are plain data. A failing plan can therefore be shrunk by removing steps and resetting knobs, and then kept as a
+regression test.
 """
 
 from dataclasses import dataclass, fields
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The properties of a world. The defaults describe a calm world, towards which shrinking works."""
+    """The properties of a world. The defaults describe a calm world, and shrinking resets knobs to them."""
 
     seed: int = 0
     versions: tuple[int, ...] = (5, 5, 5, 4)

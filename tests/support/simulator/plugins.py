@@ -1,4 +1,4 @@
-"""Plugins of the simulated broker, which delay, raise, refuse, drop, replace, redirect, answer and observe.
+"""Plugins for the simulated broker. They delay, raise, refuse, drop, replace, redirect, answer and observe.
 
 Their decisions depend only on the topic, so they are the same after a crash or a retransmission. Delays and failures
 are random.
@@ -50,7 +50,7 @@ class World(Protocol):
         """Return whether the next answer raises an exception."""
 
     def unsure(self, client_id: str, filter: str) -> None:
-        """Record that a subscription may be lost because no plugin could decide on it."""
+        """Record that a subscription may be lost because no plugin was able to decide on it."""
 
     def echo(self) -> bytes:
         """Return the payload of a message that a plugin publishes."""
@@ -214,7 +214,7 @@ class Mourner(Part):
 
 
 class Watch(Part):
-    """A plugin that observes every event, because the core uses other code paths if an observer exists."""
+    """A plugin that observes every event, because the core takes different code paths when there is an observer."""
 
     @hookimpl
     def on_session(self, client: ClientInfo, event: Any) -> None:

@@ -71,7 +71,7 @@ class Result:
 
 
 class Process:
-    """The state of one run, without its sequence of events; see `world`."""
+    """The state of one run. The sequence of events is in `world`."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None] | None = None) -> None:
         knobs = plan.knobs

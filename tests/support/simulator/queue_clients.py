@@ -132,7 +132,7 @@ class QueueClient:
 
 
 class Feeder(QueueClient):
-    """A publisher. It resends nothing, so a message without PUBACK may or may not be in the queue."""
+    """A publisher that never resends. A message without PUBACK may therefore be in the queue or not."""
 
     def __init__(self, world: World, ledger: QueueLedger, seed: int) -> None:
         super().__init__(world, ledger, "feeder", seed, 20)

@@ -1,7 +1,7 @@
 """Queues in a simulated world: the real plugin with in-memory files, its clients, and disk faults.
 
-A write to a queue's log runs as a whole, as in a thread. If the broker crashes first, the disk holds none, some or all
-of it. `trouble` makes the next write fail: ``error`` (nothing written) or ``unknown``.
+Each write to a queue's log is a single call, as it would be in a thread. If the broker crashes before the call, the disk
+holds none, some or all of the data. `trouble` makes the next write fail: ``error`` (nothing written) or ``unknown``.
 """
 
 import shutil
@@ -96,7 +96,7 @@ class Queues:
         return self.plugin
 
     def watch(self, journals: tuple[Any, ...]) -> None:
-        """Insert the faults between a new broker's logs and their files."""
+        """Inject faults between a new broker's logs and their files."""
         for one in journals:
             if isinstance(one, QueueLog):
                 log = one.log
@@ -119,7 +119,7 @@ class Queues:
         return run(write, done)
 
     def _write_part(self, log: Any, call: Callable[[], Any]) -> None:
-        """Write, and keep a random part of the data."""
+        """Run the write, but keep only a random part of the data."""
         before = {one.path: one.path.stat().st_size for one in log.segments}
         call()
         last = log.segments[-1].path
@@ -159,7 +159,7 @@ class Queues:
             one.connect()
 
     def heal(self) -> None:
-        """Stop the faults. All consumers connect and acknowledge everything."""
+        """Stop injecting faults. All consumers connect and acknowledge everything."""
         self.trouble = ""
         for one in self.clients:
             if one.link is not None:

@@ -8,8 +8,8 @@ from simulator.network import Link
 class Sent:
     """A message. `topic` is the topic of the PUBLISH, `target` the topic to which plugins redirect it.
 
-    `excused` contains the clients and groups for which it was dropped with a reason, with the time of the last drop.
-    `lost` is True if it was dropped before routing.
+    `excused` maps each client or group for which the message was dropped with a reason to the time of the last drop.
+    `lost` is True if the message was dropped before routing.
     """
 
     __slots__ = (

@@ -11,7 +11,7 @@ from simulator.world import run
 
 
 def run_seed(seed: int, make: Callable[[int], Plan] = make_plan) -> Result:
-    """Return the result of one seed. An exception of the simulator itself also counts as a failure."""
+    """Return the result of one seed. An exception raised by the simulator itself also counts as a failure."""
     try:
         return run(make(seed))
     except Exception as error:

@@ -13,8 +13,8 @@ TRIAL: Final = ("t/0", "s/0", "r/0", "t/1/x", "e/0")
 
 
 class Epochs(Steps):
-    """Runs the phase once everything else is done and all clients have left. Its steps run one after another, with time
-    in between.
+    """Runs this phase once everything else is done and all clients have left. The steps run one after another, with
+    pauses between them.
     """
 
     before: dict[str, list[Entry]]

@@ -77,7 +77,7 @@ class Wills:
         self.open.setdefault(client, []).append(will)
 
     def returning(self, client: int, link: Link, clean: bool) -> None:
-        """Record that a CONNECT of this client was sent. It may end the session or cancel the will in time."""
+        """Record that this client sent a CONNECT, which may end the session or cancel the will in time."""
         for will in self.open.get(client, ()):
             if will.link is link:
                 continue

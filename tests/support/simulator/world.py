@@ -150,7 +150,7 @@ class World(Epochs):
         )
 
     def _crash_once_more(self) -> None:
-        """Crash the broker to see whether everything that queue consumers have settled is on disk."""
+        """Crash the broker to check that everything settled by queue consumers is on disk."""
         self._check_queues()
         self.crash(0.1)
 

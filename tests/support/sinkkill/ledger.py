@@ -1,4 +1,6 @@
-"""A record of the messages that publishers sent and the broker acknowledged, and thus of what a target must contain."""
+"""A record of the messages that publishers sent and the broker acknowledged. A target must contain all acknowledged
+messages.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -48,8 +50,9 @@ class SinkLedger:
         return {key: numbers for key, numbers in lacking.items() if numbers}
 
     def mistakes(self, stored: list[Stored], once: bool) -> list[str]:
-        """Describe each error in a target that has all acknowledged messages. If `once` is True, the target may
-        contain each message only once."""
+        """Describe each error in a target that has all acknowledged messages. If `once` is True, the target must not
+        contain any message twice.
+        """
         found: list[str] = []
         payloads: dict[str, tuple[str, int]] = {}
         ids: dict[tuple[str, int], str] = {}

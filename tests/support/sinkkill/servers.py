@@ -52,8 +52,9 @@ class InfluxDbTarget:
         self._server.query(f"CREATE DATABASE {DATABASE}")
 
     def sink(self) -> Mapping[str, Any]:
-        """Return the driver's name and its settings for this target. Each record's offset is its time, so times show
-        the order."""
+        """Return the driver's name and its settings for this target. Each record's offset is used as its time, so the
+        times show the order.
+        """
         target = {
             "version": 1, "url": self._server.url, "database": DATABASE, "measurement": "kills",
             "tags": {"key": "${payload.key}"}, "fields": {"id": "${id}", "number": "${payload.number}"},

@@ -1,7 +1,7 @@
 """Kill a broker with a source, and the source's process, repeatedly while a program fills the origin.
 
-The messages go through a sink with the `file` driver, which stores each message of the broker once. At the end, its
-files must contain every entry that the origin accepted, once and in order if the source promises that.
+A sink with the `file` driver stores each message that the broker receives, once. At the end, the sink's files must
+contain every entry that the origin accepted. If the source promises it, each entry must appear once and in order.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ class Origin(Protocol):
     """Whether each entry is published once and in order."""
 
     def source(self) -> Mapping[str, Any]:
-        """Return `driver` and `origin` of the source."""
+        """Return the source's `driver` and `origin` settings."""
 
     def send(self, key: str, payload: bytes) -> None:
         """Store an entry."""
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
 
 
 class RedisOrigin:
@@ -116,7 +116,7 @@ class _Threaded:
 
 
 class NatsOrigin:
-    """A JetStream stream. It sends unacknowledged messages again behind newer ones, so their order is not checked."""
+    """A JetStream stream. NATS resends unacknowledged messages after newer ones, so the order is not checked."""
 
     once = False
 
@@ -283,7 +283,7 @@ class SourceKill:
                         self.source_kills += 1
 
     def _settle(self) -> list[Stored]:
-        """Wait until all entries are published, and return what is stored. Raises Broken."""
+        """Wait until all entries are published and return the stored messages. Raises Broken if progress stops."""
         count, since = -1, time.monotonic()
         while missing := self.ledger.missing(stored := self._read()):
             if len(stored) != count:

@@ -1,4 +1,4 @@
-"""Record a broker with a Spark sink, a publisher and a reader, and check what power cuts leave of it.
+"""Record a broker with a Spark sink, a publisher and a reader, and check what power cuts leave of the broker's data.
 
 In addition to the marks of `brokercut.memory`, the reader records the rows it received, with CRCs of their payloads:
 ``["served", LOG, [[PARTITION, OFFSET, TOPIC, CRC], ...]]``.

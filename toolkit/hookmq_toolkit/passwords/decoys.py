@@ -15,8 +15,8 @@ def nobody(argon2: Argon2) -> Hash:
 def choose_decoy(hashes: Sequence[Hash], secret: bytes, name: str) -> Hash:
     """Return one of `hashes`, which must not be empty. The same name always gets the same hash.
 
-    Pass the hashes of the existing users. A login by an unknown user then takes as long as one by these users, even if
-    they have several kinds of hashes. `secret` makes the choice unpredictable.
+    Pass the hashes of the existing users. A login by an unknown user then takes as long as a login by one of them, even
+    if they have several kinds of hashes. `secret` makes the choice unpredictable.
     """
     digest = hmac.digest(secret, name.encode("utf-8", "surrogatepass"), "sha256")
     return hashes[int.from_bytes(digest[:8]) % len(hashes)]

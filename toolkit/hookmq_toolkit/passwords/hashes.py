@@ -116,7 +116,7 @@ def _too_dear(kibibytes: int, passes: int) -> bool:
 
 
 def _excess(hash: Hash) -> str | None:
-    """Return what is wrong with the cost or the encoding of a hash, or None."""
+    """Return the problem with the cost or the encoding of a hash, or None if there is none."""
     scheme, cost = hash.scheme, hash.cost
     if scheme.startswith("argon2"):
         memory, passes, lanes = cost

@@ -24,8 +24,8 @@ class _Job:
 
 
 class Pool:
-    """Runs at most `threads` calls at the same time, while at most `queue` wait. Call the methods
-    on the event loop's thread.
+    """Runs at most `threads` calls at the same time, while at most `queue` wait. Call the methods on the event loop's
+    thread.
 
     Each host has its own queue, and the queues take turns. If the queue is full, a new call
     replaces the last call in the longest queue, provided that queue is longer than its own. One
@@ -49,9 +49,10 @@ class Pool:
         return self.running < self._threads
 
     def submit(self, host: str, call: Callable[[], Any], done: Done) -> Cancel:
-        """Run `call` in a thread and pass its result to `done`. Return a function that cancels it. Raise Busy.
+        """Run `call` in a thread and pass its result to `done`. Return a function that cancels it. Raise Busy if the
+        queue is full.
 
-        `done` receives `Busy` if the call is replaced in the queue. After it is cancelled, `done` is not called. A
+        `done` receives `Busy` if the call is replaced in the queue. Once the call is cancelled, `done` is not called. A
         waiting call then never runs; a running call continues, but its result is ignored.
         """
         job = _Job(call, done, host)

@@ -9,8 +9,9 @@ from hookmq.plugin import ConfigError, HookMQError
 
 
 def add_password_options(parser: ArgumentParser) -> None:
-    """Add ``--stdin`` and ``--password-file``. Every user of the machine can read a command's arguments, so the
-    password is never one of them."""
+    """Add ``--stdin`` and ``--password-file``. The password is never an argument, because every user of the machine can
+    read a command's arguments.
+    """
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
         "--stdin", action="store_true", help="read the password from standard input, one line"
@@ -24,10 +25,10 @@ def add_password_options(parser: ArgumentParser) -> None:
 
 
 def read_password(user: str, stdin: bool, file: Path | None, twice: bool, most: int) -> bytes:
-    """Return the password of `user`, which has at most `most` bytes. In a terminal, ask for it, twice if `twice` is
-    true. Blocks.
+    """Return the password of `user`, which has at most `most` bytes. In a terminal, prompt for it, twice if `twice` is
+    true. This call blocks.
 
-    Raises ConfigError if there is no terminal, HookMQError for an empty or too long password, and OSError.
+    Raises ConfigError if there is no terminal, HookMQError if the password is empty or too long, and OSError.
     """
     if stdin:
         line = sys.stdin.buffer.readline(most + 3)

@@ -62,7 +62,8 @@ class Rules:
 
         `topic` is a valid topic or, for SUBSCRIBE, a valid filter, with or without ``$share/NAME/``. `values` maps
         variables, as written in the filter (``%u``, ``%c``, ``${site}``), to their values; `rule_values` returns such a
-        mapping. For SUBSCRIBE, `qos` and `retain` are ignored. If the rule allows, return ``Allow(max_qos=rule.qos)``.
+        mapping. For SUBSCRIBE, `qos` and `retain` are ignored. If the rule allows the action, return
+        ``Allow(max_qos=rule.qos)``.
         """
         if action is Action.SUBSCRIBE:
             levels = parse_share(topic)[1].split("/")

@@ -1,4 +1,4 @@
-"""The words for actions in rule files, and the conditions that have no effect on them."""
+"""The words for actions in rule files, and the conditions that have no effect on those actions."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -20,8 +20,8 @@ class Rule:
     """A rule that allows or denies `actions` on `filter`, a topic filter without ``$share/`` whose
     levels may be variables.
 
-    `qos` is the highest QoS to which the rule applies, or None for any. `retain` is the RETAIN flag to which it
-    applies, or None for both. The rule with the lowest `order` decides; in a tie, the first one. `source` is where the
+    `qos` is the highest QoS to which the rule applies, or None for any. `retain` is the RETAIN flag to which it applies,
+    or None for either value. The rule with the lowest `order` decides; in a tie, the first one. `source` is where the
     rule was defined, for logs and reasons: ``acl.yaml:12``, ``claim acl.publish[0]``.
     """
 

@@ -10,8 +10,8 @@ ROOM: Final = 0.7
 
 
 class Fill:
-    """Calls `say` once for each change, with ``"filling"``, ``"full"`` or ``"has_room"``, and with the share in use
-    (1.0 is full).
+    """Calls `say` once for each change, with ``"filling"``, ``"full"`` or ``"has_room"``, and with the share in use (1.0
+    is full).
     """
 
     __slots__ = ("_said", "_say")

@@ -234,7 +234,7 @@ class SegmentLog:
         self._identity = (found.st_dev, found.st_ino)
 
     def _still_there(self, path: Path) -> None:
-        """Raise StoreError if `path` is not the file being written, OSError if it does not exist."""
+        """Raise StoreError if `path` is not the file being written, or OSError if `path` does not exist."""
         found = path.stat()
         if (found.st_dev, found.st_ino) != self._identity:
             raise StoreError(f"{path.name} was replaced while it was in use")
@@ -255,7 +255,7 @@ class SegmentLog:
         return offset
 
     def flush(self, done: Flushed) -> None:
-        """Make the appended records safe, then call `done`. If there is nothing to write, call it at once."""
+        """Make the appended records safe, then call `done`. If there is nothing to write, call `done` at once."""
         if self.failure is not None:
             done(StoreFailed(self.failure))
         elif not self._pending and not self._writing and not self._rolls(self.segments[-1]):

@@ -16,7 +16,8 @@ _ATTEMPTS: Final = 5
 
 
 class LogTail:
-    """Reads the frames of the log in `folder` without changing it. The writer must say how far frames are committed.
+    """Reads the frames of the log in `folder` without changing it. The caller must learn from the writer which records
+    are committed.
 
     All methods block.
     """

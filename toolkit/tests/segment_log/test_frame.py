@@ -1,6 +1,4 @@
-"""Test frames. Valid ones are read, damaged ones are refused, and a torn tail is distinguished from
-damage.
-"""
+"""Test that valid frames are read, that damaged ones are refused, and that a torn tail is distinguished from damage."""
 
 import pytest
 from hookmq_toolkit.segment_log.frame import HEADER, MAGIC, Frame, decode, encode, lost, scan

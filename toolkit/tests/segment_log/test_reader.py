@@ -139,7 +139,7 @@ def test_places_are_about_64_kib_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [10, 60])
 def test_damage_is_found(written: Written, place: int) -> None:
-    """Byte 10 of a frame is in its header, byte 60 in its payload."""
+    """Damage is found in a frame's header (byte 10) and in its payload (byte 60)."""
     written.write(*[1] * 20)
     segment = written.log.segments[0]
     with segment.path.open("r+b") as file:
