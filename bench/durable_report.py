@@ -14,7 +14,7 @@ class Run:
     """The figures of one run.
 
     CPU times are per message, in microseconds, for all of the broker's processes and for the main one. Latencies are
-    sorted and in seconds. The loads of the broker and the generator are shares of a core.
+    sorted and in seconds. The loads of the broker and the generator are fractions of a core.
     """
 
     rate: float

@@ -327,7 +327,7 @@ def add_checkout(root: pathlib.Path) -> str:
     """Add another checkout's HookMQ to `PEERS`, in the same builds. Return the suffix of the added names.
 
     The suffix is `@` and the commit. The brokers run from `root/.venv`. They use the plugins and configurations in that
-    checkout's own bench, because modules and settings may have had other names. Raises PeerError if HookMQ is not
+    checkout's own bench, because modules and settings may have other names there. Raises PeerError if HookMQ is not
     installed there.
     """
     environment = root / ".venv"

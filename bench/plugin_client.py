@@ -52,7 +52,7 @@ class Case(NamedTuple):
     shape: str = SHAPES[0]
 
     def socket(self) -> Case:
-        """Return the case to compare this one with: the same messages between clients that have sockets."""
+        """Return the case to compare with this one: the same messages between clients that have sockets."""
         publisher = {"batch": "read", "calls": "reads"}.get(self.publisher, self.publisher)
         return self._replace(publisher=publisher, subscriber="bytes")
 

@@ -39,7 +39,7 @@ LIMITS = ("no plugin", "1 limit", "client, broker, bytes")
 
 
 class Row(NamedTuple):
-    """One figure in a table. `void` is the reason if the figure does not count."""
+    """One figure in a table. If the figure does not count, `void` is the reason."""
 
     table: str
     name: str

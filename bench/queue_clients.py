@@ -36,7 +36,7 @@ class Producer(Protocol):
         """The number of messages that the server has acknowledged."""
 
     def messages(self, first: int, count: int) -> bytes:
-        """Return the bytes that publish `count` messages, numbered from `first` on."""
+        """Return the bytes that publish `count` messages, numbered from `first`."""
 
     def read(self, data: bytes) -> None:
         """Process acknowledgements."""

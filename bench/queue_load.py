@@ -35,7 +35,9 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """The figures of one run. CPU time is per message, in microseconds. `cores` and `generator` are shares of a core."""
+    """The figures of one run. CPU time is per message, in microseconds. `cores` and `generator` are fractions of a
+    core.
+    """
 
     messages: int
     rate: float
@@ -133,8 +135,9 @@ class Bench:
         return sum(one.confirmed for one in self.producers)
 
     def turn(self, most: int) -> bool:
-        """Read what has arrived and respond. Then publish up to `most` messages in total. Return False if nothing
-        arrived."""
+        """Read what has arrived and respond to it. Then publish, but no more than `most` messages in total. Return False
+        if nothing arrived.
+        """
         ready = self._selector.select(0.5)
         for key, _ in ready:
             number, consumer = key.data
@@ -180,7 +183,7 @@ class Bench:
             raise Void("a message was consumed that nobody published") from None
 
     def until(self, done: float, backlog: int) -> None:
-        """Publish and consume until the time `done`, with up to `backlog` messages waiting."""
+        """Publish and consume until the clock reaches `done`, with up to `backlog` messages waiting."""
         while time.perf_counter() < done:
             self.turn(self.consumed + backlog)
 

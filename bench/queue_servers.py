@@ -1,7 +1,7 @@
 """The servers that bench.queues compares: how to start each one, and which clients talk to it.
 
-Each server runs on a free port of 127.0.0.1 with its data in a temporary folder of the working tree, because a
-temporary file system may be in memory. Only processes started here are stopped.
+Each server runs on a free port of 127.0.0.1 with its data in a temporary folder of the working tree, because the system's
+temporary folder may be in memory. Only processes started here are stopped.
 """
 
 from __future__ import annotations

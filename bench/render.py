@@ -105,7 +105,7 @@ def _cost(row: dict[str, Any] | None, mode: str) -> str:
 
 
 def rates(document: dict[str, Any]) -> str:
-    """Return the table of messages a second, with the generator's share of its core if it was the limit."""
+    """Return the table of messages a second, with the generator's share of its core if the generator was the limit."""
     brokers = _order(document)
     lines = []
     for cells in _cells(document).values():

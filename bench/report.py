@@ -57,7 +57,7 @@ class Run:
         """Return the figures. The run must have no defects.
 
         `rate` is per second. `cost` is CPU time in microseconds, or memory in KiB for idle connections. `core` and
-        `generator` are shares of a core. `store` is CPU microseconds per message stored for later. Latencies are in
+        `generator` are fractions of a core. `store` is CPU microseconds per message stored for later. Latencies are in
         microseconds.
         """
         raw = self.raw

@@ -25,7 +25,7 @@ USER = "hookmq"
 QUIET = 30.0
 """Seconds without progress after which missing messages count as lost."""
 CUT = 0.05
-"""Seconds that a subscriber with batches waits for more messages before it writes a batch."""
+"""Seconds that a batching subscriber waits for more messages before it writes a batch."""
 
 
 def program(name: str) -> str:

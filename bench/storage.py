@@ -178,7 +178,7 @@ async def measure(
 async def run(
     way: str, durability: Any, size: int, payload: int, seconds: float, busy: bool
 ) -> tuple[list[float], float]:
-    """Measure once, in a new folder in the working tree, because a temporary file system may be in memory."""
+    """Measure once, in a new folder in the working tree, because the system's temporary folder may be in memory."""
     runtime = AsyncioRuntime()
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".storage-") as name:
         folder = Path(name) / "data"

@@ -72,7 +72,7 @@ class Client:
     def add_consumer(
         self, filter: str, properties: list[tuple[str, str]], prefetch: int
     ) -> Consumer:
-        """Return a new consumer, which is closed with the client. `Queue.consume` calls this."""
+        """Return a new consumer. Closing the client also closes the consumer. `Queue.consume` calls this."""
         self._check_open()
         self._numbers += 1
         client_id = f"{self.client_id}-{self._numbers}"

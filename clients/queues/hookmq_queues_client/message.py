@@ -65,8 +65,9 @@ class Message:
 
     @property
     def lost(self) -> bool:
-        """Return whether the connection that delivered the message has ended, in which case the broker delivers it
-        again."""
+        """Return whether the connection that delivered the message has ended. If so, the broker delivers the message
+        again.
+        """
         return not self._connection.is_open
 
     async def ack(self) -> bool:

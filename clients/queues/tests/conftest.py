@@ -105,7 +105,7 @@ def trust(folder: Path) -> ssl.SSLContext:
 
 @pytest.fixture
 async def connect(url: str) -> AsyncIterator[Callable[..., Client]]:
-    """Return a function that creates clients for the broker, which are closed after the test."""
+    """Return a function that creates clients for the broker. They are closed after the test."""
     async with contextlib.AsyncExitStack() as stack:
         made: list[Client] = []
 

@@ -63,7 +63,7 @@ def verify(
 ) -> None:
     """Verify that a request was signed with one of `secrets`: shared secrets (``whsec_``) or public keys (``whpk_``).
 
-    The timestamp must be within `tolerance` seconds of `now`, which is in seconds since 1970 and by default the current
+    The timestamp must be within `tolerance` seconds of `now`, which is in seconds since 1970 and defaults to the current
     time. `headers` are the request's headers, with names in any case. `body` is the raw body as received. Signatures are
     compared in constant time. Raises VerificationError, and ValueError for an invalid secret.
     """

@@ -74,7 +74,9 @@ def remember(connection: ClientConnection, packet: Publish, message: Message, ro
 
 
 def _make_room(connection: ClientConnection, topic: bytes | str) -> bool:
-    """Return whether one more topic may be remembered. If necessary, drop this connection's oldest topic first."""
+    """Return whether there is room to remember one more topic. If necessary, drop this connection's oldest topic
+    first.
+    """
     state = connection.state
     memo = connection.memo
     if topic not in memo:

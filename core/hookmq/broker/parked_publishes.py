@@ -41,7 +41,9 @@ class Parked:
 
 
 class Parking:
-    """All clients' publishes that are waiting for room in a journal. `schedule` is called after some were resumed."""
+    """All clients' publishes that are waiting for room in a journal. `schedule` is called after some of them have been
+    resumed.
+    """
 
     __slots__ = (
         "_deadlines",

@@ -45,7 +45,7 @@ class Batch:
         self.first = 0
         """The number of messages in the runs before the current one."""
         self.at = 0
-        """The number of messages of the current run that were handed on."""
+        """The number of messages of the current run that have been passed on."""
         self.left = 0
         """The number of messages without a reason code."""
         self.size = 0
@@ -121,7 +121,7 @@ class Calls:
         self.done: dict[int, Done] = {}
         """The callbacks that get the reason codes, by the index of the message."""
         self.at = 0
-        """The number of messages that were handed on."""
+        """The number of messages that have been passed on."""
 
     def add(self, payload: bytes, done: "Done | None") -> None:
         """Add a message. `done` is called with its reason code."""

@@ -29,7 +29,7 @@ _OPEN: Final = Phase.OPEN
 _SUCCESS: Final = ReasonCode.SUCCESS
 _ONE_CALLBACK: Final = "on_message and on_messages exclude each other"
 _HEADER: Final = 16
-"""An upper bound on the size in bytes of a PUBLISH without properties, topic and payload."""
+"""An upper bound on the size in bytes of a PUBLISH, excluding its properties, topic and payload."""
 
 
 class Messages:

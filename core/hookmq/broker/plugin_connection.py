@@ -58,8 +58,8 @@ _NO_MATCH: Final = ReasonCode.NO_MATCHING_SUBSCRIBERS
 
 
 Publishing = tuple[str, bytes, int, bool, Properties, Done | None, int]
-"""A waiting PUBLISH: topic, payload, QoS, RETAIN, properties, the function to call with the reason code, and depth of
-recursion.
+"""A waiting PUBLISH: topic, payload, QoS, RETAIN, properties, the function to call with the reason code, and
+recursion depth.
 """
 
 

@@ -71,7 +71,7 @@ class PluginDelivery:
             self.settle(code)
 
     def settle(self, code: int) -> None:
-        """Complete the delivery, whose QoS is 1 or 2, with this reason code."""
+        """Complete a QoS 1 or 2 delivery with this reason code."""
         raise NotImplementedError
 
 

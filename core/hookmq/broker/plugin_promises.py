@@ -10,7 +10,7 @@ _FEW: Final = 64
 
 
 class PluginPromises:
-    """Makes promises for plugins, and lists those without a result. After `fail`, every promise has an error."""
+    """Creates promises for plugins, and lists those without a result. After `fail`, every promise has an error."""
 
     __slots__ = ("_look_at", "_made", "_reason", "_runtime")
 

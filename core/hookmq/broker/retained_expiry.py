@@ -33,8 +33,8 @@ SMALL: Final = 256
 
 
 class Expiry:
-    """The expiry of the message retained for `topic`, in epoch seconds. `topic` is None once the
-    entry was cancelled or has expired.
+    """The expiry of the message retained for `topic`, in epoch seconds. `topic` is None once the entry has been cancelled
+    or has expired.
     """
 
     __slots__ = ("topic", "when")

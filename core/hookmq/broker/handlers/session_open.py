@@ -1,4 +1,4 @@
-"""Open an accepted client's session: take over, resume or create it, and send CONNACK once that is committed."""
+"""Open an accepted client's session: take over, resume or create it, and send CONNACK once the change is committed."""
 
 from collections import deque
 from dataclasses import replace
@@ -89,7 +89,7 @@ def _enter(
     limits: Limits,
     will: Will | None,
 ) -> None:
-    """Take over, resume or create the session, and open the connection once that is committed."""
+    """Take over, resume or create the session, and open the connection once the change is committed."""
     state = connection.state
     if connection.phase is Phase.CLOSED or not _grant(connection, client, connect, limits):
         return
@@ -291,8 +291,9 @@ def session_opened(
     connect: Connect,
     present: bool,
 ) -> None:
-    """Open the connection: send CONNACK, resend what is in flight, and handle held packets. Everything that CONNACK
-    promises has already been committed."""
+    """Open the connection: send CONNACK, resend the messages in flight, and handle held packets. Everything that CONNACK
+    promises has already been committed.
+    """
     if connection.phase is Phase.CLOSED or session.generation != generation:
         return
     state = connection.state

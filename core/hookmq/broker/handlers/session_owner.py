@@ -1,4 +1,4 @@
-"""Session ownership: whether a client may take over, resume or end the session with its client id."""
+"""Session ownership: whether a client may take over, resume or end the session that has its client id."""
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.sessions.lifecycle import expired

@@ -254,8 +254,8 @@ def _check_available(connection: ClientConnection, packet: Subscribe) -> None:
 
 
 def _check_filters(connection: ClientConnection, filters: tuple[str, ...]) -> None:
-    """Raise ProtocolError if a filter is empty, or if there are more filters than an acknowledgement small enough for
-    the client can cover.
+    """Raise ProtocolError if a filter is empty, or if there are so many filters that their acknowledgement would exceed
+    the client's Maximum Packet Size.
     """
     if "" in filters:
         # [MQTT-4.7.3-1] [MQTT311-4.7.3-1]

@@ -125,8 +125,8 @@ def drop_revoked(
 ) -> None:
     """Drop unacknowledged messages of revoked subscriptions that would be resent [MQTT-4.4.0-1].
 
-    `sent` holds deliveries from an earlier connection; None means those that this connection has yet to resend. After
-    PUBREC, a delivery is kept until it is complete.
+    `sent` holds deliveries from an earlier connection; None means the deliveries that this connection has yet to resend.
+    After PUBREC, a delivery is kept until it is complete.
     """
     unsent = session.resend if sent is None else sent.values()
     for delivery in list(unsent or ()):

@@ -117,7 +117,7 @@ class Traces:
     # connections -------------------------------------------------------------------------------------------------
 
     def _consider(self, trace: RunningTrace, connection: ClientConnection) -> None:
-        """Trace an open connection if the trace selects it, or watch for its CONNECT."""
+        """Trace an open connection if the trace selects it. If the client is not known yet, watch for its CONNECT."""
         if connection.in_process or connection.phase is Phase.CLOSED:
             return
         client = connection.client
@@ -127,7 +127,7 @@ class Traces:
             self._tap(connection, trace)
 
     def _accepted(self, connection: ClientConnection) -> None:
-        """Watch for the CONNECT of a connection, which names the client."""
+        """Watch for a connection's CONNECT, which names the client."""
         original = connection.table
         if connection.in_process or isinstance(original[_CONNECT], _Watch):
             return
