@@ -180,7 +180,7 @@ def add_connection(parser: argparse.ArgumentParser, link: bool = True) -> None:
 
 
 def add_payload(group: Any, *, lines: bool) -> None:
-    """Add the options that provide a payload, one of which is required. With `lines`, include ``-l``."""
+    """Add the options that provide a payload, and require one of them. With `lines`, include ``-l``."""
     add = group.add_mutually_exclusive_group().add_argument
     add("-m", "--message", metavar="TEXT", help="the payload")
     add("-f", "--file", metavar="FILE", help="read the payload from FILE")

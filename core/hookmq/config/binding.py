@@ -119,7 +119,7 @@ def is_union(kind: Any) -> bool:
 
 
 def describe(kind: Any) -> str:
-    """Describe the type `kind` for a message, after the word "expected"."""
+    """Describe the type `kind` in words that can follow "expected" in a message."""
     kind, unit = unwrap(kind)
     if unit:
         return _UNITS[unit]
@@ -137,7 +137,9 @@ def describe(kind: Any) -> str:
 
 
 def found(node: YamlNode) -> str:
-    """Describe the value of `node` for a message, after the word "found". The description never contains a secret."""
+    """Describe the value of `node` in words that can follow "found" in a message. The description never contains a
+    secret.
+    """
     value = node.value
     if node.secret:
         return f"the value of {node.origin}" if node.origin else "a secret"
@@ -439,7 +441,9 @@ class ConfigBinder:
     def _refused(
         self, node: YamlNode, names: Sequence[str], path: KeyPath, error: Exception
     ) -> None:
-        """Record that a class refused its values. A ``ValueError("KEY: why")`` is recorded at the location of KEY."""
+        """Record that a class rejected the values passed to it. A ``ValueError("KEY: why")`` is recorded at the location
+        of KEY.
+        """
         message = error.message if isinstance(error, ConfigError) else str(error)
         hint = error.hint if isinstance(error, ConfigError) else ""
         key, _, rest = message.partition(": ")

@@ -101,7 +101,7 @@ def _after_restart(report: ReloadReport, fixed: Iterable[str]) -> ReloadReport:
 
 
 def _replaces(change: SettingChange, places: tuple[str, ...]) -> bool:
-    """Return whether `change` requires a new object for the plugin at one of `places`."""
+    """Return whether `change` requires a new object for a plugin whose path is in `places`."""
     return any(
         change.path in (place, f"{place}.use", f"{place}.enabled", f"{place}.config")
         or change.path.startswith((f"{place}.config.", f"{place}.config["))

@@ -12,9 +12,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class SourcePlace(NamedTuple):
-    """The location at which a value was set. `line` and `column` count from 1; 0 means that
-    `source` has no lines.
-    """
+    """The location at which a value was set. `line` and `column` start at 1; 0 means that `source` has no lines."""
 
     source: str
     line: int = 0

@@ -220,13 +220,13 @@ class HotReload:
 
 
 async def _close_when_empty(listener: AnyListener) -> None:
-    """Close a removed listener once its last client has disconnected."""
+    """Close a listener that a reload removed, once its last client has disconnected."""
     await listener.gate.emptied()
     await listener.close()
 
 
 def _merged(before: ListenerSettings, after: ListenerSettings) -> ListenerSettings:
-    """Return a copy of `before` with the settings from `after` that can apply to an open listener."""
+    """Return a copy of `before` with those settings from `after` that can change while the listener is open."""
     keys = set(LIVE_LISTENER_KEYS)
     if (before.tls is None) != (after.tls is None):
         keys.discard("tls")

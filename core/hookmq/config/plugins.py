@@ -1,4 +1,4 @@
-"""Make plugin objects from the entries of ``plugins:``: find and import each class, bind its configuration, and
+"""Make plugin objects from the entries of ``plugins:``: find and import each plugin's class, bind its configuration, and
 construct the object.
 
 Nothing is opened or started here. ``hookmq check`` performs exactly these steps.
@@ -106,8 +106,9 @@ GUARDS: Final = (
 
 
 def guards(entry: PluginEntry, known: Iterable[PluginInstance]) -> bool:
-    """Return whether a running plugin with the id of `entry` decides, changes or limits anything. If so, a reload must
-    not continue without it."""
+    """Return whether a running plugin with the same id as `entry` can deny, change or limit anything. If so, a reload
+    must not continue without that plugin.
+    """
     return any(
         one.id == entry.id
         and not one.disabled
@@ -253,7 +254,7 @@ def as_node(value: Any) -> YamlNode:
 
 
 def _located(config: Config, index: int, error: ConfigError) -> PluginError:
-    """Add the key's location to an error that a plugin raised for its configuration."""
+    """Add the location of the key to an error that a plugin raised about its configuration."""
     if error.path:
         path = ("plugins", index, "config", *error.path)
         error = config.error_at(path, error.message, error.hint)

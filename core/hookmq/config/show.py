@@ -31,7 +31,7 @@ def show(config: Config, *, origins: bool = True) -> str:
 
 
 def masked(value: str) -> str:
-    """Return `value` with passwords in URLs masked."""
+    """Return `value` with any passwords in URLs masked."""
     return _PASSWORD_IN_URL.sub(rf"\1:{MASK}@", value)
 
 

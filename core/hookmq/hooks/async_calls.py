@@ -160,8 +160,8 @@ class Waiting:
 def run_alone(
     runtime: Runtime, call: HookImplementation, args: tuple[Any, ...], done: Callable[[bool], None]
 ) -> None:
-    """Run one implementation whose result is ignored. `done` receives whether it succeeded, and may be called before
-    this function returns.
+    """Run one implementation and ignore its result. `done` is called with True if the implementation succeeded, possibly
+    before this function returns.
     """
 
     def ended(answer: Any) -> None:

@@ -96,8 +96,8 @@ class BrokerHandle(Protocol):
     ) -> Awaitable[int]:
         """Publish a message, wait for the commit, and return the number of matching subscriptions and journals.
 
-        The arguments are those of `publish`. Awaiting raises PublishRefused if the message is refused, and PluginError if
-        an internal error occurs, the store fails, or the broker ends first. Every other awaitable in this class also
+        Takes the same arguments as `publish`. Awaiting raises PublishRefused if the message is refused, and PluginError
+        if an internal error occurs, the store fails, or the broker ends first. Every other awaitable in this class also
         raises PluginError in these cases. Raises PluginError if called in a thread.
         """
 
@@ -155,9 +155,9 @@ class BrokerHandle(Protocol):
         Allow is needed. A plugin that fails denies with ``decided=False``. If all abstain, there is one more entry with
         the verdict of ``authz.default``.
 
-        The arguments are those of `authorize`. The action may also be DELIVER: every plugin that decides on deliveries is
-        then asked, with `subscription` or, if it is None, with a QoS 0 subscription to `topic`. A delivery that no plugin
-        denies is allowed. Raises PluginError in the same cases as `authorize`.
+        Takes the same arguments as `authorize`. The action may also be DELIVER: every plugin that decides on deliveries
+        is then asked, with `subscription` or, if it is None, with a QoS 0 subscription to `topic`. A delivery that no
+        plugin denies is allowed. Raises PluginError in the same cases as `authorize`.
         """
 
     def explain_connect(self, request: ClientRequest) -> Awaitable[tuple[PluginDecision, ...]]:
@@ -275,9 +275,9 @@ class BrokerHandle(Protocol):
     def clear_retained(self, filter: str) -> Awaitable[int]:
         """Clear every retained message that `filter` matches. The result is the number of cleared messages.
 
-        Subscribers are not sent anything; `on_retained` is called for each topic. The work is done in slices. As in
-        subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. The call
-        is reported as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
+        Nothing is sent to subscribers; `on_retained` is called for each topic. The work is done in slices. As in
+        subscriptions, ``#`` does not match topics that start with ``$``. The result arrives after the commit. The call is
+        reported as ``broker.retained_cleared``. Raises PluginError for an invalid filter or in a thread.
         """
 
     def client(self, client_id: str) -> ClientInfo | None:
@@ -353,8 +353,8 @@ class BrokerHandle(Protocol):
         """
 
     def shared_groups(self, cursor: str = "", limit: int = 100) -> Page[SharedGroup]:
-        """Return a page of the shared subscriptions. A shared subscription that exists from the first page to the last
-        is returned exactly once. To list its members, call `subscriptions` with its filter.
+        """Return a page of the shared subscriptions. A shared subscription that exists from the first page to the last is
+        returned exactly once. To list the members of one, call `subscriptions` with its filter.
         """
 
     def listeners(self) -> tuple[ListenerSnapshot, ...]:
@@ -403,8 +403,8 @@ class BrokerHandle(Protocol):
         """
 
     def cancel_timer(self, key: str) -> Awaitable[bool]:
-        """Delete a timer. After the commit, the awaitable returns whether the timer existed. If `on_timer` is already
-        running for this timer, it is not stopped, but it is not called again if it fails. Raises PluginError in a thread.
+        """Delete a timer. After the commit, the awaitable returns whether the timer existed. An `on_timer` call that is
+        already running is not stopped, but it is not repeated if it fails. Raises PluginError in a thread.
         """
 
     def when_committed(self, trace_id: str = "") -> Awaitable[bool]:
@@ -433,8 +433,8 @@ class BrokerHandle(Protocol):
 
         The journal must be empty. If a journal has messages from an earlier process, return it from `provide_journal`
         instead, so that uncommitted messages are dropped. The new journal's `recover` is called in a thread, with the
-        last commit. When the awaitable completes, the journal receives the messages that it wants. To lose none of them
-        in a crash, first record that the journal exists.
+        last commit. When the awaitable completes, the journal receives the messages that it wants. So that a crash loses
+        none of them, first record that the journal exists.
 
         Awaiting raises PluginError with the reason if `recover` fails. The call raises PluginError if the broker
         already has the journal, or in a thread.
@@ -445,8 +445,8 @@ class BrokerHandle(Protocol):
         waiting for room in it stop waiting. The awaitable completes once everything that the journal received earlier is
         committed. After that, the broker no longer calls the journal, and the plugin may close and delete it.
 
-        If the journal has `full`, set it to False first, so that publishers waiting for room are acknowledged. Raises
-        PluginError if the broker does not have the journal, or in a thread.
+        If the journal has a `full` attribute, set it to False first, so that publishers waiting for room are
+        acknowledged. Raises PluginError if the broker does not have the journal, or in a thread.
         """
 
     def reload(self) -> Awaitable[ReloadReport]:
@@ -486,7 +486,7 @@ class BrokerHandle(Protocol):
 
     def drain(self, request: DrainRequest) -> None:
         """Drain the broker without stopping it: ``/readyz`` returns 503, the MQTT listeners close new connections at
-        once, and the clients are disconnected in slices of 100 ms.
+        once, and the clients are disconnected in slices, at least 100 ms apart.
 
         MQTT 5 clients get the reason code 0x8B. If there is a server reference, they get 0x9C instead, or 0x9D if they
         should use that server from now on. Plugin clients stay connected. Sessions, queues and wills are treated as if

@@ -39,7 +39,7 @@ _UNASKED: Final = object()
 
 
 class _Rule:
-    """How a deciding hook combines its plugins' verdicts.
+    """Defines how a deciding hook combines the verdicts of plugins.
 
     `consent` is the type of the consenting verdict; `merge` combines two such verdicts. Verdicts whose type is in
     `final` end the chain. `failed` is the result if a plugin fails.
@@ -160,7 +160,7 @@ def run_authorize(
 
 
 def _once(done: Callable[[Allow | Deny, str], None]) -> Callable[[Allow | Deny, str], None]:
-    """Wrap `done` so that the result is not cached."""
+    """Wrap `done` so that the verdict passed to it is never cached."""
 
     def told(verdict: Allow | Deny, by: str) -> None:
         if isinstance(verdict, Allow):
@@ -183,8 +183,8 @@ def _decide(
     waiting: Waiting | None,
     answer: Any,
 ) -> Cancel | None:
-    """Run the chain from `index`. `answer` is the result of the call at `index`, if known. `consent` is the verdict so
-    far, and `by` is the plugin that gave it.
+    """Run the chain, starting at `index`. `answer` is the result of the call at `index`, if it is known. `consent` is the
+    verdict so far, and `by` is the id of the plugin that gave it.
     """
     while index < len(calls):
         call = calls[index]
@@ -285,8 +285,9 @@ def transform_from(
     answer: Any,
     began: float,
 ) -> Cancel | None:
-    """Continue `run_transform` at `index`, whose call has already returned `answer`. `began` is the call's start time,
-    or -1 if it is not timed. All earlier calls abstained."""
+    """Continue `run_transform` at `index`. The call there has already returned `answer`, and all earlier calls abstained.
+    `began` is that call's start time, or -1 if it is not timed.
+    """
     call = calls[index]
     kind = type(answer)
     if kind not in _SETTLED and hasattr(kind, "__await__"):

@@ -78,8 +78,8 @@ class Delivery(Protocol):
     def acknowledge(self, code: ReasonCode = ReasonCode.SUCCESS) -> None:
         """Acknowledge a QoS 1 or 2 message, so that the broker forgets it. Returns at once.
 
-        The record is part of this turn's batch: it is committed together with all other changes that the plugin makes
-        in this turn. With a `code` of 0x80 or above, the client refuses the message, which is counted as dropped.
+        The acknowledgement is part of this turn's batch: it is committed together with all other changes that the plugin
+        makes in this turn. With a `code` of 0x80 or above, the client refuses the message, which is counted as dropped.
 
         Does nothing at QoS 0, if called again, or once the client has ended. Raises PluginError in a thread.
         """

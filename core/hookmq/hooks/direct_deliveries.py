@@ -7,14 +7,14 @@ from hookmq.model.message import Message
 
 
 class DirectDeliveries(Protocol):
-    """Sends messages to single online clients, as returned by `BrokerHandle.deliveries`."""
+    """Sends messages to single online clients. `BrokerHandle.deliveries` returns this object."""
 
     def send(self, client_id: str, filter: str, message: Message, token: object) -> bool:
         """Send a message at QoS 1 to the client's subscription `filter`. Return False if it cannot be sent now.
 
-        It cannot be sent if the client is offline, has no such subscription, or granted it only QoS 0. It also cannot
-        be sent if the client's Receive Maximum is used up, or if earlier messages are waiting for the client.
-        Otherwise, the function passed to `deliveries` is called once with `token`, when the delivery has ended.
+        It cannot be sent if the client is offline, has no such subscription, or has it only at QoS 0. It also cannot be
+        sent if the client's Receive Maximum is used up, or if earlier messages are waiting for the client. Otherwise, the
+        function passed to `deliveries` is called once with `token`, when the delivery has ended.
 
         Write `filter` as the client sent it. Nothing is stored: once the connection ends, the broker does not resend
         the message. `on_deliver` and `authorize` with DELIVER apply as for any other message. Raises PluginError in a
@@ -27,6 +27,7 @@ class DirectDeliveries(Protocol):
         """Send messages in order, as `send` does. Return how many were sent. Sending stops at the first message that
         cannot be sent now.
 
-        An item is (message, properties, token). `properties` are extra user properties for MQTT 5 clients, which follow
-        the message's own. They are encoded without the section length, may be empty, and are not checked.
+        Each item is (message, properties, token). `properties` contains extra user properties for MQTT 5 clients, to be
+        sent after the message's own. They must be encoded without the section length. They may be empty, and are not
+        checked.
         """

@@ -57,8 +57,8 @@ def _points(distribution: Any, group: str) -> tuple[importlib_metadata.EntryPoin
 
 
 def _name_and_version(read_text: Callable[[str], str | None]) -> tuple[str, str]:
-    """Return the name of a distribution, or ``?``, and its version. Reading its `metadata` would parse the whole
-    README.
+    """Return the name of a distribution, or ``?``, and its version. Using the distribution's `metadata` would parse its
+    whole README.
     """
     text = read_text("METADATA") or read_text("PKG-INFO") or ""
     headers = HeaderParser().parsestr(text)

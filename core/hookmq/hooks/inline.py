@@ -55,7 +55,8 @@ def ask(
     expires_at: float | None,
 ) -> Message | Answered:
     """Create the message for a PUBLISH from `client`, received at `now`, and pass it to `calls` until one does not
-    abstain. All `calls` must apply to the topic. Return the message if all abstained, otherwise the call that did not.
+    abstain. All `calls` must apply to the topic. Return the message if all abstained, otherwise an `Answered` for the
+    call that did not.
 
     Both steps are in one function, because calling an interpreted function from compiled code costs as much as making a
     message.

@@ -120,7 +120,7 @@ class PluginInstance:
         return stats
 
     def with_entry(self, entry: PluginEntry) -> "PluginInstance":
-        """Return an instance with the same plugin object and another entry. A reload calls this if the plugin's own
+        """Return an instance with the same plugin object and a different entry. A reload calls this if the plugin's own
         configuration has not changed.
         """
         other = PluginInstance(entry, self.plugin, self.distribution, self.version)
@@ -134,9 +134,9 @@ class PluginInstance:
 
 
 class KeptState:
-    """State that lives as long as the plugin object: its counters, its observer queue and the hooks it implements. It
-    also records whether the plugin has been started, is ready or has ended. `ready_ended` says whether `on_ready` has
-    returned, so that timers may be called.
+    """State that lives as long as the plugin object: the plugin's counters, its observer queue and the hooks it
+    implements. It also records whether the plugin has been started, is ready or has ended. `ready_ended` says whether
+    `on_ready` has returned, so that timers may be called.
     """
 
     __slots__ = (

@@ -21,7 +21,7 @@ POLL: Final = 0.05
 
 
 class PluginSet(Protocol):
-    """The part of `hookmq.hooks.manager.Hooks` that the lifecycle of plugins needs."""
+    """The part of `hookmq.hooks.manager.Hooks` that is needed to start and stop plugins."""
 
     plugins: tuple[PluginInstance, ...]
     registry: Registry

@@ -330,7 +330,9 @@ class Hooks:
         return tuple(_plugin_snapshot(one, tuple(hooks[one.id])) for one in self.plugins)
 
     def services(self, name: str) -> dict[str, object]:
-        """Return the services with this name of all plugins that are started and not disabled, by plugin id."""
+        """Return the services that plugins offer under `name`, by plugin id. Leaves out plugins that are disabled or have
+        not been started.
+        """
         return {
             one.id: one.plugin.offered_services[name]
             for one in self.plugins

@@ -127,7 +127,7 @@ class MetricRegistry:
         return "".join(self.parts(openmetrics))
 
     def parts(self, openmetrics: bool = False) -> Iterator[str]:
-        """Yield `text` family by family, so that the caller can let other work run in between."""
+        """Yield the result of `text`, one family at a time, so that the caller can let other work run in between."""
         for name in sorted(self._families):
             family = self._families[name]
             # The Prometheus format uses the counter's full name, OpenMetrics the family's name.
@@ -145,8 +145,9 @@ class MetricRegistry:
             yield "# EOF\n"
 
     def values(self) -> dict[str, float]:
-        """Return the value of every sample. The names are those of `text`, such as ``messages_received_total`` or
-        ``hook_queue_depth{hook="on_event",plugin="audit"}``, without the prefix ``hookmq_``."""
+        """Return the value of every sample. The names are the same as in `text`, such as ``messages_received_total`` or
+        ``hook_queue_depth{hook="on_event",plugin="audit"}``, without the prefix ``hookmq_``.
+        """
         return {
             name.removeprefix(PREFIX): value
             for family in sorted(self._families)
@@ -247,7 +248,7 @@ def _escape(text: str, quotes: bool) -> str:
 
 
 def _checked(value: Value) -> Value:
-    """Return `value`. Raises TypeError if it is not a number, because a plugin may return anything."""
+    """Return `value`. Raises TypeError if `value` is not a number: a plugin may return anything."""
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     return value

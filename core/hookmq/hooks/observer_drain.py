@@ -13,7 +13,8 @@ def drain(
     deadline: float,
 ) -> None:
     """Call `done` with 0 once all queues are idle. After `deadline` seconds, drop the remaining events and call `done`
-    with the number of dropped events. See `Observers.drain`."""
+    with their number. See `Observers.drain`.
+    """
     left = list(queues)
     if runtime is None:
         done(sum(queue.stop() for queue in left))
@@ -26,8 +27,8 @@ def drain(
 
 
 class _Drain:
-    """Waits until all queues are idle. The count starts one too high, so it cannot reach zero before all queues have
-    been registered.
+    """Waits until all queues are idle. The count of busy queues starts one too high, so that it cannot reach zero before
+    all queues have been registered.
     """
 
     __slots__ = ("_done", "_missing", "_queues", "timer")

@@ -46,7 +46,9 @@ class EventRun:
 
 
 class Lane:
-    """The events waiting for one plugin's implementation of one hook. Above `limit`, the oldest are dropped."""
+    """The events waiting for one plugin's implementation of one hook. If there are more than `limit`, the oldest are
+    dropped.
+    """
 
     __slots__ = ("call", "dropped", "limit", "runs", "waiting")
 
@@ -59,12 +61,12 @@ class Lane:
         self.dropped = 0
 
     def add(self, run: EventRun) -> None:
-        """Add a run, and drop the oldest events above the limit."""
+        """Add a run. If the lane is over its limit, drop the oldest events."""
         self.runs.append(run)
         self.grown(len(run.events))
 
     def grown(self, count: int) -> None:
-        """Count `count` new events in the last run, and drop the oldest events above the limit."""
+        """Record that the last run has `count` new events. If the lane is over its limit, drop the oldest events."""
         self.waiting += count
         excess = self.waiting - self.limit
         if excess <= 0:

@@ -67,7 +67,7 @@ class ObserverQueue:
         self._start()
 
     def lane(self, call: HookImplementation, limit: int) -> Lane:
-        """Return the lane for the call's hook. An existing lane continues with the new call and size limit."""
+        """Return the lane for the call's hook. If the lane exists, it continues with the new call and size limit."""
         lane = self.lanes.get(call.hook)
         if lane is None:
             lane = self.lanes[call.hook] = Lane(call, limit)
@@ -252,8 +252,7 @@ class ObserverQueue:
         self._again()
 
     def _late(self) -> None:
-        """Handle the timeout of the batch. If the current event started later than the timer, its time is not up
-        yet."""
+        """Handle the batch's timeout. If the current event started after the timer did, its time is not up yet."""
         runtime, cancel = self._runtime, self._cancel
         self._timer = None
         if runtime is None or cancel is None or not self._batch:

@@ -71,8 +71,9 @@ class Observers:
                 queue.put(lane, args)
 
     def notify_published(self, events: list[Published]) -> None:
-        """Queue events for observers of `on_published`: the publisher, the message, and how many matched. The list must
-        not change afterwards."""
+        """Queue events for observers of `on_published`. Each event is (publisher, message, number of matching
+        subscriptions). The list must not change afterwards.
+        """
         if not self._named:
             self._notify_published("", events)
             return

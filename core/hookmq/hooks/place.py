@@ -41,7 +41,7 @@ def place_of(error: BaseException) -> CodePlace | None:
 
 
 def at(error: BaseException) -> str:
-    """Return `` (FILE:LINE)``, to append to an error message, or "" if the location is unknown."""
+    """Return `` (FILE:LINE)`` for the end of an error message, or "" if the location is unknown."""
     place = place_of(error)
     return f" ({place})" if place is not None else ""
 

@@ -17,8 +17,9 @@ from hookmq.model.runtime import Cancel
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """A refusal by a rate limit. `limit` is the limit's name for `on_dropped` and `on_denied`; `verdict` decides what
-    the client receives."""
+    """A refusal by a rate limit. `limit` is the name of the limit, as `on_dropped` and `on_denied` see it. `verdict`
+    decides what the client receives.
+    """
 
     limit: str
     verdict: Deny | Drop
@@ -45,7 +46,7 @@ class PublishLimit(ABC):
         """Refuse a PUBLISH that `take` did not accept, or make it wait.
 
         To make it wait, return a `Cancel` and call `go` in a later turn. Pass None to `go` once the PUBLISH has been
-        counted. The broker calls the `Cancel` if the client disconnects.
+        counted, or a `LimitExceeded` to refuse it. The broker calls the `Cancel` if the client disconnects.
         """
 
 
@@ -93,8 +94,9 @@ class RateLimiter:
 
 
 class _PublishLimits(PublishLimit):
-    """Several plugins' publish limits, checked in order. Each limit counts a message only once, even if a later limit
-    makes it wait."""
+    """The publish limits of several plugins, checked in order. Each limit counts a message only once, even if a later
+    limit makes it wait.
+    """
 
     __slots__ = ("_limits", "_paid")
 
@@ -142,7 +144,7 @@ class _PublishLimits(PublishLimit):
 
 
 class _DeliveryLimits(DeliveryLimit):
-    """Several plugins' delivery limits. All must be ready."""
+    """The delivery limits of several plugins. A message may be sent once all of them are ready."""
 
     __slots__ = ("_limits", "drops")
 
@@ -168,7 +170,7 @@ class _DeliveryLimits(DeliveryLimit):
 
 
 class RateLimiters(RateLimiter):
-    """Several plugins' rate limiters, combined into one."""
+    """The rate limiters of several plugins, combined into one."""
 
     __slots__ = ("_limiters", "_limits", "delivery_limit")
 

@@ -1,4 +1,4 @@
-"""Track the depth of the current call: how many plugin messages led to it. A message that a plugin publishes in
+"""Track the depth of the current call: the number of plugin messages that led to it. A message that a plugin publishes in
 response to another message is one level deeper.
 
 The depth is a context variable, so a coroutine keeps its depth while it waits. Calls from the runtime start at 0.

@@ -79,7 +79,7 @@ class HookSpec:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The arguments that the core passes to a chain: all of them except `broker`."""
+        """The arguments that the core passes to a chain: all of the hook's arguments except `broker`."""
         return tuple(name for name in self.arguments if name != "broker")
 
     @property

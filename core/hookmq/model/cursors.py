@@ -28,8 +28,8 @@ def check_limit(plugin: str, call: str, limit: int) -> None:
 class Cursors:
     """Makes and reads the cursors of one broker process.
 
-    A cursor names the call it belongs to, this process, the other arguments of the call, and a position. `token`
-    returns a string that is unique to the process, because positions mean nothing after a restart. It is called once,
+    A cursor contains the call it belongs to, the call's other arguments, the current process, and a position. `token`
+    returns a string that identifies the process, because positions are meaningless after a restart. It is called once,
     for the first cursor.
     """
 

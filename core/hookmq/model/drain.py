@@ -15,7 +15,7 @@ MAX_REFERENCE: Final = 1024
 class DrainRequest:
     """How to disconnect the clients.
 
-    - `seconds`: the time over which the disconnections are spread, at most an hour.
+    - `seconds`: how long to spread the disconnections over, at most an hour.
     - `reference`: the server that clients should use instead; if empty, ``broker.server_reference``.
     - `moved`: whether clients should use that server from now on, including for later connections. Needs a reference.
 
@@ -35,7 +35,7 @@ class DrainRequest:
             )
 
     def code(self, reference: str) -> ReasonCode:
-        """Return the reason code of the DISCONNECT that contains `reference`, which may be empty."""
+        """Return the reason code for a DISCONNECT that contains `reference`, which may be empty."""
         if not reference:
             return ReasonCode.SERVER_SHUTTING_DOWN
         return ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER

@@ -1,12 +1,12 @@
 """The exceptions of HookMQ.
 
 - HookMQError
-- ProtocolError: a client violated the MQTT protocol; has the reason code to send
-- ConfigError: the configuration is invalid; has file, line, column and a hint
+- ProtocolError: a client violated the MQTT protocol; contains the reason code to send
+- ConfigError: the configuration is invalid; contains the file, line, column and a hint
 - PluginError: a plugin could not be loaded, or misbehaved
 - ConnectRefused: a plugin client was not accepted
-- PublishRefused: a message of a plugin was refused
-- StaleCursor: a listing cannot continue; begin again
+- PublishRefused: a plugin's message was refused
+- StaleCursor: a listing cannot continue; start it again
 - PluginNotFound
 - BindError: a listener could not be opened
 - StoreError: durable state could not be read or written
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 
 
 class ConfigError(HookMQError):
-    """The configuration is invalid. `line` and `column` count from 1; 0 means unknown.
+    """The configuration is invalid. `line` and `column` start at 1; 0 means unknown.
 
     Plugins may set `path` instead: the sequence of keys below the plugin's `config:`, such as
     ``("keys", 0, "secret")``. The loader then adds the file, line and column.

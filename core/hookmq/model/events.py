@@ -18,8 +18,8 @@ class Action(StrEnum):
 class DeliveryEnd(StrEnum):
     """How a direct delivery ended; see `BrokerHandle.deliveries`.
 
-    ACKNOWLEDGED: the client has acknowledged the message. LOST: the connection or the session ended first. DROPPED: it
-    was not sent, because it had expired, was too large for the client, or was refused by a plugin.
+    ACKNOWLEDGED: the client has acknowledged the message. LOST: the connection or the session ended first. DROPPED: the
+    message was not sent, because it had expired, was too large for the client, or was refused by a plugin.
     """
 
     ACKNOWLEDGED = "acknowledged"

@@ -37,7 +37,7 @@ def check_exemplar(exemplar: Exemplar) -> None:
 
 
 class Histogram:
-    """The values added so far, counted by range. Adding a value never blocks and allocates at most one number.
+    """Counts the values added so far by range. Adding a value never blocks, and allocates at most one number.
 
     `counts` has one count for each bound: the number of values up to this bound and above the previous one. Its last
     item counts larger values. `sum` is the sum of all values. `exemplars` holds the newest exemplar of each range, or

@@ -37,7 +37,7 @@ class ReloadReport:
 
 @dataclass(frozen=True, slots=True)
 class ConfigMistake:
-    """A mistake in a configuration. `line` and `column` count from 1; 0 means that the location is unknown."""
+    """A mistake in a configuration. `line` and `column` start at 1; 0 means that the location is unknown."""
 
     message: str
     line: int = 0

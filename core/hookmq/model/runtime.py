@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 Done = Callable[[Any, BaseException | None], None]
 """Called when asynchronous work ends, with (result, None) or (None, error). It is called once, on the event loop, and
-not at all after a cancel."""
+not at all after a cancellation."""
 Cancel = Callable[[], None]
 """Cancels work. Does nothing if the work has already ended."""
 

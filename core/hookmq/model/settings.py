@@ -28,7 +28,7 @@ def setting(
     nonempty: bool = False,
     path: bool = False,
 ) -> Any:
-    """Return a dataclass field with its default, bounds and description.
+    """Return a dataclass field with the given default, bounds and description.
 
     `nonempty` rejects empty lists: use it if omitting the key has another meaning. `path` marks a file path, relative
     to the configuration file's folder.

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Page(Generic[T]):
     """One page of a listing.
 
-    - `items`: the items of this page. A page may be short or even empty although more follow, because one call examines
-      a limited number of items.
+    - `items`: the items of this page. A page may be short or even empty although more items follow, because one call
+      examines only a limited number.
     - `cursor`: pass it to the next call to continue; empty after the last page. It is opaque and valid until the broker
       restarts.
     """
@@ -39,7 +39,7 @@ class SessionSnapshot:
     - `ended_at`: when the last connection ended; None while online.
     - `expiry`: how long the session outlives its connection; infinite if it never expires.
     - `durable`: whether the session outlives its connection, so that its state is stored.
-    - `subscriptions`, `inflight`, `queued`: the number of each. `queued` counts QoS 1 and 2.
+    - `subscriptions`, `inflight`, `queued`: the number of each. `queued` counts QoS 1 and 2 messages.
     - `queued_bytes`: the size of all waiting messages, including those of QoS 0.
     - `will`: the topic of the will, or None.
     - `receive_maximum`: maximum number of QoS 1 and 2 messages in flight to the client; 0 if it has not connected since

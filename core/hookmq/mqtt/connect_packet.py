@@ -71,8 +71,8 @@ def _check_header(flags: int, version: int) -> None:
 def _version(name: bytes, level: int) -> tuple[int, bool]:
     """Return the version and the bridge bit for a protocol name and level.
 
-    A refusal is sent in the nearest version that the client understands: 3.x for levels below 5 [MQTT-3.1.2-1,
-    3.1.2-2] [MQTT311-3.1.2-1, 3.1.2-2].
+    Raises ConnectError if HookMQ does not support them. The refusal uses the nearest version that the client understands:
+    3.x for levels below 5 [MQTT-3.1.2-1, 3.1.2-2] [MQTT311-3.1.2-1, 3.1.2-2].
     """
     plain = level & ~_BRIDGE
     if name == b"MQTT":

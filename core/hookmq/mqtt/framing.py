@@ -51,8 +51,8 @@ def frame(data: bytes, start: int) -> tuple[int, int] | None:
 
 
 def _verdict(header: int, version: int, server: bool) -> tuple[ReasonCode, str] | None:
-    """Return the reason why a server (or a client, if `server` is False) must not receive `header`
-    in `version`. Return None if it may.
+    """Return why a server (or a client, if `server` is False) must not receive the first byte `header` in `version`.
+    Return None if receiving it is legal.
     """
     number, flags = header >> 4, header & 15
     if version == 0 and (not server or number != PacketType.CONNECT):

@@ -35,7 +35,7 @@ _UNWANTED: Final = re.compile(
 
 
 def decode_utf8(raw: bytes, what: str, strict: bool = False) -> str:
-    """Decode a string. `what` is the field's name for error messages.
+    """Decode a string. `what` is the name of the field, for error messages.
 
     Raises ProtocolError 0x81 for strings that MQTT does not allow. If `strict`, control characters and non-characters
     are errors too. A byte order mark is an ordinary character [MQTT-1.5.4-3] [MQTT311-1.5.3-3].

@@ -27,7 +27,7 @@ class PropertyKind(IntEnum):
 
 
 class In(IntFlag):
-    """The packets that may carry a property. The will in a CONNECT counts as one."""
+    """The packets that may carry a property. The will in a CONNECT counts as a packet of its own."""
 
     CONNECT = 1 << PacketType.CONNECT
     CONNACK = 1 << PacketType.CONNACK

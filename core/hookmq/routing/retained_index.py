@@ -189,8 +189,8 @@ def _levels(node: _Node[V], depth: int) -> list[str]:
 
 
 def _fits(levels: list[str], node: _Node[V], depth: int) -> bool:
-    """Return whether a filter's levels, without ``#``, match the node's path after the first `depth` levels. Only the
-    levels that both have are compared.
+    """Return whether a filter's levels, without ``#``, match the node's path after the first `depth` levels. Only levels
+    that exist in both are compared.
     """
     last = min(node.depth, len(levels))
     if last - depth == 1 and node.first is node.name:
@@ -388,7 +388,7 @@ def _part(children: _Children[V], child: _Node[V], names: list[str], common: int
 
 
 def _join(node: _Node[V], children: _Children[V], only: _Node[V]) -> None:
-    """Replace a node where paths no longer split by its `only` child."""
+    """Replace `node`, at which paths no longer split, with its `only` child."""
     parent = node.parent
     assert parent is not None
     assert parent.children is not None

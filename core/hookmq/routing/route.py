@@ -26,7 +26,7 @@ from hookmq.storage.protocols import (
 Subscriber = Session | SharedSubscription
 
 GROUP_STEPS: Final = 8
-"""How many sessions a shared subscription counts as when the work of a route is counted."""
+"""The number of sessions that a shared subscription counts as in the work of a route."""
 
 
 class Recipient:
@@ -76,8 +76,8 @@ class Recipient:
             )
 
     def without_local(self) -> "Recipient | None":
-        """Return the recipient without No Local subscriptions, for messages published by the session itself
-        [MQTT-3.8.3-3]. Return None if none remains. The result is cached.
+        """Return this recipient without its No Local subscriptions, for messages that the session itself publishes
+        [MQTT-3.8.3-3]. Return None if no subscription remains. The result is cached.
         """
         if not self.no_local:
             return self
@@ -272,7 +272,7 @@ class RouteCompiler:
 class CachedPublish:
     """The cached route for all PUBLISHes on one connection that have the same topic and first byte.
 
-    `section` contains the encoded `properties` of the last PUBLISH. The next PUBLISH usually has the same ones.
+    `section` contains the encoded `properties` of the last PUBLISH, since the next one usually has the same properties.
     """
 
     __slots__ = (
@@ -310,7 +310,7 @@ class CachedPublish:
         self.properties = EMPTY
         self.start = b""
         self.start_for = -1
-        """What precedes a payload of `start_for` bytes in the MQTT 5 packet of a plugin client, with packet id 0."""
+        """The bytes before a payload of `start_for` bytes in a plugin client's MQTT 5 packet, with packet id 0."""
         self.same_version = route.plain5 if five else route.plain3
         """Plain recipients with the publisher's protocol version, which can receive the same bytes."""
         self.other_version = route.plain3 if five else route.plain5

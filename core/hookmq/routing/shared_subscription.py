@@ -55,7 +55,9 @@ class SharedSubscription(Numbered):
 
     @property
     def qos(self) -> int:
-        """The highest QoS granted to any member. Waiting messages have this QoS until their recipient is known."""
+        """The highest QoS granted to any member. Messages have this QoS while they wait and their recipient is not yet
+        known.
+        """
         return max((s.qos for s in self.members.values()), default=0)
 
     def admit(self, session: Session, subscription: Subscription) -> None:

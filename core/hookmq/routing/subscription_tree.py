@@ -83,7 +83,9 @@ class _Node(Generic[S, V]):
                 self.children = None
 
     def part(self, names: list[str], common: int) -> None:
-        """Split the tail, whose levels are `names`: keep those before `common` and move the others to a new child."""
+        """Split the tail, whose levels are `names`, after the first `common` levels. Move the levels after that to a new
+        child.
+        """
         lower: _Node[S, V] = _Node("".join([f"/{name}" for name in names[common + 1 :]]))
         lower.children, self.children = self.children, None
         lower.plus, self.plus = self.plus, None
@@ -93,7 +95,7 @@ class _Node(Generic[S, V]):
         self.attach(names[common], lower)
 
     def join(self) -> None:
-        """Merge with the only child, unless there are several or a filter ends here."""
+        """Merge this node with its only child, unless there are several children or a filter ends here."""
         if self.here is not None or self.rest is not None:
             return
         level = "+"

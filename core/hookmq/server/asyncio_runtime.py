@@ -71,8 +71,8 @@ class AsyncioRuntime:
         self._call_soon(call, context=self._context)
 
     def on_loop(self) -> bool:
-        """Return whether the caller runs on the loop's thread. It is always True before the loop runs, and False once
-        the loop has closed.
+        """Return whether the caller runs on the loop's thread. The result is always True before the loop runs, and False
+        once the loop has closed.
         """
         try:
             return asyncio.get_running_loop() is self.loop

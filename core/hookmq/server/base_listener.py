@@ -22,7 +22,7 @@ class BaseListener:
         self.gate.apply(settings)
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. It is harmless to call this again."""
+        """Stop accepting, but keep open connections. Calling this again is harmless."""
         self.gate.shut()
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class ClientDrain:
         self._disconnect(self._count, request.code(reference), reference)
 
     def _disconnect(self, count: int, code: ReasonCode, reference: str) -> None:
-        """Disconnect `count` clients, at most `TURN` in each turn. The next slice follows after the pause."""
+        """Disconnect `count` clients, at most `TURN` per turn. The next slice follows after a pause."""
         self._timer = None
         waiting = self._waiting
         part = [waiting.popleft() for _ in range(min(count, TURN, len(waiting)))]

@@ -1,6 +1,6 @@
 """The log, for plugins that follow it or change its level.
 
-It keeps the latest events in a bounded list, which costs one object per event, and passes new events to followers.
+It keeps the latest events in a bounded list, at the cost of one object per event, and passes new events to followers.
 """
 
 import logging

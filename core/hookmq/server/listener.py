@@ -152,7 +152,7 @@ class Listener(BaseListener):
             self._web.apply(settings)
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. It is harmless to call this again."""
+        """Stop accepting, but keep open connections. Calling this again is harmless."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None

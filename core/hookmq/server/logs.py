@@ -84,7 +84,7 @@ class _CleanFields(dict[str, Any]):
 
 
 class _Cleaner:
-    """Turns the fields of one event into JSON values."""
+    """Converts the fields of one event to JSON values."""
 
     __slots__ = ("_left",)
 

@@ -33,7 +33,7 @@ class OpenedListener(Protocol):
         """Start listening. If it fails, leave nothing open and raise BindError or ConfigError."""
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. It must be harmless to call this again, or before `open`."""
+        """Stop accepting, but keep open connections. Calling this again, or before `open`, must be harmless."""
 
     async def close(self) -> None:
         """Release all resources, even after `open` has raised an error. All wires have already been aborted."""
@@ -141,7 +141,7 @@ class PluginListener(BaseListener):
         """Do nothing: the plugin rereads its own files."""
 
     def shut(self) -> None:
-        """Stop accepting, but keep open connections. It is harmless to call this again."""
+        """Stop accepting, but keep open connections. Calling this again is harmless."""
         self._opened.shut()
         super().shut()
 

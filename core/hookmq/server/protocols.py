@@ -22,7 +22,7 @@ class ConnectionHandler(Protocol):
 
     @property
     def accepted(self) -> bool:
-        """True once the client is accepted. `Scope.connect_bytes` then no longer limits its bytes."""
+        """True once the client is accepted. After that, `Scope.connect_bytes` does not limit what the client sends."""
 
     def feed(self, data: bytes) -> None:
         """Process bytes received from the peer."""
@@ -66,7 +66,7 @@ class Broker(Protocol):
         """Return the handler for a new transport; see `AcceptConnection`."""
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
-        """Report an event on a listener to the observers of `on_event`, before a client is known."""
+        """Report an event on a listener to the observers of `on_event`, when no client is known yet."""
 
     def load(self, done: Callable[[BaseException | None], None]) -> None:
         """Load the stored state, then call `done`. No hook is called."""
@@ -77,7 +77,7 @@ class Broker(Protocol):
         """
 
     def network_clients(self) -> Sequence[Disconnectable]:
-        """Return all connections of listeners, the oldest first."""
+        """Return all connections that listeners have accepted, oldest first."""
 
     def disconnect_clients(
         self, clients: Sequence[Disconnectable], code: ReasonCode, reference: str

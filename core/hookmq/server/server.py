@@ -141,8 +141,8 @@ class Server:
     def use(self, extensions: PluginExtensions) -> None:
         """Install plugins' additions to the server. Call this before `start` and at each reload.
 
-        Listener types apply to listeners opened later. HTTP routes, metrics and the watchdog's code owners apply at
-        once.
+        New listener types affect only listeners opened later. HTTP routes, metrics and the watchdog's code owners take
+        effect at once.
         """
         self._types = extensions.types
         self._watchdog.owner = extensions.owner
@@ -257,8 +257,9 @@ class Server:
         """Start, serve until SIGTERM or SIGINT, and stop. A second signal stops at once. SIGHUP reloads, and SIGUSR1 logs
         the state.
 
-        Notifies the service manager and uses its sockets. Freezes all objects for the garbage collector, so it must own
-        the process. If the store fails, stops and raises StoreError: repeating an fsync could hide lost data.
+        Notifies the service manager and uses its sockets. Hides all existing objects from the garbage collector
+        (`gc.freeze`), so it must own the process. If the store fails, stops and raises StoreError: repeating an fsync
+        could hide lost data.
         """
         handlers: dict[Signals, Callable[[], None]] = {
             SIGTERM: self.request_stop,
@@ -309,8 +310,9 @@ class Server:
         self._stop_wanted.set()
 
     def request_reload(self, done: ReloadDone | None = None) -> None:
-        """Reload in the background, then call `done`. However many requests arrive during a reload, only one more
-        reload follows. A caller that passes `done` gets an error unless the server is ready."""
+        """Reload in the background, then call `done`. If further requests arrive during a reload, they share one more
+        reload after it. A caller that passes `done` gets an error unless the server is ready.
+        """
         if done is not None:
             phase = self.phase()
             if phase != "ready":

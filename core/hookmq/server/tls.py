@@ -109,7 +109,7 @@ class _Watched(ssl.SSLObject):
 
 
 class _Context(ssl.SSLContext):
-    """An SSLContext whose connections are linked to their `HANDSHAKE`."""
+    """An SSLContext that links each connection to the current `HANDSHAKE`."""
 
     sslobject_class = _Watched
 

@@ -86,7 +86,7 @@ def _home(kind: type) -> str:
 def blocked_at(frame: FrameType | None, owner: CodeOwner = plugin_package) -> BlockedLoop:
     """Return where the loop is blocked. `frame` is the innermost frame of the loop's thread.
 
-    If several plugins share the code, the innermost frame with a plugin object as its ``self`` identifies the plugin.
+    If several plugins share the code, the plugin is identified by the innermost frame whose ``self`` is a plugin object.
     """
     stack: list[str] = []
     top = culprit = None

@@ -28,9 +28,10 @@ PUBCOMP: Final = b"\x70\x02"
 class Outgoing:
     """A message and its encodings, shared by all sessions that receive it.
 
-    `id` is its id in the store, or 0 if it is not stored. `uses` counts its queue entries. `record_index` is its index in
-    the batch being collected (see `group_commit`). `forms` caches (head, tail) by (version is 5, QoS is above 0,
-    retain, identifiers, seconds to expiry), so each form is encoded once.
+    `id` is the message's id in the store, or 0 if the message is not stored. `uses` counts the message's queue entries.
+    `record_index` is the index of its record in the batch being collected (see `group_commit`). `forms` caches each
+    encoding as (head, tail), so that it is made only once. The key is (version is 5, QoS is above 0, retain, identifiers,
+    seconds to expiry).
     """
 
     __slots__ = ("forms", "id", "message", "record_index", "size", "uses")
@@ -96,10 +97,10 @@ class QueueOwner(Protocol):
 class Delivery:
     """One message for one session: queued, in flight or released.
 
-    `seq` is its position in the durable queue; 0 if it has none. `group` is the shared subscription that it came from,
-    to which it returns if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch` is the commit that contains
-    its queue entry, at index `position`; 0 if there is none. Without records, `position` is the position in the queue.
-    `owner` is the owner of the queue if the records have not been created yet.
+    `seq` is the delivery's position in the durable queue, or 0 if it has none. `group` is the shared subscription that
+    the message came from. The message returns there if the session ends before acknowledging it [MQTT-4.8.2-4]. `batch`
+    is the commit that contains its queue entry, at index `position`; 0 if there is none. Without records, `position` is
+    the position in the queue. `owner` is the owner of the queue if the records have not been created yet.
     """
 
     __slots__ = (
@@ -125,14 +126,14 @@ class Delivery:
         self.group = group
         self.seq = seq
         self.weight = outgoing.size + 4 * len(identifiers) if identifiers else outgoing.size
-        """Bytes that count against limits while it waits. Its own identifiers may be larger than the message."""
+        """Bytes that count against limits while this waits. Its own identifiers may be larger than the message."""
         self.packet_id = 0
         self.owner = ""
         self.batch = 0
         self.position = 0
         self.released = False
         self.sent_at = 0.0
-        """When it was last sent, used for retransmission; infinite while it waits for its record."""
+        """When the delivery was last sent, for retransmission; infinite while it waits for its record."""
         self.waiter: Acknowledgement | None = None
         self.original: Message | None = None
         """The original message, if a plugin changed it for this session; otherwise None."""

@@ -75,8 +75,8 @@ class ConnectionView:
         number: int,
         message: Message | None,
     ) -> None:
-        """Take a message from `sender` for which the broker keeps no delivery, if the client is `in_process`. `message`
-        is the message if it has already been created.
+        """Take a message from `sender`, if the client is `in_process`. The broker keeps no `Delivery` for the message.
+        `message` is the `Message` object if it has already been created.
         """
         raise NotImplementedError
 

@@ -120,7 +120,7 @@ class MessageColumns:
         )  # fmt: skip
 
     def take(self) -> "MessageColumns":
-        """Move all messages to new columns, and return these. The room does not change."""
+        """Move all messages to a new object and return that. The room does not change."""
         taken = MessageColumns()
         _move(self, taken)
         _move(MessageColumns(), self)

@@ -38,7 +38,7 @@ class CommitPause:
 
     @property
     def waiting(self) -> bool:
-        """Whether a commit is currently paused."""
+        """Whether a commit is being delayed."""
         return self._timer is not None
 
     def commit(self) -> None:

@@ -1,8 +1,8 @@
 """The commit point: a turn's changes form a batch, and everything that depends on them waits for its commit.
 
-While a commit runs, new changes collect in the next batch, so they share the cost of one disk write (group commit).
-First the journals flush in parallel, then the store commits, then waiting packets are sent. If a journal or the store
-fails, nothing more is acknowledged.
+While a commit runs, new changes are collected in the next batch, so that they share the cost of one disk write (group
+commit). First the journals flush in parallel, then the store commits, then waiting packets are sent. If a journal or the
+store fails, nothing more is acknowledged.
 
 A message that is acknowledged before its batch is committed is removed from the batch. If the batch becomes empty,
 nothing is written, and its packets are sent at once.
@@ -236,8 +236,9 @@ class GroupCommit:
             self._members.add(id(journal))
 
     def close_journal(self, journal: Journal) -> None:
-        """Add no more messages to `journal`: later calls of the method `journal` skip it. Its messages are still
-        flushed."""
+        """Add no more messages to `journal`: later calls of the method `journal` skip it. Messages already added are
+        still flushed.
+        """
         if self._members is None:
             self._members = {id(one) for one in self.journals}
         self._members.discard(id(journal))
