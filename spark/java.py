@@ -42,7 +42,7 @@ def installed() -> Path | None:
 
 
 def downloaded(uv: str, environment: Path) -> Path:
-    """Return the home of the environment's Java, and install it first if it is missing."""
+    """Return the home of the environment's Java, after installing it if it is missing."""
     home, python = environment / "java", environment / "bin" / "python"
     subprocess.run(
         [

@@ -1,7 +1,7 @@
-"""Convert blocks to Arrow record batches without copying buffers or handling single rows in Python.
+"""Convert blocks to Arrow record batches without copying buffers or handling individual rows in Python.
 
-pyarrow is imported when the first batch is created. If importing a data source fails, Spark can no longer find any
-Python data source.
+If one data source fails to import, Spark can no longer find any Python data source. pyarrow is therefore imported only
+when the first batch is created.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def wire_columns(columns: Sequence[Column], pattern: bool = False) -> list[str]:
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Return the exact schema that Spark expects of the batches."""
+    """Return the exact schema that Spark expects the batches to have."""
     import pyarrow as pa
 
     kinds = {
@@ -72,8 +72,8 @@ def batches(
     """Yield the rows of a range in the log ``log_id``, in batches of about ``rows`` rows. With a ``pattern``, yield only
     rows whose whole topic matches.
 
-    Each block comes with the offset from which its rows are wanted. Small blocks are combined, and large blocks are
-    split.
+    Each block is paired with the offset of the first row to yield from it. Small blocks are combined, and large blocks
+    are split.
     """
     import pyarrow as pa
 
@@ -140,7 +140,7 @@ def _batch(
 
 
 def _passing(block: Block, data: pa.Buffer, fixed: FixedColumns, pattern: str) -> pa.Array:
-    """Return for each row whether its topic matches."""
+    """For each row, return whether its topic matches."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -40,11 +40,11 @@ class Block:
 
 
 def split(fill: Callable[[memoryview], int]) -> Iterator[Block]:
-    """Yield the blocks of a response as they arrive. ``fill(view)`` fills a view with the next bytes, and returns how
-    many there were. It returns fewer bytes than the view can hold only at the end.
+    """Yield the blocks of a response as they arrive. ``fill(view)`` fills a view with the next bytes and returns their
+    number. Only at the end of the stream does it fill less than the whole view.
 
     Raises UnreachableError if the bytes end within a block or were damaged in transit. Raises MqttError if they are not
-    blocks, or if their version is newer than this reader.
+    blocks, or if their version is newer than this reader supports.
     """
     rest = memoryview(b"")
     want = PIECE

@@ -1,7 +1,7 @@
 """An HTTP client for the read API: a log's contents, the blocks of a range of offsets, and a consumer's progress.
 
-Calls survive a restart of the broker. They are retried up to ``fetchOffset.numRetries`` times without progress. A range
-that was cut off continues at the same place.
+Calls survive a restart of the broker. A call is retried up to ``fetchOffset.numRetries`` times in a row without
+progress. If a range is cut off, reading continues at the same place.
 """
 
 import http.client
@@ -48,7 +48,7 @@ class Client:
         return self._log(self._insist(lambda: self._json("offsets")))
 
     def at_time(self, milliseconds: int) -> tuple[Log, dict[int, int | None]]:
-        """Return the log's contents, and each partition's first offset that is not before the given time, or None."""
+        """Return the log's contents and, for each partition, the first offset at or after the given time, or None."""
         answer = self._insist(lambda: self._json("offsets", timestamp=milliseconds))
         log_now = self._log(answer)
         return log_now, {p: answer["partitions"][str(p)]["at"] for p in log_now.latest}
@@ -72,8 +72,8 @@ class Client:
     def blocks(
         self, wanted: Range, log_id: str, columns: Sequence[str], topics: Sequence[str]
     ) -> Iterator[tuple[Block, int]]:
-        """Yield the blocks that cover a range, in order and without gaps. Each comes with the offset of its first
-        new row.
+        """Yield the blocks that cover a range, in order and without gaps. Each block is paired with the offset of its
+        first new row.
 
         A response's first block may begin before that offset, and its last block may end after the range. Raises
         DataLossError if the log no longer has the records. If ``failOnDataLoss`` is false, they are skipped instead.
@@ -173,8 +173,8 @@ class Client:
             raise UnreachableError(f"The connection broke: {_said(error)}.") from None
 
     def _fill(self, response: http.client.HTTPResponse, view: memoryview) -> int:
-        """Fill ``view`` with the next bytes of a response. Return how many there were, which is less than the size of
-        ``view`` only at the end.
+        """Fill ``view`` with the next bytes of a response and return their number. It is smaller than ``view`` only at
+        the end.
         """
         done = 0
         try:

@@ -1,4 +1,4 @@
-"""The exceptions of this package. Each message is one line with the problem and advice.
+"""The exceptions of this package. Each message is one line that states the problem and gives advice.
 
 Spark wraps a data source's exception in a report of many lines and prints this message last.
 """

@@ -24,7 +24,7 @@ class FixedColumns:
         self._steps: pa.Array | None = None
 
     def repeated(self, kind: pa.DataType, value: bytes, count: int) -> pa.Array:
-        """Return ``count`` rows with a value, given as its bytes in Arrow."""
+        """Return a column of ``count`` rows that all contain ``value``, given as Arrow bytes."""
         import pyarrow as pa
 
         key = (str(kind), value)
@@ -34,7 +34,7 @@ class FixedColumns:
         return found.slice(0, count)
 
     def offsets(self, base: int, count: int) -> pa.Array:
-        """Return the offsets from ``base``."""
+        """Return a column of ``count`` consecutive offsets, starting at ``base``."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -46,7 +46,7 @@ class FixedColumns:
         return pc.add(self._steps.slice(0, count), first)
 
     def small(self, kind: pa.DataType, data: pa.Buffer, count: int) -> pa.Array:
-        """Return ``qos`` or ``retain`` from their bytes. Usually, all rows have the same value."""
+        """Return the ``qos`` or ``retain`` column, given as bytes. Usually, all rows have the same value."""
         import pyarrow as pa
 
         if not count or data.size != count:

@@ -1,8 +1,8 @@
 """Compute offsets: where reading begins, where a batch ends, and what each task reads. Also check that the log is still
 the same.
 
-These are plain objects that need neither Spark nor a network. All decisions about reading each message once are made
-here.
+These are plain objects that need neither Spark nor a network. All decisions that make sure each message is read once
+are made here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,10 +118,10 @@ def assigned(log: Log, partitions: Sequence[int]) -> Log:
 
 
 def at_time(found: Mapping[int, int | None], log: Log, name: str, strategy: str) -> Offsets:
-    """Return each partition's offset of the first message that is not before a time.
+    """For each partition, return the offset of the first message at or after the given time.
 
-    If there is no such message, the strategy ``latest`` uses the latest offset. Any other strategy raises
-    OptionError.
+    If a partition has no such message, the strategy ``latest`` uses the partition's latest offset. Any other strategy
+    raises OptionError.
     """
     missing = [p for p, offset in sorted(found.items()) if offset is None]
     if missing and strategy == "error":
@@ -239,7 +239,7 @@ def split(whole: Sequence[Range], least: int | None, most_rows: int | None) -> l
 
 
 def combined(pieces: Sequence[Range], least: int | None, least_rows: int) -> list[list[Range]]:
-    """Distribute consecutive pieces to tasks with at least ``least_rows`` rows each, but to at least ``least`` tasks.
+    """Group consecutive pieces into tasks of at least ``least_rows`` rows each, but into at least ``least`` tasks.
 
     There are fewer tasks than ``least`` only if there are fewer pieces. Each task costs about 10 ms, regardless of how
     much it reads.

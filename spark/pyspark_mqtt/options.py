@@ -1,7 +1,7 @@
 """The options of ``format("mqtt")``: names, types, defaults and checks.
 
-An option that Kafka or Bahir also has uses the same name. Names are case-insensitive, as everywhere in Spark. An
-unknown name is an error, so that a misspelled limit is not ignored.
+Options that Kafka or Bahir also has keep the same names. Names are case-insensitive, as everywhere in Spark. An unknown
+name is an error, so that a misspelled limit is not ignored.
 """
 
 import json
@@ -69,7 +69,7 @@ def _name(value: str) -> str:
 
 
 def _strings(value: str) -> list[str]:
-    """Parse a list of strings, either JSON or separated by commas."""
+    """Parse a list of strings, given as JSON or separated by commas."""
     if not value.lstrip().startswith("["):
         return [part.strip() for part in value.split(",")]
     given = json.loads(value)
@@ -114,7 +114,7 @@ def _topic(value: str) -> str:
 
 
 def _offsets(*words: str) -> Callable[[str], str | dict[str, int]]:
-    """Return a parser for one of the words, or for JSON such as {"0": 12, "1": -2}, with or without a log_id."""
+    """Return a parser that accepts one of ``words``, or JSON such as {"0": 12, "1": -2}, with or without a log_id."""
 
     def parse(value: str) -> str | dict[str, int]:
         text = value.strip()
@@ -153,7 +153,7 @@ def _partition_times(value: str) -> dict[int, int]:
 
 
 def _assigned(value: str) -> tuple[str, tuple[int, ...]]:
-    """Parse JSON such as {"telemetry": [0, 1]}: the partitions to read of one stream."""
+    """Parse JSON such as {"telemetry": [0, 1]}: a stream and the partitions of it to read."""
     hint = 'must be JSON with one stream and its partitions, such as {"telemetry": [0, 1]}'
     try:
         given = json.loads(value)
@@ -172,7 +172,7 @@ def _assigned(value: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _pattern(value: str) -> str:
-    """Check a regular expression with the library that applies it, which takes linear time for any expression."""
+    """Check a regular expression with the library that applies it. That library takes linear time for any expression."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Objects that the driver sends to executors. An executor that cannot unpickle them reports what is not installed."""
+"""Objects that the driver sends to executors. If an executor cannot unpickle them, it reports what is not installed."""
 
 import pickle
 from typing import Any, TypeVar

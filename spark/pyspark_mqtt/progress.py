@@ -21,7 +21,7 @@ class SourceProgress:
     """The progress of one source after a batch.
 
     The three lags have the same names as in Kafka's source. ``batch_ms`` is the duration of the batch, from planning to
-    the commit. A message that arrives waits for at most two batches.
+    the commit. A new message waits for at most two batches.
     """
 
     description: str

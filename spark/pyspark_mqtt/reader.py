@@ -79,7 +79,7 @@ class Source:
         return chosen, log_now
 
     def _at_times(self, kind: str, times: Mapping[int, int]) -> tuple[Offsets, Log]:
-        """Return each partition's first offset that is not before its own time."""
+        """Return the first offset at or after each partition's own time, and the log's contents."""
         name = f"{kind}OffsetsByTimestamp"
         log_now = self.client.log()
         name_each(times, log_now, name)

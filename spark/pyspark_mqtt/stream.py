@@ -88,8 +88,8 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
 
     @_in_one_line
     def latestOffset(self, start: Mapping[str, str | int], limit: ReadLimit) -> Json:
-        """Return the end of the batch that begins at ``start``. The end is within the limit and the durable records,
-        and never before ``start``.
+        """Return the end of the batch that begins at ``start``. The end respects the limit, includes only durable
+        records, and is never before ``start``.
 
         Raises DataLossError if the log was replaced, or no longer has the next records.
         """
@@ -155,7 +155,7 @@ class MqttStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailabl
         """Report the progress of ``consumerGroup`` to the broker. Failures are harmless: only the checkpoint decides
         where reading continues.
 
-        Spark calls ``commit`` only when it plans another batch, and so never for the last batch of AvailableNow. All
+        Spark calls ``commit`` only when it plans another batch, and so never for the last batch of AvailableNow. The
         messages before the ``start`` passed to latestOffset have been processed as well.
         """
         consumer = self.source.options.text("consumerGroup")

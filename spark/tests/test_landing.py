@@ -1,5 +1,5 @@
-"""Test landing mode of a real broker. Spark reads the same rows from the files as
-``format("mqtt")`` reads from the log.
+"""Test a real broker's landing mode. Spark must read the same rows from the files as ``format("mqtt")`` reads from the
+log.
 """
 
 import json
@@ -87,8 +87,8 @@ def test_the_same_rows_as_the_log(spark: SparkSession, broker: Broker, tmp_path:
 
 @pytest.mark.parametrize("compression", ["snappy", "gzip", "none"])
 def test_any_compression_and_any_place(broker: Broker, compression: str) -> None:
-    """Any compression and any target can be used. The files are written through fsspec in this process and read by
-    Arrow.
+    """Files can be written with any compression to any target. This process writes them through fsspec, and Arrow reads
+    them.
     """
     import fsspec  # type: ignore[import-untyped]
     import pyarrow.parquet
@@ -115,8 +115,8 @@ def test_any_compression_and_any_place(broker: Broker, compression: str) -> None
 
 
 def test_killed_while_messages_come(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """No row is lost or duplicated if an exporter with --follow is killed repeatedly. Meanwhile, a Spark stream reads
-    the folder.
+    """No row is lost or duplicated if an exporter with --follow is killed repeatedly while a Spark stream reads the
+    folder.
     """
     words = ("--follow", "--tail", "--roll-time", "0", "--file-size", "8KiB")
     target, total = tmp_path / "lake", 0

@@ -1,4 +1,4 @@
-"""Test options: accepted values, and the errors for others."""
+"""Test options: valid values, and the errors for invalid ones."""
 
 import pytest
 from pyspark_mqtt.errors import OptionError

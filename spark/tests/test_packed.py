@@ -56,7 +56,7 @@ def test_chosen_columns_of_a_compressed_block() -> None:
 
 
 def changed(column: int, role: int, **fields: int) -> bytes:
-    """Return the compressed block with another table entry and a correct checksum."""
+    """Return the compressed block with one table entry changed and the checksum corrected."""
     number = list(packed.read(PACKED).buffers).index((column, role))
     names = ("column", "role", "nulls", "position", "length", "size", "encoding")
     at = 64 + PACKED_ENTRY.size * number

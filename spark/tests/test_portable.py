@@ -81,8 +81,8 @@ print([name for name in ("pyarrow", "pandas", "pyspark.pandas") if name in asked
 
 
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
-    """Reading does not import pandas, which would take a second in each new worker. pyarrow imports
-    it for `pa.scalar` and `pa.array`.
+    """Reading does not import pandas, which would take a second in each new worker. pyarrow imports pandas for
+    `pa.scalar` and `pa.array`.
     """
     file = tmp_path / "block"
     rows = [record("a", b"1", headers=[("k", b"v")]), record("b", b"2", client_id=None)]

@@ -1,4 +1,4 @@
-"""Test reading a queue of the type stream: Spark sees the offsets that MQTT consumers see."""
+"""Test reading a queue of type `stream`: Spark sees the same offsets as MQTT consumers do."""
 
 import threading
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def numbered(first: int, count: int) -> list[Message]:
-    """Return messages of 2 KB. Each key has many of them, so that compaction leaves gaps."""
+    """Return 2 KB messages. Each key has many of them, so that compaction leaves gaps."""
     return [
         Message(f"site/{n % 7}", b"%d " % n + bytes(2000), headers=(("key", f"k{n % KEYS}"),))
         for n in range(first, first + count)
@@ -46,7 +46,9 @@ def numbered(first: int, count: int) -> list[Message]:
 
 
 def consumed(broker: Broker, group: str, last: int) -> dict[int, int]:
-    """Consume from the first message in a new group. Return the numbers by the user property `offset`."""
+    """Consume in a new group, from the first message until number `last` arrives. Return the message numbers, keyed by
+    the user property `offset`.
+    """
     found: dict[int, int] = {}
     ended = threading.Event()
 
@@ -71,7 +73,7 @@ def consumed(broker: Broker, group: str, last: int) -> dict[int, int]:
 
 
 def numbers(frame: DataFrame) -> dict[int, int]:
-    """Return the numbers by offset. No offset may occur twice."""
+    """Return the message numbers, keyed by offset. No offset may occur twice."""
     rows = frame.select("partition", "offset", "payload").collect()
     assert {row.partition for row in rows} == {0}
     found = {row.offset: int(row.payload.split()[0]) for row in rows}

@@ -1,4 +1,4 @@
-"""Test HTTPS from a broker's read API to Spark's readers: a private authority, a wrong authority, no authority, and
+"""Test HTTPS between a broker's read API and Spark's readers: a private authority, a wrong authority, no authority, and
 client certificates.
 """
 

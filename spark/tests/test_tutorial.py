@@ -1,4 +1,4 @@
-"""docs/tutorials/mqtt-to-delta.md works as written: its files, commands and output."""
+"""Test that docs/tutorials/mqtt-to-delta.md works as written: its files, commands and output."""
 
 import json
 import os

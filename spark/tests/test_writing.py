@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def arrived(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:
-    """Return the messages that the broker received on a topic filter, with headers and properties."""
+    """Return the messages that the broker received on topics that match a filter, with headers and properties."""
     given = broker.read | {"includeHeaders": "true", "includeProperties": "true", "topics": topic}
     return (
         spark.read.format("mqtt").options(**given).load().orderBy("partition", "offset").collect()

@@ -13,8 +13,8 @@
 
 `AsyncioClient` is for tests of a broker that runs as a process.
 
-pytest finds the fixtures `harness` and `broker_harness` without an import. Everything is imported on first use, so test
-runs without the kit pay nothing for it.
+pytest finds the fixtures `harness` and `broker_harness` without an import. Everything is imported on first use, so the
+kit does not slow down test runs that do not use it.
 """
 
 from importlib import import_module

@@ -177,8 +177,8 @@ class AsyncioClient:
         """Connect, check that CONNACK has the code `expect` (0 to 5 in MQTT 3.x), and return this client.
 
         If `expect` is None, any code is accepted. `options` are those of `asyncio.loop.create_connection`, such as
-        `ssl` or `local_addr`. With `sock`, a connected socket, leave the port out. Raises OSError if the connection
-        cannot be made or ends before CONNACK.
+        `ssl` or `local_addr`. If you pass a connected socket as `sock`, leave out the port. Raises OSError if the
+        connection cannot be made or ends before CONNACK.
         """
         await self.open(port, host, **options)
         try:
@@ -373,7 +373,7 @@ class AsyncioClient:
             raise TimeoutError(self._text("the end of the connection"))
 
     async def message(self, seconds: float = WAIT) -> Publish:
-        """Take the next message."""
+        """Wait for the next message, and take it from `messages`."""
         await self._require(lambda: bool(self.messages), "PUBLISH", seconds)
         return self.messages.popleft()
 
@@ -402,7 +402,9 @@ class AsyncioClient:
         return packet
 
     async def _require(self, done: Callable[[], bool], wanted: str, seconds: float = WAIT) -> None:
-        """Wait until `done` returns True, on this connection."""
+        """Wait until `done` returns True. Raises ConnectionError if the connection ends first, and TimeoutError after
+        `seconds`.
+        """
         stream = self._stream
         if not await self.until(
             lambda: done() or stream is None or self._stream is not stream, seconds

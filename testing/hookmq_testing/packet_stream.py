@@ -81,7 +81,7 @@ class PacketStream(asyncio.Protocol):
         self.owner._changed()
 
     def write(self, data: bytes) -> None:
-        """Send bytes: at once, or after the read that is being handled."""
+        """Send bytes at once or, while a read is being handled, after it."""
         self._unsent.append(data)
         if not self._collecting:
             self._flush()

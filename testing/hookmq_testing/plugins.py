@@ -57,8 +57,8 @@ def load_plugins(
     Use this instead of `make_plugin` to test the location that an error reports. Plugins are found through their entry
     points. ``$file`` in a text is relative to the current folder. `environ` replaces the process's environment.
 
-    Raises the errors of ``hookmq check``: one ConfigError with every mistake, with file and line, and PluginError if a
-    plugin is missing, requires another `HOOK_API`, or cannot be created.
+    Raises the errors of ``hookmq check``: one ConfigError that lists every mistake with its file and line, or
+    PluginError if a plugin is missing, requires another `HOOK_API`, or cannot be created.
     """
     if isinstance(config, str):
         return build(loads(config, environ=environ))
@@ -95,7 +95,7 @@ class _Point:
 
 
 def _as_written(value: Any) -> Any:
-    """Return a configuration value in the form in which a file would contain it."""
+    """Return a configuration value as it would be written in a file."""
     if isinstance(value, Mapping):
         return {key: _as_written(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

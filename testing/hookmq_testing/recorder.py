@@ -1,4 +1,4 @@
-"""A plugin that records calls and returns prepared results, and faults for any plugin."""
+"""A plugin that records calls and returns prepared results, and faults that can be set for any plugin."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -67,8 +67,8 @@ class HookRecorder(Plugin):
     def answer(self, hook: str, *answers: Any) -> None:
         """Return `answers` from the next calls to `hook`, in turn. All later calls repeat the last answer.
 
-        An exception is raised. An awaitable, such as `VirtualRuntime.event`, is awaited. A function is called with
-        the arguments that it names.
+        If an answer is an exception, it is raised. An awaitable, such as `VirtualRuntime.event`, is awaited. A function
+        is called with the arguments that it names.
         """
         if hook not in SPECS:
             raise ValueError(f"unknown hook: {hook}")
@@ -113,7 +113,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 class Faults:
-    """Faults that replace the results of plugins, by (plugin id, hook)."""
+    """Faults that replace the results of plugins, keyed by (plugin id, hook)."""
 
     def __init__(self, never: Callable[[], Any]) -> None:
         self._never = never

@@ -191,8 +191,9 @@ class Task:
         self.step(asyncio.CancelledError())
 
     def _wake(self) -> Callable[[], None]:
-        """Return a function that resumes this suspension. The function does nothing if the coroutine has already
-        continued."""
+        """Return a function that resumes the coroutine. The function does nothing if the coroutine has already
+        continued.
+        """
         steps = self._steps
 
         def wake() -> None:
@@ -318,7 +319,7 @@ class VirtualRuntime:
         return cancel
 
     def _takes(self) -> float:
-        """Return the duration of half of a blocking call, in seconds."""
+        """Return half the duration of a blocking call, in seconds."""
         draw = self._pace.random()
         slow = _SLOW if self._pace.randrange(_SLOW_ONE_IN) == 0 else 1
         return self._blocking * slow * draw / 2

@@ -220,7 +220,7 @@ class SlowStore:
         return self.inner.next_message_id()
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
-        """Wait for `finish`."""
+        """Commit the records. If `slow` is True, wait until `finish` or `fail` is called."""
         if self._done is not None:
             raise AssertionError("a second commit started while one is running")
         if not self.slow:

@@ -62,7 +62,7 @@ async def port() -> AsyncIterator[int]:
 
 
 class Script:
-    """A server with responses that the test chooses. It listens on `port`."""
+    """A server whose responses are chosen by the test. It listens on `port`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -116,7 +116,7 @@ class Script:
         return packet
 
     def nothing(self) -> bool:
-        """Return whether no unread packet is left."""
+        """Return whether all packets have been read."""
         return self._packets.empty()
 
 

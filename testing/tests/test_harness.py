@@ -1,6 +1,4 @@
-"""Test the harness: an in-memory broker that starts, stops, restarts and reloads, and that tests
-can observe.
-"""
+"""Test the harness: an in-memory broker that tests can start, stop, restart, reload and observe."""
 
 import ast
 import inspect
@@ -202,7 +200,7 @@ def test_a_plugin_may_provide_store_and_journal() -> None:
 
 
 class Threaded(Plugin):
-    """A plugin that observes in a thread with `def`, and on the event loop with ``async def``."""
+    """A plugin whose `def` observer runs in a thread, and whose ``async def`` observer runs on the event loop."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)

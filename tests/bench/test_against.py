@@ -1,5 +1,5 @@
-"""Test that `--against` compares HookMQ with another checkout of it, which runs in its own
-environment with its own configurations.
+"""Test that `--against` compares HookMQ with another checkout, which runs in its own environment with its own
+configurations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""bench.check detects a build that writes every packet separately, by its writes and system calls."""
+"""Test that bench.check detects a build that writes every packet separately, by counting writes and system calls."""
 
 from __future__ import annotations
 

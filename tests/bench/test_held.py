@@ -1,4 +1,4 @@
-"""bench.held reports the memory that connections use."""
+"""Test that bench.held reports the memory that connections use."""
 
 from __future__ import annotations
 

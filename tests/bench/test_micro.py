@@ -1,4 +1,4 @@
-"""bench.micro fails, and names the case, if a case is slower by both measures. Every case runs."""
+"""Test that bench.micro fails and names the case if a case is slower by both measures. Also test that every case runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that bench.monitoring runs, and that its broker responds and forwards. Its figures depend on the machine."""
+"""Test that bench.monitoring runs and reports figures for each row. The figures depend on the machine."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """Test the shapes of the curves in docs/explanation/performance.md by counting operations instead
 of measuring time.
 
-An operation is a Python or C call that a message causes in a whole in-memory broker. A flat cost
-has the same number of calls at any size. A linear cost adds the same number for each further item.
+An operation is a Python or C call that a message causes in a whole in-memory broker. A flat cost has the same number of
+calls at any size. A linear cost adds the same number of calls for each additional item.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def packet(topic: str, payload: bytes = b"x" * 64, retain: bool = False) -> byte
 
 
 def cost(client: MemoryClient, data: bytes, warm: int = 3) -> Counter[str]:
-    """Return the number of operations from incoming to outgoing bytes, for a message that resembles
-    earlier ones.
-    """
+    """Count the operations between incoming and outgoing bytes, for a message that resembles earlier ones."""
     harness = client.harness
     feed, turn = client.connection.feed, harness.clock.run_until_idle
     for _ in range(warm):
@@ -159,7 +157,7 @@ def test_fetching_all_retained_messages_is_linear() -> None:
 
 
 def fanned(count: int, version: int = 4) -> Counter[str]:
-    """Return the number of operations for a message to `count` subscribers."""
+    """Return the number of operations that deliver a message to `count` subscribers."""
     with Harness() as harness:
         for number in range(count):
             client = harness.connect(f"sub{number}", version=version)

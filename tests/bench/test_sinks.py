@@ -1,4 +1,4 @@
-"""bench.sinks counts every message that it publishes; otherwise, the run is void."""
+"""Test that a run of bench.sinks is void unless every message that it publishes is counted."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def denier(broker_harness: Any) -> Harness:
 
 
 def told(code: int, legal: set[int]) -> set[int]:
-    """Return the codes that the broker may send for `code`. For a legal code, this is the code itself."""
+    """Return the codes that the broker may send for `code`: the code itself if it is legal, otherwise any legal code."""
     return {code} if code in legal else legal
 
 

@@ -32,7 +32,7 @@ def test_mismatched_name_and_level(harness: Harness, name: str, level: int) -> N
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_bridge_bit(harness: Harness, version: int, qos: int) -> None:
-    """The subscriptions of a bridge are No Local and keep RETAIN."""
+    """A bridge's subscriptions are No Local and keep RETAIN."""
     client = in_memory(harness, version)
     client.send(
         m.connect("bridge", level=version | 0x80, name="MQIsdp" if version == 3 else "MQTT")

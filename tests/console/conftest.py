@@ -1,7 +1,7 @@
 """One broker with clients, and one browser, shared by the tests of a module.
 
-Both end with the module, because Playwright occupies the thread with its own event loop while it runs, and no other
-test could run one.
+Both are closed at the end of the module. While Playwright runs, its event loop occupies the thread, so no other test
+could run its own.
 """
 
 from collections.abc import Callable, Iterator

@@ -114,8 +114,8 @@ def _publish(
 
 
 def _settle(service: Service, last: int) -> None:
-    """Wait until the last event of each client has arrived, or until no more arrive. All earlier events precede the
-    last.
+    """Wait until the last event of each client has arrived, or until no more arrive. The last event arrives after all
+    earlier ones.
     """
     never = threading.Event()
     silent = 0

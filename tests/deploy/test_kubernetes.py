@@ -190,7 +190,7 @@ def test_the_chart_renders(tmp_path: Path, values: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not chart.available(), reason="Go and sprig are not installed")
 def test_without_peers_nobody_reads_the_metrics(tmp_path: Path) -> None:
-    """Without peers, the NetworkPolicy must not contain an empty list of peers, because that would let in everyone."""
+    """Without peers, the NetworkPolicy must not contain an empty list of peers, because that would let everyone in."""
     (tmp_path / "values.yaml").write_text("networkPolicy: {monitoring: []}")
     text, _ = chart.render(tmp_path / "values.yaml")
     policy = manifests(text)["NetworkPolicy", "hookmq"]

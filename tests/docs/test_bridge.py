@@ -1,4 +1,4 @@
-"""The configuration in docs/how-to/bridge.md bridges two brokers as the page says."""
+"""Test that the configuration in docs/how-to/bridge.md bridges two brokers as the page says."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ def constants(node: ast.AST) -> set[str]:
 
 
 def logged(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
-    """Yield (event, levels, fields) for each logging call, as far as the source states them."""
+    """Yield (event, levels, fields) for each logging call, as far as the source code shows them."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Dict):  # a record made by hand
             for key, value in zip(node.keys, node.values, strict=True):
@@ -74,8 +74,8 @@ EVENTS = documented()
 
 @cache
 def places() -> dict[str, list[tuple[set[str], set[str]]]]:
-    """Return (levels, fields) of each logging call, by event. This parses all sources, so it runs only when a test
-    needs it.
+    """Return (levels, fields) of each logging call, by event. Parsing all sources is slow, so this runs only when a
+    test needs it.
     """
     found: dict[str, list[tuple[set[str], set[str]]]] = {}
     for path in SOURCES:

@@ -5,7 +5,7 @@ The info string of a block determines the check:
 | info string | check |
 |---|---|
 | `python` | executed as a module; plugins in it are run through an in-memory broker |
-| `python file=NAME`, `toml file=NAME`, `yaml file=NAME` | written to the folder that the prompts are in |
+| `python file=NAME`, `toml file=NAME`, `yaml file=NAME` | written to the folder where the console commands run |
 | `console` | run, and its output compared; see tests/support/console.py |
 | `yaml config` | a whole configuration: validated as `hookmq check` does |
 | `yaml part` | keys of a configuration: likewise, with the listeners they lack |

@@ -65,7 +65,9 @@ class Plant:
         assert main(["passwd", "add", users, "ann", "--password-file", words]) == 0
 
     def tls(self, name: str = "", strange: bool = False) -> ssl.SSLContext:
-        """Return a client's TLS context with the certificate of `name`."""
+        """Return a TLS context for a client with the certificate of `name`. If `strange` is true, an untrusted
+        authority issued the certificate.
+        """
         context = ssl.create_default_context()
         self._authority.configure_trust(context)
         if name:
@@ -225,8 +227,8 @@ def test_the_example_permits_its_rules_and_nothing_else(plant: Plant, version: A
 
 
 def test_a_name_is_nobody_elses_by_another_way_in(plant: Plant) -> None:
-    """A client cannot use another client's identity through another listener. A gateway's token
-    fails without its certificate, and a user of another listener cannot use its client id.
+    """A client cannot use another client's identity through another listener. A gateway's token fails without the
+    gateway's certificate, and a user of another listener cannot use the gateway's client id.
     """
     gateway = plant.gateway("gateway1", site="north")
     gate = plant.client(

@@ -1,6 +1,7 @@
-"""The configuration on each page docs/how-to/sink-DRIVER.md brings a message to a real server, as the page says.
+"""Test that the configuration on each page docs/how-to/sink-DRIVER.md delivers a message to a real server, as the page
+says.
 
-One broker has the sinks of all pages, because its start and that of the servers take most of the time.
+One broker runs the sinks of all pages, because starting the broker and the servers takes most of the time.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ SUBJECT = "mqtt.plant.press.celsius"
 
 @dataclass
 class Place:
-    """A server: the settings of a target that differ from the page, and how to find the messages."""
+    """A server, the target settings that differ from the page, and a function that reads the delivered messages."""
 
     server: Any
     settings: dict[str, Any]
@@ -185,7 +186,7 @@ EXPECTED = {
 
 
 def shown(driver: str) -> Any:
-    """Return the configuration on the page of a driver."""
+    """Return the configuration shown on a driver's page."""
     page = ROOT / "docs" / "how-to" / f"sink-{driver}.md"
     (block,) = [block for block in blocks(page) if block.kind == "yaml config"]
     return yaml.safe_load(block.text)
@@ -193,7 +194,7 @@ def shown(driver: str) -> Any:
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[dict[str, Place | str]]:
-    """Start all servers that are installed, at the same time. The others have the reason why they are not."""
+    """Start all installed servers at the same time. For each of the others, return the reason why it is missing."""
 
     def start(driver: str) -> Place | str:
         try:
@@ -211,7 +212,7 @@ def places() -> Iterator[dict[str, Place | str]]:
 
 @pytest.fixture(scope="module")
 def broker(places: dict[str, Place | str]) -> Iterator[SinkBroker]:
-    """Run a broker with the sinks of all pages, to which the message of the pages is sent once."""
+    """Run a broker with the sinks of all pages, and publish the pages' message once."""
     sinks: list[Any] = []
     secrets: dict[str, str] = {}
     for driver in DRIVERS:

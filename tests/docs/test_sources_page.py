@@ -1,4 +1,4 @@
-"""Execute the requests of the page about sources against a broker with the page's configuration."""
+"""Send the requests shown on the page about sources to a broker with that page's configuration."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TOKEN = "0123456789abcdef"
 
 
 def answers(port: int) -> bool:
-    """Return whether the source listens."""
+    """Return whether the source is listening."""
     try:
         urlopen(f"http://127.0.0.1:{port}/publish", timeout=5).close()
     except HTTPError as error:

@@ -18,7 +18,7 @@ CASES = [
 
 
 def cells(table: str) -> dict[tuple[str, int, int], str]:
-    """Return the cells of the page by row, version and QoS."""
+    """Return the cells of the page, keyed by row, version and QoS."""
     head, _, *lines = shown(table).splitlines()
     columns = []
     for text in head.strip("|").split("|")[1:]:

@@ -1,4 +1,4 @@
-"""The check that pages, docstrings, comments and messages use the words of the glossary. `make check` runs it."""
+"""Test the check that pages, docstrings, comments and messages use the glossary's words. `make check` runs that check."""
 
 import re
 from collections import Counter

@@ -22,7 +22,7 @@ def client(
     tls: ssl.SSLContext | None = None,
     path: str | None = None,
 ) -> aiomqtt.Client:
-    """Return a client of the broker on the loopback address."""
+    """Return a client for the broker on the loopback address."""
     return aiomqtt.Client(
         "127.0.0.1", port, identifier="aio-" + uuid4().hex, protocol=version, will=will, tls_context=tls,
         transport="websockets" if path else "tcp", websocket_path=path, timeout=60,

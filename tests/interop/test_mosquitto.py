@@ -33,7 +33,9 @@ def run(*words: str, feed: bytes = b"") -> bytes:
 
 @contextmanager
 def listening(broker: Served, topic: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a subscriber, and wait until it prints its retained marker as the first line. It has then subscribed."""
+    """Start a subscriber and wait until its first line of output is the retained marker. This proves that it has
+    subscribed.
+    """
     with Client(broker.ports["tcp"], version=V5) as one:
         one.publish(f"{topic}/ready", b"ready", 1, retain=True)
     process = subprocess.Popen([*words, "-t", f"{topic}/ready"], stdout=subprocess.PIPE)

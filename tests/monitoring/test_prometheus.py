@@ -176,7 +176,7 @@ def running(folder: Path, target: str) -> Iterator[Prometheus]:
 
 
 def board() -> dict[str, list[str]]:
-    """Return the queries of each panel, with the variables replaced as Grafana does for all brokers."""
+    """Return the queries of each panel, with the variables replaced as Grafana does when all brokers are selected."""
     found: dict[str, list[str]] = {}
     for panel in json.loads(BOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
@@ -195,7 +195,7 @@ def alerts() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Yield a Prometheus that has scraped a loaded broker until every panel has data or the time is up."""
+    """Yield a Prometheus that has scraped a loaded broker until every panel has data or time runs out."""
     folder = tmp_path_factory.mktemp("monitored")
     info = folder / "hookmq_probe-1.dist-info"
     info.mkdir()

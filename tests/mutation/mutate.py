@@ -162,7 +162,7 @@ def functions_of(file: str) -> list[FunctionType]:
 
 
 def install(functions: list[FunctionType], original: CodeType, changed: CodeType) -> None:
-    """Give the live functions of a module the code of the mutant.
+    """Replace the code of a module's live functions with that of the mutant.
 
     Raise ValueError if that is impossible for a function, for example because it closes over fewer variables.
     """

@@ -23,7 +23,7 @@ async def test_overload_is_graceful(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 async def test_broken_promises_are_reported(tmp_path: Path) -> None:
-    """The checks detect a remaining client, memory above the limit and a message that was not received."""
+    """The checks detect a client that remains connected, memory above the limit and a message that was not received."""
     outcome = Outcome()
     async with pressed(tmp_path, outcome, growth=-1, patience=0.1) as broker:
         async with witness(broker.port) as lost:

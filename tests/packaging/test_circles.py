@@ -1,4 +1,4 @@
-"""No package contains an import cycle: modules that import each other belong together."""
+"""No package contains an import cycle. Modules that import each other should be one module."""
 
 import ast
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def imported(path: Path, typed: bool) -> Iterator[str]:
-    """Yield the modules that a module imports when it is imported, and the names imported from
-    them. Imports inside functions are left out.
+    """Yield the modules that a module imports at import time, and the names imported from them. Leave out imports
+    inside functions.
     """
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:

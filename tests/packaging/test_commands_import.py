@@ -27,7 +27,7 @@ print(json.dumps([code, *sys.modules]), file=sys.stderr)
 def imported(*words: str) -> tuple[set[str], str]:
     """Run ``hookmq`` and return the modules that it imported, and its output.
 
-    The compiled build has one more module, in which mypyc puts all others.
+    The compiled build has one more module, into which mypyc puts all the others.
     """
     run = subprocess.run(
         [sys.executable, "-c", CODE, *words], capture_output=True, text=True, check=True

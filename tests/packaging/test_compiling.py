@@ -129,7 +129,9 @@ KEYWORDS = frozenset(
 
 
 def test_no_field_is_a_keyword_of_c(compiling: ModuleType) -> None:
-    """mypyc puts an underscore before the name of a field, so `_volatile` would be a keyword."""
+    """mypyc puts an underscore before each field's name. A field named `_volatile` would become ``__volatile``, a
+    keyword.
+    """
     fields = {
         (path.name, node.attr)
         for path in compiling.modules()

@@ -1,4 +1,4 @@
-"""Test common properties of all distributions in the workspace."""
+"""Test properties that all distributions in the workspace have in common."""
 
 import ast
 import re
@@ -154,8 +154,8 @@ def test_each_distribution_can_be_found_and_judged(member: Member) -> None:
 
 
 def test_all_distributions_have_the_same_urls() -> None:
-    """All distributions have the same URLs. The repository has no public address yet. Once one distribution names it,
-    all must.
+    """All distributions have the same URLs. The repository has no public address yet. As soon as one distribution
+    states an address, all of them must.
     """
     found = [member.project.get("urls") for member in members() if member.name in IDS]
     assert all(urls == found[0] for urls in found)

@@ -1,8 +1,8 @@
 """The projects that `hookmq plugins new` writes are complete: they build wheels, and pass their own tests, mypy and
 ruff.
 
-Each step runs once for the projects of all kinds, because a step costs far more than one more project in it. Type
-checking, for example, reads all of HookMQ.
+Each step runs once over projects of every kind, because running a step is far more expensive than adding another
+project to it. Type checking, for example, reads all of HookMQ.
 """
 
 import os

@@ -38,7 +38,7 @@ def run(*words: str | Path, cwd: Path | None = None, **more: str) -> str:
 
 
 def uv() -> str:
-    """Return the path of uv. It shares its cache between environments: pip would unpack each wheel again."""
+    """Return the path of uv. It shares its cache between environments, while pip would unpack each wheel again."""
     found = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
     if found is None:
         pytest.skip("uv is not installed (make install)")

@@ -113,8 +113,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def codec() -> Target:
-    """Decode with both decoders, whole and in pieces. The packets must be equal, and accepted packets must encode
-    again.
+    """Decode bytes with both decoders, whole and in pieces. Both must return equal packets, and it must be possible to
+    encode the accepted packets again.
     """
     from hookmq.mqtt.encoder import encode
     from hookmq.mqtt.packet_limits import PacketLimits

@@ -216,7 +216,7 @@ def test_while_clients_are_there_the_last_good_file_holds(
 def test_no_beginning_of_the_example_is_open(tmp_path: Path) -> None:
     """A truncated configuration grants nothing that the whole one denies.
 
-    It is either invalid, or everything that no plugin decides is still denied.
+    Either the truncated configuration is invalid, or it still denies everything that no plugin decides.
     """
     source = ROOT / "examples" / "secure"
     for name in ("acl.yaml", "devices.yaml", "users.yaml"):

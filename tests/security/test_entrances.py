@@ -1,4 +1,4 @@
-"""The report of `hookmq check` about who can connect is correct for the real plugins."""
+"""Test that `hookmq check` correctly reports who can connect, with the real plugins."""
 
 import json
 from pathlib import Path

@@ -121,7 +121,9 @@ def test_a_mount_point_does_not_make_a_topic_too_long(harness: Harness) -> None:
 
 
 def test_a_chain_of_wills_does_not_recurse(broker_harness: Any) -> None:
-    """A chain of wills does not cause recursion. When a client ends, its will makes the next client's queue overflow."""
+    """A chain of wills does not cause recursion. Each client's will makes the next client's queue overflow, which
+    disconnects that client.
+    """
     config = {"session": {"queue_drop": "disconnect", "queue_messages": 0}}
     harness = broker_harness(config=config)
     count = 400
@@ -247,8 +249,8 @@ def test_loaded_messages_count_with_all_their_parts() -> None:
     ["version", "broker.max_qos", "session.max_expiry", "broker.max_packet_size", "log.level"],
 )
 def test_numbers_beyond_reason_are_mistakes(key: str, number: str) -> None:
-    """Numbers that are far too large are configuration errors. Python's conversions raised
-    OverflowError and ValueError.
+    """Numbers that are far too large are configuration errors. Python's conversions used to raise OverflowError and
+    ValueError.
     """
     text = "version: 1\nlisteners: [{bind: '127.0.0.1:0'}]\n"
     with pytest.raises(ConfigError):

@@ -75,7 +75,9 @@ class Room:
             sender.send(*packets)
 
     def check(self) -> None:
-        """Assert that every subscriber received valid packets, by our decoder and another one, and is still connected."""
+        """Assert that every subscriber is still connected and received only packets that our decoder and another one
+        accept.
+        """
         self.marker.publish("marker", b"well")
         for number, client in enumerate(self.subscribers):
             before = len(self.received[number])

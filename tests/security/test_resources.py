@@ -1,8 +1,8 @@
-"""CVE-2021-33175 (EMQX), CVE-2021-33176 (VerneMQ), CVE-2020-13849 (SlowITe), CVE-2025-56352 (tinyMQTT), CVE-2026-95845
-(Moquette): attacks on memory, file descriptors and connections of a real ``hookmq serve``.
+"""Test attacks on the memory, file descriptors and connections of a real ``hookmq serve``: CVE-2021-33175 (EMQX),
+CVE-2021-33176 (VerneMQ), CVE-2020-13849 (SlowITe), CVE-2025-56352 (tinyMQTT) and CVE-2026-95845 (Moquette).
 
-Meanwhile, other clients are served; afterwards, all gauges return to their initial values. The tests assert counts and
-order, never times.
+During an attack, other clients are served. Afterwards, all gauges return to their initial values. The tests assert
+counts and order, never times.
 """
 
 import os
@@ -100,7 +100,7 @@ Attack = Callable[[Target], None]
 def attack(
     tmp_path: Path, loop: str, what: Attack, connect: str = "1s", memory: int = 0, rounds: int = 1
 ) -> None:
-    """Run an attack `rounds` times. From the first round to the last, memory may grow by `memory` bytes."""
+    """Run an attack `rounds` times. Between the first and the last round, memory may grow by at most `memory` bytes."""
     path = tmp_path / "f.yaml"
     path.write_text(CONFIG.replace("LOOP", loop).replace("CONNECT", connect))
     with serving("-c", str(path)) as served, closing(Target(served)) as target:

@@ -83,7 +83,7 @@ def validate(value: Any, schema: dict[str, Any]) -> None:
 
 
 class Site:
-    """A running broker, with methods for tests to talk to it."""
+    """A running broker, with methods that tests use to talk to it."""
 
     def __init__(
         self, folder: Path, plugins: tuple[PluginInstance, ...] = (), **config: Any

@@ -80,8 +80,8 @@ class Stats:
 class SQLiteStore:
     """One broker's state, stored in `folder`. The folder is created if it is missing.
 
-    On an event loop, a separate process handles commits and page requests. A runtime without an event loop
-    (`VirtualRuntime`) handles them immediately and deterministically in this process. Raises StoreError if the folder
+    If the runtime has an event loop, a separate process handles commits and page requests. Otherwise
+    (`VirtualRuntime`), this process handles them, immediately and deterministically. Raises StoreError if the folder
     cannot be used.
     """
 
@@ -166,8 +166,9 @@ class SQLiteStore:
     # --- start -------------------------------------------------------------------------------------------------------
 
     def load(self) -> Iterator[Loaded]:
-        """Yield the stored state; see `hookmq.storage_api.Store.load`. Logs the progress. Raises StoreError at
-        the end if the database check found a problem."""
+        """Yield the stored state; see `hookmq.storage_api.Store.load`. Logs its progress. Raises StoreError at the end
+        if the database check found a problem.
+        """
         began = perf_counter()
         count = 0
         # Every new object survives, so collecting garbage repeatedly takes longer than creating the objects.
@@ -318,7 +319,9 @@ class SQLiteStore:
         self._committed(number, engine.next_message, took, engine.size(), engine.wal_size())
 
     def _hand_over(self, process: WriterProcess, records: Sequence[Record], start: int) -> None:
-        """Send a batch to the writer, one part in each turn. Encoding 100,000 queue entries at once takes a second."""
+        """Send a batch to the writer in parts, one per turn. Encoding 100,000 queue entries at once would take a
+        second.
+        """
         if self._reason:
             return
         end = start + _PART
@@ -357,7 +360,7 @@ class SQLiteStore:
             self._runtime.call_soon(self._sweep)
 
     def _sweep(self) -> None:
-        """Sweep one slice in each turn if there is no writer process."""
+        """Sweep one slice per turn if there is no writer process."""
         self._sweeping = False
         if self._engine is not None and not self._closed and not self._reason:
             self._engine.sweep()

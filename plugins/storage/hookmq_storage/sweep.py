@@ -73,7 +73,7 @@ def _sweep_retained(db: sqlite3.Connection, now: float) -> bool:
 
 
 def give_back(db: sqlite3.Connection, durability: Durability) -> bool:
-    """Return free pages to the disk if there are many. Return whether to call it again."""
+    """Return free pages to the disk if there are many. Return True if this function should be called again."""
     free: int = db.execute("PRAGMA freelist_count").fetchone()[0]
     pages: int = db.execute("PRAGMA page_count").fetchone()[0]
     if free <= _SPARE + pages // 4:

@@ -82,8 +82,8 @@ ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {"read": Pages.read, "expired
 class Checkpoints:
     """Moves the log into the database while commits continue.
 
-    New commits keep adding pages, so this alone never empties the log. The few remaining pages are moved between two
-    commits, after which the log starts over.
+    New commits keep adding pages, so these checkpoints alone never empty the log. The few remaining pages are moved
+    between two commits, after which the log starts over.
     """
 
     def __init__(self, folder: Path, engine: Engine, limits: Limits) -> None:
@@ -98,11 +98,11 @@ class Checkpoints:
         threading.Thread(target=self._run, daemon=True).start()
 
     def check(self) -> None:
-        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is fatal, no matter in which thread it happens.
+        """Raise sqlite3.Error if a checkpoint failed. A failed fsync is fatal in any thread.
 
         Also call this before reporting a commit. Linux reports a write error once to every open file descriptor
-        (fsync(2)). Other systems report it only to the first caller of fsync. There, the checkpoint thread may already
-        have consumed the error for this commit's pages.
+        (fsync(2)). Other systems report it only to the first caller of fsync. On those systems, the checkpoint thread
+        may already have consumed the error for this commit's pages.
         """
         if self._error is not None:
             raise self._error
@@ -147,7 +147,7 @@ class Checkpoints:
 
 
 def _read(folder: Path, connection: socket.socket, verify: bool, opened: list[Pages]) -> None:
-    """Serve page requests. First report whether the database is intact. Appends the `Pages` object to `opened`."""
+    """Report whether the database is intact, then serve page requests. Append the `Pages` object to `opened`."""
     try:
         problem = ""
         if verify:

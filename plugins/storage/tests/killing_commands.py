@@ -1,5 +1,5 @@
-"""Kill ``hookmq storage`` at each of its disk operations in turn. Print what a store finds after each kill, as lines of
-JSON.
+"""Kill ``hookmq storage`` at each of its disk operations in turn. After each kill, print what the store contains, as
+one line of JSON.
 
     python killing_commands.py TEMPLATE WORK data storage repair @/data
 
@@ -48,7 +48,7 @@ def run(words: list[str], steps: int | None) -> int:
 
 
 def found(folder: Path) -> int | str:
-    """Return how many records a broker would find, or its error message."""
+    """Return the number of records that a broker would load, or the error message that it would report."""
     try:
         store = SQLiteStore(folder, VirtualRuntime(seed=1))
         count = len(list(store.load()))

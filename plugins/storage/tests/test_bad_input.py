@@ -1,4 +1,4 @@
-"""Test unusable files. Each one causes an error message with advice, and existing data stays unchanged."""
+"""Test unusable files. Each one causes an error message with advice, and leaves existing data unchanged."""
 
 import hashlib
 import os
@@ -60,8 +60,8 @@ def changed(folder: Path, statement: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """A read-only database is refused. The test opens the database read-only, because file permissions do not stop
-    root, and tests in containers run as root.
+    """Return the SHA-256 digest of each file in a folder, by file name. Leave out the lock and SQLite's temporary
+    files.
     """
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -175,8 +175,8 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """If the clock jumps back, no data is lost. Deadlines are absolute times, so they are reached later by the size of
-    the jump. Commit numbers continue.
+    """No data is lost if the clock jumps back. Deadlines are absolute times, so they are delayed by the size of the
+    jump. Commit numbers continue without a break.
     """
     with Harness(start=False) as harness:
         harness.restart(store=SQLiteStore(tmp_path / "data", harness.clock))
@@ -238,8 +238,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_disk_that_fails_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, call: str, error: str, says: str
 ) -> None:
-    """If the disk fails, the broker acknowledges nothing more, sends 0x8B to clients and exits with
-    1. Acknowledged data is still there.
+    """If the disk fails, the broker acknowledges nothing more, sends 0x8B to clients and exits with code 1. Data that
+    was already acknowledged is still there.
     """
     flag = tmp_path / "failing"
     monkeypatch.setenv("LD_PRELOAD", str(failing))

@@ -228,7 +228,9 @@ def test_backup_of_a_store_in_use(
 
 
 def test_a_copy_is_of_one_moment(tmp_path: Path, folder: Path) -> None:
-    """A copy shows the store at one moment, regardless of later commits. Copying must not restart with each commit."""
+    """A copy shows the store at a single moment, regardless of later commits. A commit must not make copying start
+    over.
+    """
     store = SQLiteStore(folder, VirtualRuntime())
     list(store.load())
     commits: list[Any] = []

@@ -29,7 +29,7 @@ class TestInline(StoreContract):
         self.runtime.turn()
 
     def messages(self, store: Store) -> int:
-        """Return the number of messages, after deleting those of ended sessions in slices."""
+        """Delete the messages of ended sessions in slices, then return the number of remaining messages."""
         self.runtime.run_until_idle()
         return self._count()
 
@@ -98,9 +98,7 @@ class TestProcess(TestInline):
         self.loop.turn()
 
     def crash(self, store: Store) -> None:
-        """Kill the writer, whether or not it is busy, and discard the broker's end of the
-        connection.
-        """
+        """Kill the writer, busy or not, and discard the broker's end of the connection."""
         assert isinstance(store, SQLiteStore)
         assert store._process is not None
         store._process.kill()

@@ -36,8 +36,8 @@ def test_the_default_folder_follows_the_environment(
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user without a home gets no folder named ``~`` in the working directory. In a container, for example, the user
-    that starts the broker may have no home.
+    """If the user has no home directory, no folder named ``~`` is created in the working directory. In a container, for
+    example, the user that runs the broker may have no home directory.
     """
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -66,8 +66,8 @@ def test_acknowledged_state_survives_outside_the_working_directory(
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_cure(tmp_path: Path) -> None:
-    """If the folder cannot be created, the error is one line with advice. The broker does not start
-    with an in-memory store instead.
+    """If the folder cannot be created, the error is one line with advice. The broker does not fall back to an in-memory
+    store.
     """
     (tmp_path / "state").write_text("no folder")
     done = subprocess.run(

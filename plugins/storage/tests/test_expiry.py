@@ -20,7 +20,7 @@ SESSIONS = 64
 
 
 class Watched(Harness):
-    """A broker with a store on disk, whose commits are recorded."""
+    """A broker with an on-disk store. Its commits are recorded."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         super().__init__(start=False, config=config)
@@ -79,7 +79,9 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def hold_back(broker: Watched) -> list[Any]:
-    """Hold back the results of the next search for expired messages. Return them with their callbacks."""
+    """Hold back the results of the next search for expired messages. Return the list to which each callback and its
+    results are added.
+    """
     expired: Any = broker.sqlite.expired
     held: list[Any] = []
 
@@ -118,8 +120,8 @@ def test_expired_messages_leave_the_disk_without_a_reader(broker: Watched) -> No
 
 
 def test_messages_in_memory_and_in_flight_stay_in_order(broker: Watched) -> None:
-    """Messages stay in order if the head of the queue is in memory and four messages are in flight.
-    Those in flight are sent again, expired or not.
+    """Messages stay in order if the head of the queue is in memory and four messages are in flight. Messages in flight
+    are sent again, even if they have expired.
     """
     client = away(broker, "one")
     client.auto_ack = False
@@ -160,8 +162,8 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
 
 
 def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
-    """A session created during the search for expired messages loses nothing. Its queue has the same name and
-    positions as the queue of the ended session.
+    """A session created during the search for expired messages loses nothing, even though its queue has the same name
+    and positions as the ended session's queue.
     """
     client = away(broker, "one")
     publish(broker, 40, 30)
@@ -253,8 +255,8 @@ def test_nothing_is_sorted_and_nothing_looked_through(
 
 
 def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -> None:
-    """The work of one search does not depend on the amount of data. The test counts the steps of
-    SQLite's virtual machine for 256 of 1,000 and of 4,000 expired messages.
+    """A search takes the same work regardless of how much data there is. The test counts the steps of SQLite's virtual
+    machine to find 256 of 1,000 and 256 of 4,000 expired messages.
     """
     away(broker, "one")
     steps: list[int] = []
@@ -272,8 +274,8 @@ def test_the_steps_of_one_look_do_not_grow_with_what_there_is(broker: Watched) -
 
 
 def test_room_of_what_expired_is_used_again(broker: Watched) -> None:
-    """The space of expired messages is reused. After ten rounds, the file is as large as after the
-    second, and its log is limited.
+    """The space of expired messages is reused. After ten rounds, the file is no larger than after the second, and its
+    log is still within its limit.
     """
     away(broker, "one")
     sizes = []

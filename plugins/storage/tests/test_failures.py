@@ -165,8 +165,8 @@ def test_a_damaged_row_is_not_served(tmp_path: Path, damage: Break, says: str) -
 def test_a_client_id_that_changed_on_the_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: int
 ) -> None:
-    """If a client id was damaged on the disk, no client gets its session. The id is stored on two
-    pages without checksums, which then differ.
+    """If a client id is damaged on disk, its session is not given to any client. The id is stored on two pages without
+    checksums, so damage to one makes the two copies differ.
     """
     make(tmp_path / "data")
     path = tmp_path / "data" / DATABASE

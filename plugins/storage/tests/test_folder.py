@@ -1,5 +1,5 @@
-"""An unusable folder causes an error with the reason. It may belong to another program, a newer version or another
-broker, or be read-only.
+"""Test that an unusable folder causes an error that states the reason. The folder may belong to another program, a
+newer version or another broker, or be read-only.
 """
 
 import errno
@@ -270,8 +270,8 @@ def test_a_database_that_is_gone(
 
 
 def test_a_link_for_the_database_alone(tmp_path: Path, runtime: VirtualRuntime) -> None:
-    """A link that replaces only the database is refused. The log would be next to the link's
-    target, where the broker does not limit, sync or copy it.
+    """A link in place of the database file alone is refused. The log would be next to the link's target, where the
+    broker does not limit, sync or copy it.
     """
     closed(opened(tmp_path / "data", runtime))
     (tmp_path / "data" / DATABASE).rename(tmp_path / "real")

@@ -69,8 +69,8 @@ def test_a_real_broker_whose_folder_is_removed(tmp_path: Path) -> None:
 def test_a_second_broker_whose_lock_was_taken_away(
     tmp_path: Path, store: SQLiteStore, runtime: VirtualRuntime
 ) -> None:
-    """If the lock of a running broker was removed and a second broker starts, the first of them to
-    commit continues. The other fails, because its memory no longer matches the store.
+    """If a running broker's lock is removed and a second broker starts, the first of the two to commit keeps running.
+    The other one fails, because its memory no longer matches the store.
     """
     folder = tmp_path / "data"
     assert put(store, "one") == CommitId(store.identity, 1)

@@ -73,9 +73,7 @@ def test_all_of_it_as_it_should_be(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_an_export_of_version_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An export of version 1 can be imported. Its sessions lack some fields about the client, which
-    are then unknown.
-    """
+    """An export of version 1 can be imported. Its sessions lack some client fields, which remain unknown."""
     session = {name: value for name, value in SESSION.items() if name not in ADDED}
     retained = {"kind": "retained", **MESSAGE}
     lines = [{**HEADER, "version": 1}, session, retained, {"kind": "end", "lines": 3}]

@@ -1,4 +1,6 @@
-"""A message in one queue is stored inside its entry. A message in several queues has its own row and keeps it."""
+"""Test where messages are stored. A message in one queue is stored inside its queue entry. A message in several queues
+gets its own row and keeps it.
+"""
 
 import json
 import marshal
@@ -101,9 +103,7 @@ def test_it_came_and_went_before_the_other_entry(store: SQLiteStore) -> None:
 
 
 def test_another_queue_in_a_later_batch(store: SQLiteStore) -> None:
-    """A message that gets another queue in a later batch has its own row from then on, regardless of which queue came
-    first.
-    """
+    """A message that is added to another queue in a later batch gets its own row, whichever queue came first."""
     entry = queued(filter="a/#", packet_id=5)
     commit(store, PutMessage(1, ONE), entry, PutMessage(2, ONE), queued(seq=2, id=2))
     commit(store, queued("g/x/a"))
@@ -222,8 +222,8 @@ def test_every_flipped_bit_is_found(store: SQLiteStore) -> None:
 
 
 def _moved(rest: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    """Return the columns from `qos` to `share_group` with one change. If `at` is one of the three keys, the size
-    becomes None.
+    """Return the columns from `qos` to `share_group` after setting the item at index `at`. If that item is one of the
+    three keys, the size becomes None.
     """
     changed = list(rest)
     changed[at] = value
@@ -316,8 +316,8 @@ def test_the_commands(
 
 
 def test_the_broker_gives_no_held_message_away(tmp_path: Path) -> None:
-    """The broker never moves a message that is stored inside its entry, because that would search
-    every entry. A message that may move has its own row from the start.
+    """The broker never moves a message that is stored inside its entry, because it would have to search every entry. A
+    message that may move has its own row from the start.
     """
     harness = Harness(start=False)
     store = SQLiteStore(tmp_path / "data", harness.clock, "os")

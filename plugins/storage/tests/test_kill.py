@@ -1,4 +1,4 @@
-"""A real broker is killed and keeps acknowledged data. tests/crash runs twenty more kills."""
+"""Test that a real broker keeps acknowledged data when it is killed. tests/crash runs twenty more kills."""
 
 import os
 import resource
@@ -91,8 +91,8 @@ def test_a_disk_that_hangs_does_not_keep_the_broker(
 
 
 def test_signals_are_for_the_broker(tmp_path: Path) -> None:
-    """The writer ignores signals sent to the whole process group, such as by Ctrl-C. It continues until the last
-    commit.
+    """The writer ignores signals sent to the whole process group, for example by Ctrl-C. It keeps running until the
+    last commit.
     """
     with crashing(tmp_path) as broker:
         one = Client(broker, "one")

@@ -23,7 +23,7 @@ COUNT = 5
 
 @pytest.fixture
 def template(tmp_path: Path) -> Path:
-    """Create a store that was killed, so that most of its data is in the log. Also export it."""
+    """Create a store and kill it, so that most of its data is still in the log. Export it as well."""
     folder = tmp_path / "template"
     store = SQLiteStore(folder / "data", VirtualRuntime())
     list(store.load())
@@ -70,7 +70,7 @@ def test_vacuum(tmp_path: Path, template: Path) -> None:
 
 @pytest.mark.slow
 def test_import(tmp_path: Path, template: Path) -> None:
-    """An import that was killed leaves either an empty store or all data."""
+    """A killed import leaves either an empty store or all the data."""
     lines = killed(tmp_path, template, "new", "import", "@/new", "@/lines")
     for one in lines:
         assert one["found"] in (0, COUNT), one

@@ -1,4 +1,4 @@
-"""Test that queued messages are on disk, and that no more of them are in memory than the settings allow."""
+"""Test that queued messages are on disk, and that memory holds no more of them than the settings allow."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[Harness]:
 
 
 def held(broker: Harness) -> int:
-    """Return the bytes of the messages in the sessions' queues. Assert that the counter agrees."""
+    """Return the total size of the messages in the sessions' queues. Assert that the broker's counter agrees."""
     found = sum(
         delivery.outgoing.size
         for session in broker.broker.sessions.values()
@@ -42,7 +42,7 @@ def held(broker: Harness) -> int:
 
 
 def watch(broker: Harness) -> dict[str, int]:
-    """Record the maximum memory usage at every commit and page."""
+    """Check memory usage at every commit and page, and record the maximum values in the returned dict."""
     most = {"deliveries": 0, "bytes": 0, "pages": 0}
     store: Any = broker.store
     commit, read = store.commit, store.read

@@ -76,7 +76,7 @@ BATCHES = st.lists(st.lists(st.one_of(QUEUES, QUEUES, RARE), max_size=12), max_s
 
 
 def shown(loaded: Loaded, sessions: set[str]) -> Any:
-    """Return a comparable value. Records without a session are ignored."""
+    """Return a record in a form that can be compared, or None if the record's session is not in `sessions`."""
     if isinstance(loaded, PutMessage):
         return ("message", loaded.id, fields_of(loaded.message))
     if isinstance(loaded, PutRetained):
@@ -100,7 +100,7 @@ def contents(store: Any) -> list[Any]:
 def with_messages(batch: list[Record], stored: dict[int, int]) -> list[Record]:
     """Return the batch as the broker would create it.
 
-    A message precedes the first entry that refers to it and has a different id in each batch. Entries do not overlap.
+    Each message precedes the first entry that refers to it, and gets a new id in each batch. Entries do not overlap.
     """
     used: dict[int, int] = {}
     made: list[Record] = []

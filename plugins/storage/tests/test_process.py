@@ -60,8 +60,8 @@ def pid_of(store: SQLiteStore) -> int:
 def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """The process's exit is noticed after its last answer, even if it left data unread. The kernel then reports an
-    error, and uvloop calls back only once. This happens when the disk fails during commits.
+    """If the writer exits without reading all its input, the broker still handles the last answer before the exit. The
+    kernel then reports an error, and uvloop calls back only once. This happens when the disk fails during commits.
     """
     ours, theirs = socket.socketpair()
     told: list[Any] = []
@@ -84,8 +84,8 @@ def test_the_end_is_heard_behind_an_answer_where_something_was_left_unread(
 
 
 def test_a_broker_that_is_gone_already_is_no_error(tmp_path: Path, loop: Any) -> None:
-    """The writer exits without an error if the broker has already gone. The broker's own error
-    message must be the last line, not a traceback of this process.
+    """The writer exits without an error if the broker is already gone. The broker's own error message must be the last
+    line of output, not a traceback from the writer.
     """
     close(opened(tmp_path / "data", loop), loop)
     ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""A broker on a virtual clock crashes and restarts from its files. Clients see no difference."""
+"""Test that clients see no difference after a broker on a virtual clock crashes and restarts from its files."""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """A slow disk delays only acknowledgements.
 
-PINGRESP and QoS 0 messages are still sent, even to the client whose acknowledgement waits. The test blocks the disk
-with a gate and measures no time.
+PINGRESP and QoS 0 messages are still sent, even to the client whose acknowledgement is waiting. The test blocks the
+disk with a gate instead of measuring time.
 """
 
 import os
@@ -18,7 +18,9 @@ ROUNDS = 50
 
 
 def round_of(name: str, number: int) -> tuple[bytes, bytes]:
-    """Return what a client sends in a round, and what it must receive before anything has been written to disk."""
+    """Return the bytes that a client sends in a round, and the bytes it must receive before anything is written to
+    disk.
+    """
     kept = m.publish("kept", b"%d" % number, 1, number, level=4)
     echo = m.publish(f"live/{name}", b"%d" % number, level=4)
     return kept + m.PINGREQ + echo, m.PINGRESP + echo

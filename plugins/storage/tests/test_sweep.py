@@ -145,9 +145,7 @@ def test_expired_retained_messages_are_swept_away(
 
 
 def test_room_is_used_again(tmp_path: Path, store: SQLiteStore, runtime: VirtualRuntime) -> None:
-    """A queue that is filled and emptied repeatedly does not make the file grow, and checkpoints
-    limit its log.
-    """
+    """Filling and emptying a queue repeatedly does not make the file grow, and checkpoints limit the size of its log."""
     sizes = []
     ids = count(1)
     for _ in range(6):

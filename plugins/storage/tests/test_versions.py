@@ -1,4 +1,4 @@
-"""Databases of every older version (`versions/N.sql`) are migrated to this version without loss.
+"""Test that databases of every older version (`versions/N.sql`) are migrated to this version without loss.
 
 The tables and indexes are the same as in a new database. `versions/N.jsonl` contains the expected
 data.

@@ -1,4 +1,4 @@
-"""Implement the `sys_topics` plugin: the broker's statistics as retained messages below ``$SYS``."""
+"""The `sys_topics` plugin, which publishes the broker's statistics as retained messages below ``$SYS``."""
 
 from dataclasses import dataclass
 from typing import Final

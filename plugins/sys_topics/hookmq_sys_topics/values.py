@@ -78,7 +78,7 @@ def number(value: float) -> str:
 
 
 def counter_topic(name: str) -> str:
-    """Return a counter's name as topic levels: the values of its labels follow its name."""
+    """Return a counter's name as topic levels, followed by the values of its labels."""
     family, _, labels = name.partition("{")
     values = [_NO_LEVEL.sub("_", one) or "_" for one in _LABEL.findall(labels)]
     return "/".join([family, *values])

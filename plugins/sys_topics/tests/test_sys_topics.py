@@ -1,4 +1,4 @@
-"""Test the statistics below $SYS: values, intervals and load averages. Also test a real client."""
+"""Test the statistics below $SYS: values, intervals and load averages. Also test with a real client."""
 
 from collections.abc import Callable
 from math import exp

@@ -10,7 +10,7 @@ APART: Final = 1.0
 
 
 class Ages:
-    """Records the times of some waiting events.
+    """Records when some of the waiting events were created.
 
     Call `added` for each new event, and `read` for each event that an earlier process wrote.
     """

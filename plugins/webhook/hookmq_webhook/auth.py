@@ -54,7 +54,7 @@ def fetch_token(session: Callable[[], aiohttp.ClientSession], destinations: Dest
 
 
 class Credentials:
-    """Creates the Authorization header for requests. `fetch` requests tokens, one at a time."""
+    """Creates the Authorization header for requests. Calls `fetch` to get tokens, one at a time."""
 
     def __init__(self, config: AuthConfig | None, fetch: Fetch, now: Callable[[], float]) -> None:
         self._oauth2 = config.oauth2 if config is not None else None

@@ -43,7 +43,9 @@ class Body:
         self._template = JsonTemplate(template)
 
     def render(self, values: Mapping[str, Any], payload: Callable[[], Any]) -> bytes:
-        """Return the body for an event with these values. `payload` returns the JSON value of its payload."""
+        """Return the body for an event with these values. `payload` is a function that returns the event's payload as a
+        JSON value.
+        """
         paths = self._paths
         found = payload() if paths else None
 

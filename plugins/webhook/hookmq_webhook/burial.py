@@ -1,4 +1,4 @@
-"""Store events that the plugin gives up on as dead letters, in a file or on a topic."""
+"""Store dead letters (events that the plugin gives up on) in a file or on a topic."""
 
 import json
 from collections.abc import Callable

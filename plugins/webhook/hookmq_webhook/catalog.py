@@ -31,7 +31,7 @@ from hookmq_webhook.events import Event
 
 
 class Field(NamedTuple):
-    """A field of an event's data. If `always` is true, no event omits the field."""
+    """A field of an event's data. If `always` is true, every event has the field."""
 
     name: str
     schema: Mapping[str, Any]
@@ -442,7 +442,7 @@ def field_names(kind: Kind) -> frozenset[str]:
 
 
 def session(time: float, client: ClientInfo, event: SessionEvent) -> tuple[Event, ...]:
-    """Return the events for `on_session`. For a new or resumed session, the first is client.connected."""
+    """Return the events for `on_session`. For a new or resumed session, the first event is client.connected."""
     about = _client(client)
     told = Event(f"session.{event}", time, client.client_id, None, client.listener, about)
     if event is not SessionEvent.CREATED and event is not SessionEvent.RESUMED:

@@ -22,7 +22,7 @@ from hookmq_webhook.sender import Sender
 
 
 class Child(asyncio.Protocol):
-    """Pass events from the socket to a `Sender`, and return its verdicts."""
+    """Passes events from the socket to a `Sender`, and returns the sender's verdicts."""
 
     def __init__(self) -> None:
         self.ended = asyncio.get_running_loop().create_future()

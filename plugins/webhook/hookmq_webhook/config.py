@@ -129,7 +129,7 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class DisableConfig:
-    """When the plugin stops sending events until an operator resumes it. Meanwhile, events wait as they do during a
+    """When to stop sending events until an operator resumes the plugin. Meanwhile, events wait as they do during a
     pause.
     """
 
@@ -372,7 +372,7 @@ def check_header(name: str, text: str, reserved: frozenset[str]) -> None:
 
 
 def check_url(key: str, url: str) -> None:
-    """Raise ConfigError if `url` is not a valid service URL, or its host name cannot be looked up."""
+    """Raise ConfigError if `url` is not a valid service URL, or if its host name cannot be looked up."""
     host = check_service_url(key, url, "auth").hostname or ""
     # A host name that the resolver rejects would make every event fail.
     labels = host.removesuffix(".").split(".")

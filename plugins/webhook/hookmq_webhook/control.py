@@ -94,7 +94,7 @@ class Control:
         self._set(replace(self.state, disabled=reason))
 
     def note_health(self) -> None:
-        """Store the time at which the service began to fail, or None if it works."""
+        """Store the time at which the service began to fail, or None if the service works."""
         dispatcher = self._plugin.dispatcher
         if dispatcher is not None:
             self._set(replace(self.state, failing_since=dispatcher.health.failing_since))
@@ -190,7 +190,7 @@ class Control:
 
     @property
     def present(self) -> tuple[SinkState, str]:
-        """The current state of the instance, with the reason for it or ''."""
+        """The instance's current state and the reason for it, which may be ''."""
         if self.state.disabled:
             return "disabled", self.state.disabled
         dispatcher = self._plugin.dispatcher

@@ -1,4 +1,4 @@
-"""Store dead letters in a file: the events that the plugin gave up on, with the reason.
+"""Store dead letters in a file: each event that the plugin gave up on, and why.
 
 A dead letter keeps its id when it is resent.
 """

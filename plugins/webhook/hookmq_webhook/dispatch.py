@@ -50,8 +50,8 @@ class Counts:
         self.durations = Histogram()
 
     def timed(self, seconds: float, time: float, events: Sequence[Numbered]) -> None:
-        """Count a request that ended at `time`, in epoch seconds. If a message has a sampled trace, it becomes an
-        exemplar.
+        """Count a request that ended at `time`, in epoch seconds. If one of its messages has a sampled trace, the trace
+        becomes an exemplar.
         """
         self.durations.add(seconds)
         for one in events:
@@ -215,7 +215,7 @@ class Dispatcher:
     # to the service -------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send as many parcels as can be sent now."""
+        """Send as many parcels as possible now."""
         while not self._stopped and not self._paused and self._running < self._policy.concurrency:
             if not self._blocked and not self._window.ready:
                 return
@@ -413,8 +413,8 @@ class Dispatcher:
     def _when_closed(self, seconds: float) -> None:
         """Resume sending after `seconds`, when the circuit closes or the delay that the service requested has passed.
 
-        Waiting does not count as an attempt. With 0, a request is already probing the service, and sending resumes when
-        that request ends.
+        Waiting does not count as an attempt. If `seconds` is 0, a request is already probing the service, and sending
+        resumes when that request ends.
         """
         if seconds > 0 and self._reopen is None:
             self._reopen = self._runtime.call_later(seconds, self._may_try)
@@ -436,7 +436,7 @@ class Dispatcher:
     # stop -----------------------------------------------------------------------------------------------------------
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Send incomplete batches at once, and call `done` when no events are waiting any more."""
+        """Send incomplete batches at once, and call `done` once no events are waiting."""
         self._idle = done
         self._pump()
         self._rest()

@@ -153,9 +153,9 @@ def _attributes(envelope: Envelope, one: Numbered) -> dict[str, Any]:
 
 
 def _dataschema(envelope: Envelope, event: Event) -> str:
-    """Return the URI of the schema of the data, or '' if there is none.
+    """Return the URI of the data's schema, or '' if there is none.
 
-    An event without some of its fields has none, because it would not match the schema of its type.
+    An event that omits some of its fields has no schema, because it would not match the schema of its type.
     """
     if _is_payload(envelope, event):
         return envelope.dataschema

@@ -1,7 +1,7 @@
 """Describe why requests fail, for the log, dead letters and metric labels.
 
-A reason begins with one of `WORDS`. A colon and details may follow. For a status, the reason contains the number, as in
-``status 503``.
+A reason begins with one of `WORDS`. A colon and details may follow. If the reason is a status, it includes the number,
+as in ``status 503``.
 """
 
 from typing import Final

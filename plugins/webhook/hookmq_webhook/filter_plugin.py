@@ -1,4 +1,4 @@
-"""Implement the `webhook_filter` plugin: an HTTP service allows, changes, drops or denies each message."""
+"""The `webhook_filter` plugin, which lets an HTTP service allow, change, drop or deny each message."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

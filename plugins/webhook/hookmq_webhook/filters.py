@@ -167,7 +167,7 @@ def _condition(text: str) -> Condition:
 
 
 def _has(event: Event, field: str) -> bool:
-    """Return whether events of this type have a field. It may be missing in this event."""
+    """Return whether events of this type can have a field, even if this event lacks it."""
     kind = CATALOG.get(event.type)
     if kind is None:
         return field in fields_of(event)

@@ -1,6 +1,6 @@
 """Create and check the folder of an outbox.
 
-A new folder survives a power cut. The folder must not contain files of other programs.
+A new folder survives a power cut. The folder must not contain other programs' files.
 """
 
 import errno
@@ -51,7 +51,7 @@ def reserve(folder: Path) -> None:
 def write_at_any_cost(path: Path, data: bytes) -> None:
     """Write a file atomically, using the reserved space if the disk is full. Raises OSError.
 
-    The cursor must be written even on a full disk, because it allows space to be freed.
+    The cursor must be written even on a full disk, because only then can space be freed.
     """
     try:
         write_atomically(path, data)

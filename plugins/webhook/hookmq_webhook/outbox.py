@@ -1,4 +1,4 @@
-"""Store events for `at_least_once`, in a journal with a record of which events have arrived."""
+"""Store events for `at_least_once` in a journal, and record which events have arrived."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -47,12 +47,12 @@ class Bounds(NamedTuple):
 
 
 class Outbox:
-    """A `Journal` of the events of all acknowledged messages, and the `Queue` from which they are sent.
+    """The `Journal` that stores the events of all acknowledged messages, and the `Queue` from which they are sent.
 
     `wants` returns whether messages on a topic are stored, and `make` returns the events for a message. `ready` is
     called when there may be events to send. Unless messages are refused, `spill` receives the events that do not fit,
-    and the commit waits for its callback. `lost` is called if a damaged disk has lost events. It receives the first
-    number of these events and the number after the last. Reading continues after the lost events.
+    and the commit waits for its callback. `lost` is called if a damaged disk has lost events. It receives the number of
+    the first lost event and the number after the last one. Reading continues after the lost events.
 
     `cursor.json` in the outbox folder records which events have arrived: all below `edge`, except those in `open`. It
     is saved every second. After a crash, some events are therefore resent, with the same ids.
@@ -188,8 +188,8 @@ class Outbox:
     def append(self, commit: CommitId, message: Message) -> None:
         """Add the events of an accepted message to the commit.
 
-        After `close`, the events count as lost. Only plugins still publish then, in `on_shutdown`, and they get no
-        acknowledgement.
+        After `close`, the events count as lost. At that point, only plugins still publish (in `on_shutdown`), and they
+        get no acknowledgement.
         """
         for event in self._make(message):
             if self._closed:

@@ -17,7 +17,7 @@ class Unsendable(ValueError):
 
 
 def values_of(one: Numbered) -> Callable[[str], str]:
-    """Return a function that returns the value of a placeholder of the URL and the headers.
+    """Return a function that looks up the value of a placeholder in the URL or a header.
 
     It raises Unsendable if the payload has no such field.
     """
@@ -53,7 +53,7 @@ def filled_url(template: Template, value: Callable[[str], str]) -> str:
 
 
 def filled_header(name: str, template: Template, value: Callable[[str], str]) -> str:
-    """Return the value of the header `name`. Raises Unsendable, also for values with line breaks."""
+    """Return the value of the header `name`. Raises Unsendable, for example if a value contains a line break."""
     try:
         text = fill_header(template, value)
     except Unsendable:

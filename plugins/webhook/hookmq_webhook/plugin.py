@@ -243,7 +243,7 @@ class WebhookPlugin(Observing):
         return made
 
     def begin_again(self, seek: Callable[[], None]) -> None:
-        """Cancel the requests in progress, call `seek`, and continue with the event that is then the first."""
+        """Cancel the requests in progress, call `seek`, and continue with the event that `seek` made the first."""
         broker, queue, before = self._broker, self.queue, self.dispatcher
         burial, breaker = self._burial, self.breaker
         if broker is None or queue is None or before is None or burial is None or breaker is None:
@@ -256,7 +256,7 @@ class WebhookPlugin(Observing):
 
     @property
     def runtime(self) -> Runtime | None:
-        """The broker's runtime, or None before the start and after the stop."""
+        """The broker's runtime, or None before startup and after shutdown."""
         return None if self._stopping else self._runtime
 
     @property
@@ -288,9 +288,9 @@ class WebhookPlugin(Observing):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Wait for queued events to arrive, and save which events arrived.
+        """Wait for queued events to arrive, and record which ones did.
 
-        Waits at most `drain` seconds, and leaves `SLACK` of the `deadline` seconds for saving.
+        Waits at most `drain` seconds, and leaves `SLACK` of the `deadline` seconds for recording this.
         """
         runtime, dispatcher, queue = self._runtime, self.dispatcher, self.queue
         if runtime is None:

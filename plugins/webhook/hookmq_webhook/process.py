@@ -39,13 +39,13 @@ class Died(Exception):
 
 
 def frame(value: Any) -> bytes:
-    """Encode a value for the socket. Both ends run the same Python."""
+    """Encode a value for the socket. Both ends run the same Python version."""
     data = marshal.dumps(value)
     return HEADER.pack(len(data)) + data
 
 
 def given(config: WebhookConfig, plugin_id: str) -> bytes:
-    """Encode the configuration for the socket. On a command line, it would be visible to all users."""
+    """Encode the configuration for the socket. On the command line, all users could see it."""
     plain = replace(config, headers=dict(config.headers))  # a read-only view cannot be pickled
     return frame(pickle.dumps((plain, plugin_id)))
 

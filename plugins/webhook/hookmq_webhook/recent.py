@@ -15,7 +15,7 @@ Row = tuple[Numbered, int]
 
 
 class Recent:
-    """The newest events, without gaps up to the newest one. Each event is returned at most once."""
+    """The newest events, without gaps. Each event is returned at most once."""
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque()

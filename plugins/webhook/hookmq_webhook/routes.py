@@ -1,4 +1,4 @@
-"""Add HTTP routes to a running broker that list and resend dead letters."""
+"""HTTP routes on a running broker that list and resend dead letters."""
 
 import asyncio
 import json

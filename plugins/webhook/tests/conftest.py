@@ -1,4 +1,4 @@
-"""A real HTTP service on the loopback address with responses that tests choose."""
+"""A real HTTP service on the loopback address, whose responses the tests choose."""
 
 import asyncio
 import json
@@ -12,7 +12,9 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Receiver:
-    """A service that returns `answers` in order and repeats the last one. Each is a status or a coroutine function."""
+    """A service that returns `answers` in order and repeats the last one. Each answer is a status or a coroutine
+    function.
+    """
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""Test how an instance is paused, disabled, repositioned and inspected."""
+"""Test how operators pause, disable, reposition and inspect an instance."""
 
 import json
 from collections.abc import Coroutine, Sequence
@@ -25,7 +25,7 @@ DAY = 86400.0
 
 
 class Service:
-    """A replacement for the sender. `answer` is the service's response."""
+    """A stand-in for the sender. `answer` is the service's response."""
 
     def __init__(self, *_: Any) -> None:
         self.answer = ARRIVED
@@ -41,11 +41,11 @@ class Service:
         return self.answer
 
     async def close(self) -> None:
-        """Close nothing."""
+        """Do nothing."""
 
 
 class World:
-    """A broker with one instance, whose outbox outlives it."""
+    """A broker with one plugin instance. The instance's outbox outlives the broker."""
 
     def __init__(
         self, folder: Path, store: DurableStore | None, answer: Answer = ARRIVED, **config: Any

@@ -261,9 +261,7 @@ def test_a_circuit_that_closes_between_two_looks_at_the_clock_is_not_waited_for_
     looked: list[float] = []
 
     def creeping() -> float:
-        """Return a time that is slightly too early when the timer expires, and the correct time
-        from then on.
-        """
+        """Return a slightly early time when the timer expires, and the correct time from then on."""
         if clock() >= early and not looked:
             looked.append(early)
             return early
@@ -568,8 +566,8 @@ def test_nothing_is_lost_and_nothing_overtakes(
 
 
 def test_a_key_that_fails_for_ever_stops_no_other(tmp_path: Path) -> None:
-    """A key that always fails does not block the others, even if ten times more events than fit into memory wait behind
-    it. After a restart, the key works again.
+    """A key that always fails does not block the others, even with ten times more waiting events than fit into memory.
+    After a restart, the key works again.
     """
     window = 20
     service = Service([])

@@ -1,4 +1,4 @@
-"""A real broker with real clients sends every event of the manual.
+"""Test that a real broker with real clients sends every event listed in the manual.
 
 Each event matches its schema, and no field is always empty.
 """
@@ -94,7 +94,7 @@ async def service() -> AsyncIterator[Service]:
 
 
 async def join(port: int, name: str, password: bytes = b"right", **options: Any) -> AsyncioClient:
-    """Connect. `options` are those of `AsyncioClient`; `expect` is the expected code of CONNACK."""
+    """Connect a client. `options` are those of `AsyncioClient`; `expect` is the expected code of CONNACK."""
     expect = options.pop("expect", 0)
     client = AsyncioClient(
         name, username=f"user-{name}", password=password, keep_alive=60, **options
@@ -137,7 +137,7 @@ def config(tmp_path: Path, service: Service, **broker: Any) -> Path:
 
 
 async def everything(served: Served, service: Service, tmp_path: Path) -> None:
-    """Cause every type of event."""
+    """Trigger every type of event."""
     port = served.ports["tcp"]
     sub = await join(port, "sub", session_expiry_interval=600)
     await sub.subscribe("m/#", 2, identifier=7)
@@ -218,5 +218,5 @@ async def test_every_event(service: Service, tmp_path: Path) -> None:
 
 
 def empty(value: object) -> bool:
-    """Return whether a value is empty. 0 and false are not."""
+    """Return whether a value is empty. 0 and false do not count as empty."""
     return value is None or (isinstance(value, str | list | dict) and not value)

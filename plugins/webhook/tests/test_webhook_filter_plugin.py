@@ -266,7 +266,9 @@ def config(tmp_path: Path, entry: dict[str, Any], **settings: Any) -> Path:
 
 
 class Running:
-    """An asynchronous context that runs `serving` in a thread. The broker may log errors."""
+    """An asynchronous context manager that runs `serving` in a thread. If `fails` is true, the broker must log an
+    error.
+    """
 
     def __init__(self, path: Path, fails: bool = False) -> None:
         self._stack = contextlib.ExitStack()
@@ -418,7 +420,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Webhook
 
 
 class Handle:
-    """A replacement for the broker handle with the attributes that are used."""
+    """A stand-in for the broker handle, with only the attributes that the plugin uses."""
 
     runtime: Any = None
     clock = 100.0

@@ -1,4 +1,4 @@
-"""Test the operators' actions on an instance, through the API and with ``hookmq sinks``."""
+"""Test what operators can do with an instance, through the API and with ``hookmq sinks``."""
 
 import json
 from collections.abc import Iterator

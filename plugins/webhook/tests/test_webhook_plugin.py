@@ -339,8 +339,8 @@ def test_given_up_goes_to_a_topic(tmp_path: Path) -> None:
 
 
 def test_an_event_too_large_for_a_message_is_named_on_the_topic(tmp_path: Path) -> None:
-    """If an event is too large for a message, the dead-letter topic only names it. As JSON, an event is larger than the
-    message that it reports.
+    """If an event is too large for a message, the message on the dead-letter topic only names the event. An event's
+    JSON is larger than the message that the event reports.
     """
     world, service, _ = harness(
         tmp_path, events=("message.published",), dead_letter=DeadLetterConfig(topic="dead/hook")

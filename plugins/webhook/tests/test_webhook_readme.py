@@ -1,4 +1,4 @@
-"""The README describes every setting, event and metric."""
+"""Test that the README describes every setting, event and metric."""
 
 import dataclasses
 import re

@@ -740,7 +740,7 @@ def test_headers_that_are_ours_to_set(name: str) -> None:
     "host", ["a..b", "x" * 64 + ".example", "h\u00e4.example", "a\\b", "\u00e4..b", "a b"]
 )
 def test_hosts_that_no_request_reaches(host: str) -> None:
-    """A host that no request can reach is an error at startup, not at each event."""
+    """A host that no request can reach is an error at startup, not each time an event is sent."""
     with pytest.raises(ConfigError, match="url"):
         WebhookConfig(url=f"http://{host}/in")
     for good in ("h", "xn--h-0fa.example", "h.example.", "127.0.0.1", "[::1]:80", "a_b.example"):

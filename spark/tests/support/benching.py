@@ -1,8 +1,10 @@
 """The Spark part of bench/spark_sink.py. It prints one line of JSON.
 
-python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}' python benching.py comparison '{"read": {...},
-"folder": ..., "rounds": 5, "reader": PID}' python benching.py latency '{"read": {...}
-or null, "landed": ... or null, "folder": ..., "seconds": 30, "warm": 3}'
+    python benching.py throughput '{"read": {...}, "folder": ..., "rounds": 3}'
+    python benching.py comparison '{"read": {...}, "folder": ..., "rounds": 5, "reader": PID}'
+    python benching.py latency '{"read": ..., "landed": ..., "folder": ..., "seconds": 30, "warm": 3}'
+
+For `latency`, either "read" or "landed" is null.
 """
 
 import json
@@ -42,15 +44,15 @@ def session() -> SparkSession:
 
 
 def stream(spark: SparkSession, read: dict[str, str] | None, files: str) -> DataFrame:
-    """Return a stream of the same columns from the log, or from Parquet files with Spark's own source."""
+    """Return a stream from the log or, with Spark's own source, from Parquet files. Both have the same columns."""
     if read is not None:
         return spark.readStream.format("mqtt").schema(SCHEMA).options(**read).load()
     return spark.readStream.schema(SCHEMA).parquet(files)
 
 
 def throughput(given: dict[str, Any]) -> dict[str, list[float]]:
-    """Measure rows per second of AvailableNow into Parquet. The source is alternately the log and Parquet files with
-    the same rows.
+    """Measure how many rows per second an AvailableNow query writes to Parquet. The source alternates between the log
+    and Parquet files with the same rows.
     """
     spark, folder = session(), Path(given["folder"])
     source = str(folder / "source")
@@ -81,7 +83,7 @@ def throughput(given: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def source(spark: SparkSession, name: str, given: dict[str, Any]) -> DataFrame:
-    """Return a stream of the same messages from one of the sources that `comparison` compares."""
+    """Return a stream from one of the sources that `comparison` compares. All of them contain the same messages."""
     chosen, _, columns = name.partition(" ")
     some = StructType([SCHEMA[one] for one in columns.split(",")]) if columns else SCHEMA
     if chosen == "log":
@@ -132,8 +134,8 @@ def used(
 
 
 def comparison(given: dict[str, Any]) -> dict[str, Any]:
-    """Measure seconds and CPU seconds of AvailableNow into Parquet, from the log, Parquet files and JSON files in
-    turn.
+    """Measure the elapsed and CPU seconds of AvailableNow queries that write to Parquet. They read the log, Parquet
+    files and JSON files in turn.
     """
     spark, folder = session(), Path(given["folder"])
     log = spark.read.format("mqtt").schema(SCHEMA).options(**given["read"]).load()
@@ -168,8 +170,8 @@ def comparison(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def latency(given: dict[str, Any]) -> dict[str, Any]:
-    """Measure the milliseconds from PUBLISH to the end of its batch's write. The payload's first 8 bytes are the time
-    of PUBLISH.
+    """Measure the milliseconds from each PUBLISH until its batch has been written. The payload's first 8 bytes contain
+    the time of PUBLISH.
     """
     spark, folder = session(), Path(given["folder"])
     since = time.time()

@@ -24,9 +24,7 @@ WAIT = 120.0
 
 
 def free_port() -> int:
-    """Return a free port below the kernel's ephemeral range. No other process then gets the port while the broker is
-    down.
-    """
+    """Return a free port below the kernel's ephemeral range. No other process gets the port while the broker is down."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(max(1024, low - 16_000), low)

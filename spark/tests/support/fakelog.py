@@ -18,7 +18,7 @@ START = 1_700_000_000_000_000
 
 
 def record(topic: str, payload: bytes, **more: Any) -> Record:
-    """Return a record as a block contains it. Omitted fields have their most common values."""
+    """Return a record in the form that blocks contain. Omitted fields have their most common values."""
     return {
         "timestamp": START,
         "topic": topic,
@@ -111,7 +111,7 @@ def encode(
 
 @dataclass
 class FakeLog:
-    """A stream ``s`` with records by partition, and the faults of the next requests."""
+    """A stream ``s`` with records by partition, and the faults for the next requests."""
 
     partitions: dict[int, list[Record]]
     log_id: str = "0" * 32

@@ -1,4 +1,4 @@
-"""Read landed files with the built-in source of the Spark that runs this, as a batch and as a stream.
+"""Read landed files with the installed Spark's built-in source, as a batch and as a stream.
 
 python landed.py FILES SCRATCH
 

@@ -13,7 +13,7 @@ STARTS = 20
 
 
 def available_now(frame: DataFrame, folder: Path) -> list[dict[str, Any]]:
-    """Run a query that writes Parquet files until it ends. Return the progress of its batches that had rows."""
+    """Run a query that writes Parquet files, and wait until it ends. Return the progress of each batch that had rows."""
     for left in reversed(range(STARTS)):
         query = (
             frame.writeStream.format("parquet")

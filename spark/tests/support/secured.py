@@ -1,4 +1,4 @@
-"""A broker whose read API uses TLS, with certificates of its own authority and of another."""
+"""A broker whose read API uses TLS, with certificates from its own authority and from another one."""
 
 import subprocess
 from pathlib import Path

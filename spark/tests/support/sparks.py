@@ -29,7 +29,7 @@ STATUS = pytest.StashKey[int]()
 
 
 def start(folder: Path, **settings: str) -> SparkSession:
-    """Return a session with its files in a folder. It finds ``format("mqtt")`` without registration."""
+    """Return a session that keeps its files in a folder. It finds ``format("mqtt")`` without registration."""
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     builder = SparkSession.builder
     for name, value in {**SETTINGS, **settings}.items():
@@ -54,8 +54,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Exit immediately after the report. At a normal exit, threads of Rust or C++ libraries may
-    abort the interpreter.
+    """Exit immediately after the report. During a normal exit, threads of Rust or C++ libraries may abort the
+    interpreter.
     """
     sys.stdout.flush()
     sys.stderr.flush()

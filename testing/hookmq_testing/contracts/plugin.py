@@ -98,8 +98,8 @@ class PluginContract:
 
 @contextmanager
 def nothing_deprecated() -> Iterator[None]:
-    """Raise HookMQ's own DeprecationWarnings, whose messages begin with ``hookmq``, as errors. HookMQ issues them for
-    features that will be removed.
+    """Turn HookMQ's own DeprecationWarnings into errors. Their messages begin with ``hookmq``, and they announce that a
+    feature will be removed.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="hookmq", category=DeprecationWarning)

@@ -294,7 +294,7 @@ class StoreContract(StoreCrashes):
         self.close(store)
 
     def test_publishers_are_loaded_before_what_they_retained(self) -> None:
-        """Publishers are loaded before their retained messages, so that even after a restart `authorize` decides
+        """Publishers are loaded before their retained messages. Even after a restart, `authorize` can therefore decide
         whether a retained message may still be sent.
         """
         store = self._durable()

@@ -16,7 +16,7 @@ PARTITIONS = 3
 
 
 def topics(acknowledged: int = 12, sent: int = 12) -> list[Topic]:
-    """Return one QoS 1 topic and one QoS 2 topic."""
+    """Return one QoS 1 topic and one QoS 2 topic, with the given numbers of sent and acknowledged messages."""
     made = [Topic("d/0/0", 1), Topic("d/1/0", 2)]
     for topic in made:
         for _ in range(sent):
@@ -81,8 +81,8 @@ def test_a_repeated_message_counts_as_one() -> None:
 
 
 def test_a_batch_that_is_appended_twice() -> None:
-    """The check finds the duplicates that a sink without transactions leaves behind, if the driver is killed after it
-    writes a batch and before it records the batch.
+    """The check finds duplicates left by a sink without transactions. They occur if the driver is killed after it
+    writes a batch but before it records the batch.
     """
     known = topics()
     table = rows(*every(known))
@@ -103,8 +103,8 @@ def test_a_log_that_began_anew_without_notice() -> None:
 
 
 def test_offsets_that_were_given_twice() -> None:
-    """The check finds offsets that were used twice. A crash lost messages that were served before they were durable.
-    The messages that reuse their offsets are never read.
+    """The check finds offsets that were used twice. This happens if a crash loses messages that were served before they
+    were durable. The messages that reuse their offsets are then never read.
     """
     known = topics(acknowledged=0)
     one, _ = known

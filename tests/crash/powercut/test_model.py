@@ -257,7 +257,7 @@ def sync(at: int, before: int) -> Record:
 
 
 def contents(made: Disk, times: int = 300) -> set[bytes]:
-    """Return all contents that the file may have after a power cut at this point."""
+    """Return every content that the file may have after a power cut at this point."""
     found = set()
     for seed in range(times):
         for manner, _ in MANNERS:

@@ -36,7 +36,7 @@ os._exit(0)
 
 
 def play(recorder: Recorder, durability: str, *topics: str) -> None:
-    """Let a process open the store and commit. Mark the topics that it knows are stored."""
+    """Run a process that opens the store and commits the topics. Mark the topics that the process reports as stored."""
     done = subprocess.run(
         [sys.executable, "-c", STORE, str(recorder.folder / "a" / "data"), durability, *topics],
         env={**os.environ, **recorder.environ},

@@ -38,7 +38,7 @@ plugins:
 
 
 class Killed(Exception):
-    """Raised to leave the block of a broker that was killed."""
+    """Raised to leave the block of a killed broker."""
 
 
 class Ledger:
@@ -54,7 +54,7 @@ class Ledger:
 
 
 class Operator:
-    """Creates and deletes queues of one broker, and publishes to them."""
+    """Creates and deletes queues on one broker, and publishes to them."""
 
     def __init__(self, served: Served, folder: Path, ledger: Ledger) -> None:
         self.token = (folder / "token").read_text().strip()
@@ -128,8 +128,9 @@ class Operator:
         return await AsyncioClient("").connect(self.port)
 
     def publish(self, client: AsyncioClient, topic: str, name: str, create: bool = False) -> None:
-        """Publish a new message. If the message is acknowledged, the queue `name` must contain it, or else every queue
-        that captures its topic."""
+        """Publish a new message. Once acknowledged, it must be in the queue `name` or, if `name` is empty, in every
+        queue that captures its topic.
+        """
         ledger = self.ledger
         ledger.number += 1
         payload = str(ledger.number)

@@ -31,8 +31,9 @@ def test_queues_survive_kills(tmp_path: Path) -> None:
 
 
 def evidence(*lines: tuple[Any, ...]) -> Evidence:
-    """Return the evidence for these lines of consumers. Each line has the kind, the time, the consumer and further
-    values."""
+    """Return the evidence that these lines from consumers provide. Each line contains its kind, the time, the consumer
+    and further values.
+    """
     found = Evidence([("jobs", "audit")], {"jobs": 3}, ["keyed"])
     found.lives = [0.0, 100.0]
     for kind, at, name, *more in lines:

@@ -75,8 +75,9 @@ class Publisher:
 
 
 def read(port: int, group: str, last: int) -> dict[int, int]:
-    """Consume in a new group, from the first message until the message with number `last` arrives. Return the numbers
-    by offset."""
+    """Consume in a new group, from the first message until the message with number `last` arrives. Return the message
+    numbers, keyed by offset.
+    """
     found: dict[int, int] = {}
     ended = threading.Event()
 

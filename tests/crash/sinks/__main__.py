@@ -1,9 +1,9 @@
-"""Kill HookMQ with a sink, and the sink's process, repeatedly under load. Then compare the target with a ledger.
+"""Repeatedly kill a HookMQ broker and its sink's process under load. Then compare the target with a ledger.
 
     .venv/bin/python tests/crash/sinks --kills 200
     .venv/bin/python tests/crash/sinks --kills 200 --source redis
 
-With `--source`, it kills a source instead, and compares what the broker published with the entries of the origin.
+With `--source`, it kills a source instead, and compares the published messages with the origin's entries.
 
 The program exits with code 1 at the first broken guarantee and keeps the data. `make crash-sinks KILLS=200` runs it.
 """

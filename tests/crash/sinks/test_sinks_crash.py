@@ -1,5 +1,5 @@
-"""Test kills of a broker with a sink, and of the sink's process, under load: every acknowledged message is in the target
-exactly once, in the order of its key. `make crash-sinks KILLS=200` runs more kills.
+"""Kill a broker and its sink's process under load. Every acknowledged message must be in the target exactly once, in
+order for each key. `make crash-sinks KILLS=200` runs more kills.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_file_has_each_message_once(tmp_path: Path, lanes: int) -> None:
 
 
 def ledger(*numbers: int) -> SinkLedger:
-    """Return a ledger in which the messages 1 to 3 of one key were published and the given ones acknowledged."""
+    """Return a ledger for one key: messages 1 to 3 were published, and the given ones were acknowledged."""
     made = SinkLedger()
     for _ in range(3):
         made.publish("a")

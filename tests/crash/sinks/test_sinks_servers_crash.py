@@ -1,5 +1,5 @@
-"""Kill the broker, the sink's process and the target itself under load: the target has every acknowledged message once,
-in the order of its key.
+"""Kill the broker, the sink's process and the target itself under load. The target must have every acknowledged message
+once, in order for each key.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A client with room reads a page from a slow store while messages are being committed.
+"""A client with room for more messages reads a page from a slow store while messages are being committed.
 
 The empty page does not cover those messages, so they must be requested again.
 """
