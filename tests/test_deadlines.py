@@ -1,4 +1,4 @@
-"""A test that takes too long is ended, and its stack is printed."""
+"""A test that takes too long is ended, and the stack of the test is printed."""
 
 import os
 import subprocess

@@ -59,7 +59,7 @@ def digest() -> str:
 
 
 def plain() -> dict[str, str]:
-    """Return the text of each file in deploy/kubernetes."""
+    """Return the text that each file in deploy/kubernetes should have."""
     text, _ = render(PLAIN / "values.yaml")
     text = text.replace("managed-by: Helm", "managed-by: kubectl")
     documents = [one for one in text.split("---\n") if one.strip()]

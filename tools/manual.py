@@ -173,7 +173,7 @@ class _Targets(HTMLParser):
 
 
 def broken(site: Path) -> list[str]:
-    """Return the problems in a built site: dead links and anchors, and resources loaded from other servers."""
+    """Return the problems in a built site: dead links and anchors, and resources that are loaded from other servers."""
     parsed: dict[Path, _Targets] = {}
     for path in sorted(site.rglob("*.html")):
         if path.name != "404.html":

@@ -1,4 +1,4 @@
-"""Shared parts of the attack tests: hostile input, and the checks that must pass after every attack."""
+"""Shared helpers for the attack tests: hostile input, and the checks that must pass after every attack."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def check_entries(entries: Iterable[dict[str, Any]]) -> None:
 
 
 def at_rest(harness: Harness) -> dict[str, int]:
-    """Return the sizes of the data structures where an attack could leave something behind."""
+    """Return the sizes of all data structures in which an attack could leave something behind."""
     core = harness.broker.state
     return {
         "connections": len(harness.broker.connections),
@@ -79,7 +79,7 @@ class Log(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep all of HookMQ's records, and other libraries' records at WARNING and above."""
+        """Keep all of HookMQ's records, and those of other libraries at WARNING or above."""
         if record.name.startswith("hookmq") or record.levelno >= logging.WARNING:
             self.records.append(record)
 
@@ -129,7 +129,7 @@ async def dial(node: Server, name: str) -> tuple[asyncio.StreamReader, asyncio.S
 
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:
-    """Return all bytes received until the connection ends, whether it is closed or reset."""
+    """Return all bytes received until the connection is closed or reset."""
     try:
         async with asyncio.timeout(60):
             return await reader.read()

@@ -1,4 +1,4 @@
-"""Configurations of bridged brokers, and a client that collects messages."""
+"""Configurations for bridged brokers, and a client that collects messages."""
 
 import json
 import threading

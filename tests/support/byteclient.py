@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether the connection is open: neither side has closed it or started to."""
+        """Whether the connection is open, which means that neither side has closed it or started to close it."""
 
     def send(self, data: bytes) -> None:
         """Send all of `data`. Raises OSError if that fails."""
@@ -36,7 +36,7 @@ class Transport(Protocol):
         """Send as much of `data` as the broker accepts without delay."""
 
     def poll(self) -> bytes:
-        """Return what has arrived, without waiting."""
+        """Return the bytes that have arrived, without waiting."""
 
     def wait(self) -> bytes:
         """Wait for more bytes and return them. Return empty bytes if no more can arrive."""
@@ -49,8 +49,9 @@ class Transport(Protocol):
 
 
 class SocketTransport:
-    """A connection to a port on this machine. Every call waits at most `WAIT` seconds. A `buffer` other than 0 sets the
-    size of the receive buffer."""
+    """A connection to a port on this machine. Every call waits at most `WAIT` seconds. If `buffer` is not 0, it sets the
+    size of the receive buffer.
+    """
 
     def __init__(self, port: int, buffer: int = 0) -> None:
         self.closed = False
@@ -148,13 +149,13 @@ class ByteClient:
 
     @property
     def wire(self) -> "MemoryWire":
-        """The in-memory connection. Raises AttributeError over a socket."""
+        """The in-memory connection. Raises AttributeError if the client uses a socket."""
         made: Any = self.transport
         return made.wire  # type: ignore[no-any-return]
 
     @property
     def connection(self) -> "PacketReader":
-        """The broker's end of an in-memory connection. Raises AttributeError over a socket."""
+        """The broker's end of an in-memory connection. Raises AttributeError if the client uses a socket."""
         made: Any = self.transport
         return made.connection  # type: ignore[no-any-return]
 
@@ -217,7 +218,7 @@ class ByteClient:
         self.transport.close()
 
     def goodbye(self, *packets: bytes) -> None:
-        """Send DISCONNECT (or `packets`). Assert that the broker closes the connection without sending anything."""
+        """Send DISCONNECT (or `packets`). Assert that the broker then closes the connection without sending anything."""
         self.send(*(packets or (m.disconnect(),)))
         self.ends()
 
@@ -244,7 +245,7 @@ class ByteClient:
         return m.split_publish(self.take_one(), self.level)
 
     def read(self) -> list[bytes]:
-        """Wait for bytes once, and return the packets that are complete."""
+        """Wait once for bytes, and return all packets that are now complete."""
         self._arrived += self.transport.wait()
         return self._take_complete()
 
@@ -308,9 +309,9 @@ class ByteClient:
         assert found[0][2] in codes, f"DISCONNECT 0x{found[0][2]:02X}"
 
     def not_accepted(self, *codes: int) -> bytes:
-        """Assert that the broker closed the connection after CONNACK with one of the codes, and return the CONNACK.
+        """Assert that the broker sent CONNACK with one of the codes and then closed the connection. Return the CONNACK.
 
-        Without codes, assert that the broker sent nothing.
+        Without codes, assert that the broker closed the connection without sending anything.
         """
         self._fill(lambda: self.closed)
         data = self.take()

@@ -41,7 +41,7 @@ class Step:
 
 
 def steps(text: str) -> list[Step]:
-    """Return the steps of a block."""
+    """Return the steps in a block."""
     found: list[Step] = []
     command = ""
     output: list[str] = []
@@ -60,14 +60,14 @@ def steps(text: str) -> list[Step]:
 
 
 def like(shown: str, printed: str) -> bool:
-    """Return whether `printed` matches `shown`, in which ``...`` matches anything."""
+    """Return whether `printed` matches `shown`, where ``...`` stands for any text."""
     pattern = ".*".join(re.escape(part) for part in shown.strip().split("..."))
     return re.fullmatch(pattern, printed.strip(), re.S) is not None
 
 
 @dataclass
 class Console:
-    """A shell prompt in `folder`, as a reader of the manual would use it."""
+    """A shell prompt in `folder`, used as a reader of the manual would use it."""
 
     folder: Path
     stack: ExitStack
@@ -157,7 +157,7 @@ class Console:
         return code, printed
 
     def _moved(self, word: str) -> str:
-        """Return `word` with the port of a URL replaced by the real port."""
+        """Return `word`, with the port of any URL in it replaced by the real port."""
         return re.sub(r"(?<=//127\.0\.0\.1:)\d+", lambda m: str(self.ports.get(m[0], m[0])), word)
 
     def _work(self, arguments: list[str]) -> None:
@@ -248,6 +248,6 @@ class Console:
 
 @contextmanager
 def console(folder: Path) -> Iterator[Console]:
-    """Open a prompt in `folder`. On exit, end all processes that it started."""
+    """Open a prompt in `folder`. On exit, end all processes that were started from it."""
     with ExitStack() as stack:
         yield Console(folder, stack)

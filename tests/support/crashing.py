@@ -1,4 +1,4 @@
-"""``hookmq serve`` with a store on disk, for tests that kill it, and clients that check its guarantees."""
+"""Run ``hookmq serve`` with a store on disk, for tests that kill the broker, and clients that check its guarantees."""
 
 import signal
 import subprocess

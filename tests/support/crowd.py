@@ -24,7 +24,7 @@ class _Crowded(MemoryStore):
 
 
 def crowd(sessions: int) -> PluginInstance:
-    """Return a plugin whose store has `sessions` sessions, named ``meter-00000``, ``meter-00001`` and so on."""
+    """Return a plugin whose store has `sessions` sessions named ``meter-00000``, ``meter-00001`` and so on."""
 
     class CrowdedStore(Plugin):
         @hookimpl

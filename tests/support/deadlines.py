@@ -20,7 +20,7 @@ class Deadlines:
         self._running: tuple[float, pytest.Item, Settings] | None = None
 
     def begin(self, item: pytest.Item, settings: Settings, now: float) -> None:
-        """Set the deadline to `settings.timeout` seconds after `now`."""
+        """Set the deadline for the test `item` to `settings.timeout` seconds after `now`."""
         self._running = (now + settings.timeout, item, settings)
 
     def end(self) -> None:
@@ -33,7 +33,7 @@ class Deadlines:
         return running[1:] if running is not None and now > running[0] else None
 
     def watch(self) -> None:
-        """Start a daemon thread that prints all stacks and ends the process if a deadline has passed."""
+        """Start a daemon thread that prints all stacks and ends the process when a deadline has passed."""
         threading.Thread(target=self._watch, name="deadlines of tests", daemon=True).start()
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Every way the broker or a plugin can refuse a client.
+"""Every way in which the broker or a plugin can refuse a client.
 
 Each case states which hook refuses the client, how the broker is configured, and what the client receives. In-memory
 brokers run the cases with the real plugins. ``python tests/support/denials.py`` writes the resulting tables into
@@ -85,7 +85,7 @@ class Answering:
 
 @dataclass
 class World:
-    """An in-memory broker, the folder with its files, and a recorder of the messages that it publishes."""
+    """An in-memory broker, the folder with its files, and a recorder of the messages that the broker publishes."""
 
     folder: Path
     harness: Harness
@@ -185,7 +185,7 @@ are unread.
 
 @dataclass(frozen=True)
 class Row:
-    """A refusal: its description, the hook or setting that refuses, the broker, and how to cause it."""
+    """A refusal: its description, the hook or setting that refuses, the broker, and the act that causes it."""
 
     title: str
     setting: Setting
@@ -223,7 +223,7 @@ def seen(client: MemoryClient) -> str:
 
 
 def bearer(**claims: Any) -> dict[str, Any]:
-    """Return credentials consisting of a token."""
+    """Return credentials that consist of a token with these claims."""
     return {"username": "u", "password": token(claims or None, now=EPOCH)}
 
 
@@ -253,7 +253,7 @@ def again(times: int, last: Mapping[str, Any] | None = None, **given: Any) -> Ac
 
 
 def crowd(world: World, version: int, qos: int) -> MemoryClient:
-    """Connect three clients at once to a broker that hashes one password at a time and lets only one more wait."""
+    """Connect three clients at once to a broker that hashes one password at a time and lets only one more client wait."""
     with world.harness.together():
         clients = [
             world.harness.connect(
@@ -310,7 +310,7 @@ def publish(topic: str, times: int = 1, **given: Any) -> Act:
 
 
 def undecided_publish(topic: str) -> Act:
-    """Return an act that publishes after the HTTP service that admitted the client has failed."""
+    """Return an act that publishes once the HTTP service that admitted the client has failed."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         _answers({"result": "allow"})
@@ -435,7 +435,7 @@ def credential_ends(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def ban(world: World, version: int, qos: int) -> MemoryClient:
-    """Exceed the limit of two refusals, which bans the client."""
+    """Exceed the limit of two refusals, so that the client is banned."""
     client = _there(world, version)
     for _ in range(4):
         client.publish("a", b"x", 0)
@@ -596,7 +596,7 @@ def told(table: str, title: str, version: int, qos: int = 1) -> str:
 
 
 def render(table: str) -> str:
-    """Return a table as the page shows it."""
+    """Return a table in the form in which the page shows it."""
     if table == "publish":
         columns = [(v, q) for v in (5, 4) for q in (0, 1, 2)]
         heads = [f"{VERSIONS[v]}, QoS {q}" for v, q in columns]

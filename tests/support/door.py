@@ -1,5 +1,4 @@
-"""A plugin that accepts every client, registered as if it were installed, and configuration files that use the
-plugin."""
+"""A plugin that accepts every client and is registered as if it were installed, and configuration files that use it."""
 
 import pathlib
 from collections.abc import Callable

@@ -17,7 +17,7 @@ _MARK = re.compile(r'^pytestmark = [^\]]*?\bxdist_group\("(\w+)"\)', re.MULTILIN
 
 @cache
 def group_of(path: Path) -> str:
-    """Return the group that the module at `path` names in ``pytestmark``, or ''."""
+    """Return the group that the module at `path` names in ``pytestmark``, or '' if it names none."""
     found = _MARK.search(path.read_text(encoding="utf-8")) if path.is_file() else None
     return found[1] if found else ""
 

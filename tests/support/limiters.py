@@ -8,7 +8,7 @@ from hookmq.plugin import Context, Deny, Drop, Plugin, ReasonCode, hookimpl
 
 
 class Gate(PublishLimit):
-    """A limit that admits the first `tokens` messages. Later messages wait until the test calls `let`, or get
+    """A limit that admits the first `tokens` messages. Later messages either wait until the test calls `let`, or get
     `verdict`.
     """
 

@@ -1,4 +1,4 @@
-"""Tests that take too long for each run of CI. `make test-sources` runs them."""
+"""Tests that take too long for each run of CI. Run them with `make test-sources`."""
 
 import os
 from collections.abc import Collection

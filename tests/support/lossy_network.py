@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Network:
-    """A TCP proxy to the broker. It can lose what one side sends, and end all connections."""
+    """A TCP proxy to the broker. It can lose the data that one side sends, and end all connections."""
 
     def __init__(self, port: int) -> None:
         self.lose_from_client = False

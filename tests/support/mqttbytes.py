@@ -262,7 +262,7 @@ def frames(data: bytes) -> list[bytes]:
 
 
 def take(buffer: bytearray) -> list[tuple[int, bytes]]:
-    """Remove the complete packets from the start of `buffer`. Return the first byte and the body of each."""
+    """Remove the complete packets from the start of `buffer`. Return the first byte and the body of each packet."""
     found = []
     start, end = 0, len(buffer)
     while end - start >= 2:

@@ -1,4 +1,4 @@
-"""Helpers that publish messages with numbers as payloads, and check which of them arrive."""
+"""Helpers that publish messages whose payloads are numbers, and check which of them arrive."""
 
 from hookmq.mqtt.packets import Publish
 from hookmq_testing import Harness, MemoryClient
@@ -17,7 +17,7 @@ def numbers(*which: int) -> list[bytes]:
 
 
 def send(harness: Harness, which: range, qos: int = 1, topic: str = "t", name: str = "p") -> None:
-    """Publish numbers, waiting for each acknowledgement."""
+    """Publish numbers as payloads, waiting for the acknowledgement of each."""
     publisher = next((c for c in harness.clients if c.connect.client_id == name), None)
     if publisher is None:
         publisher = harness.connect(name)

@@ -1,4 +1,4 @@
-"""A plugin that observes and records its calls, and functions that send it events."""
+"""A plugin that observes the broker and records every call it gets, and functions that send it events."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ WAYS = ["async", "sync", "sync, awaited"]
 
 
 class Watcher:
-    """A plugin that observes and records its calls."""
+    """A plugin that observes the broker and records every call it gets."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """Return the language and the block's tags, without its options."""
+        """Return the block's language and tags, without its options."""
         return " ".join([self.language, *(word for word in self.words if "=" not in word)])
 
     @property

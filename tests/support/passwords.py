@@ -50,7 +50,7 @@ MOSQUITTO = (
 
 
 class Verified:
-    """A record of every password verification: its scheme and whether it succeeded."""
+    """Records every password verification: the scheme, and whether the verification succeeded."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Hash, bytes]] = []

@@ -1,8 +1,8 @@
 """Planted bugs: small changes to a copy of the core or a plugin. The simulator or a power cut must reveal each of them.
 
-A file in tests/simulation/bugs describes the bug, how many seeds may be needed to find it, and the change to a
-function. ``within 300 seeds from 400`` begins at seed 400. If random search is too slow, ``found by NAME`` names a plan
-in tests/simulation/regressions. A file in tests/crash/powercut/bugs says ``within N cuts``:
+A file in tests/simulation/bugs describes the bug, how many seeds may be needed to find it, and the change to a function.
+With ``within 300 seeds from 400``, the search begins at seed 400. If random search is too slow, ``found by NAME`` names
+a plan in tests/simulation/regressions. A file in tests/crash/powercut/bugs says ``within N cuts``:
 
     PUBACK leaves before its commit.
     within 200 seeds
@@ -212,7 +212,7 @@ def plant(bug: Bug, folder: pathlib.Path) -> None:
 
 
 def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the simulator on the core in `folder`."""
+    """Run the simulator with the core in `folder`."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{folder}{os.pathsep}{SUPPORT}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Limits:
-    """The queue settings that the model knows. 0 means no limit."""
+    """The queue settings that the model knows about. 0 means no limit."""
 
     prefetch: int = 100
     max_messages: int = 100_000
@@ -83,8 +83,7 @@ class QueueModel:
         now: float,
         alone: bool,
     ) -> None:
-        """Check a delivery to a consumer. If the consumer is `alone` in its group, it must get new messages in
-        order."""
+        """Check a delivery to a consumer. A consumer that is `alone` in its group must get new messages in order."""
         group, what = self.groups[name], f"{name} {offset} (delivery {count}) to {consumer}"
         assert offset < len(self.messages), f"{what}: it was never accepted"
         assert payload == self.messages[offset][0], f"{what}: {payload!r}"
@@ -129,7 +128,7 @@ class QueueModel:
                 del group.held[offset]
 
     def defer(self, name: str, offset: int, due: float) -> None:
-        """Record that a message must wait until `due`."""
+        """Record that a message must wait until the time `due`."""
         self.groups[name].held.pop(offset, None)
         self.groups[name].deferred[offset] = due
 
@@ -148,13 +147,13 @@ class QueueModel:
         self.settle(name, offset, "dead")
 
     def crash(self) -> None:
-        """Record that the broker was killed, so that no consumer has any messages now."""
+        """Record that the broker was killed. From then on, no consumer has any messages."""
         self.crashed = True
         for group in self.groups.values():
             group.held.clear()
 
     def available(self, name: str, now: float) -> list[int]:
-        """Return the messages that a consumer with room must have received by `now`."""
+        """Return the messages that a consumer with room for more must have received by `now`."""
         group, limits, found = self.groups[name], self.limits, []
         open = sum(1 for one in group.seen if one not in group.settled)
         for offset in self.unsettled(name):

@@ -1,4 +1,4 @@
-"""A paho-mqtt client whose callbacks put events into queues, so that tests can read them in order."""
+"""A paho-mqtt client whose callbacks put events into queues, so that tests can read these events in order."""
 
 import queue
 import ssl
@@ -101,7 +101,7 @@ class Client:
         self.ends.put(code.value)
 
     def connect(self) -> tuple[int, bool]:
-        """Connect and wait. Return the reason code of CONNACK and the Session Present flag."""
+        """Connect and wait for CONNACK. Return its reason code and its Session Present flag."""
         self.ended = False
         if self.version == V5:
             wanted = {"SessionExpiryInterval": self.expiry, "TopicAliasMaximum": self.aliases}

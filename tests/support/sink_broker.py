@@ -81,7 +81,7 @@ class SinkBroker:
 
 
 def senders_of(pid: int) -> list[int]:
-    """Return the pids of the processes that run the sinks of the broker with this `pid`."""
+    """Return the pids of the processes that run the sinks of the broker with the given `pid`."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):

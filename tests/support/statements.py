@@ -39,7 +39,7 @@ class Statement(NamedTuple):
 
     @property
     def concerns_us(self) -> bool:
-        """Return whether the statement binds a broker, or describes a client error that a broker must handle."""
+        """Return whether the statement binds a broker or describes a client error that a broker must handle."""
         return self.side != "client" or self.kind == "wire"
 
 

@@ -124,7 +124,7 @@ class KeyServer:
         return web.Response(body=self.body, content_type="application/json")
 
     async def slow(self, request: web.Request) -> web.StreamResponse:
-        """Answer once `released` is set."""
+        """Answer the request once `released` is set."""
         await self.released.wait()
         return web.Response(body=self.body)
 

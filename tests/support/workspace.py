@@ -1,4 +1,4 @@
-"""The workspace's root and members, for tests."""
+"""The root of the workspace and its members, for use in tests."""
 
 import tomllib
 from dataclasses import dataclass

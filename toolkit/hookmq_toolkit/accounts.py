@@ -39,7 +39,7 @@ class AccountManager(Protocol):
     Call the methods only on the event loop. Each of them raises AccountError.
 
     The fields of a user are ``name``, ``enabled``, ``groups``, ``rules`` and ``note``, and those of a group ``name``,
-    ``rules`` and ``note``. A rule has ``allow`` or ``deny`` with a list of actions, and ``topic`` with a list of
+    ``rules`` and ``note``. A rule has either ``allow`` or ``deny`` with a list of actions, and ``topic`` with a list of
     filters. It may also have ``qos`` and ``retain``. The manager adds ``id`` to each rule, and ``created_at``,
     ``changed_at`` and ``revision`` to each account.
     """
@@ -58,7 +58,7 @@ class AccountManager(Protocol):
         enabled: bool | None = None,
     ) -> Page[Account]:
         """Return users or groups sorted by name, starting after `cursor`. `search` matches any part of the name. `group`
-        and `enabled` filter the users. A page may be short even if more follow.
+        and `enabled` filter the users. A page may be short even if more accounts follow.
         """
 
     def create(

@@ -13,10 +13,10 @@ LONGEST: Final = 8
 class Breaker:
     """Counts the failures of one service, and stops requests while it is down.
 
-    The breaker is closed while the service responds. After `failures` consecutive failures it opens for `pause`
-    seconds, and `ask` returns None. It is then half-open and allows one request. If that request fails, the breaker
-    opens again for twice as long, up to eight times `pause`. `now` returns the current time in seconds. The class is
-    not thread-safe.
+    The breaker is closed while the service responds. After `failures` consecutive failures it opens for `pause` seconds,
+    and `ask` returns None. It is then half-open and allows one request. If that request fails, the breaker opens again
+    for twice as long, up to eight times `pause`. `now` is a function that returns the current time in seconds. The class
+    is not thread-safe.
     """
 
     def __init__(self, failures: int, pause: float, now: Callable[[], float]) -> None:

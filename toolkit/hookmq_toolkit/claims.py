@@ -1,7 +1,7 @@
 """Look up claims by name.
 
-The whole name is tried first. If no claim has that name, its dots separate the keys of nested objects, and longer keys
-are tried first. `resource_access.my.app.roles` is therefore found in each of these objects:
+The whole name is tried first. If no claim has that name, the dots in it separate the keys of nested objects, and longer
+keys are tried first. `resource_access.my.app.roles` is therefore found in each of these objects:
 
     {"resource_access.my.app.roles": [...]}
     {"resource_access.my.app": {"roles": [...]}}

@@ -53,7 +53,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 class FileStamp(NamedTuple):
-    """Identifies one state of a file. Times are in nanoseconds."""
+    """Identifies one state of a file. The times are in nanoseconds."""
 
     device: int
     inode: int
@@ -88,8 +88,8 @@ class FileWatch(Generic[T]):
     failure. `failed` receives the reason why the file cannot be used, once for each reason. The reason contains the text
     of an error only if it is a HookMQError.
 
-    `prepare` is for callers that also write the file. It is called before each check, and must call its argument once
-    the check may start. Call all methods on the event loop's thread.
+    `prepare` is meant for callers that also write the file. It is called before each check, and must call its argument
+    once the check may start. Call all methods on the event loop's thread.
     """
 
     def __init__(
@@ -238,8 +238,9 @@ class FileWatch(Generic[T]):
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether a retry may succeed even if the file does not change, as when the broker has run out of file
-    descriptors."""
+    """Return whether a retry may succeed even if the file does not change, for example if the broker had run out of file
+    descriptors.
+    """
     return isinstance(error, OSError | MemoryError) or isinstance(error.__cause__, OSError)
 
 

@@ -107,8 +107,8 @@ async def send(
 ) -> HttpAnswer:
     """Send a request and return the response. Redirects are not followed.
 
-    With `resend`, resend the request once if the connection ends without a response: a kept-alive connection may close
-    just as it is reused. Raises Unavailable and aiohttp's own exceptions.
+    With `resend`, the request is sent once more if the connection ends without a response. A kept-alive connection may
+    close just as it is reused. Raises Unavailable and aiohttp's own exceptions.
     """
     try:
         return await _send(session, request, max_answer)

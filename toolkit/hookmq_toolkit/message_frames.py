@@ -23,8 +23,9 @@ Entry = tuple[int, Message]
 
 
 def encode_sparse(base: int, entries: Sequence[Entry]) -> bytes:
-    """Return the payload of a frame that begins at the offset `base` and in which only `entries` remain. Does not
-    block."""
+    """Return the payload of a frame that begins at the offset `base` and in which only `entries` remain. This call does
+    not block.
+    """
     places = (offset - base for offset, _ in entries)
     return b"".join(
         (

@@ -41,8 +41,8 @@ class QueueConsumer:
     """A consumer in a group.
 
     - `unacknowledged`: the messages that it has received and not settled.
-    - `timed_out`: how many of its messages have timed out since it last settled one.
-    - `stalled`: whether its messages keep timing out, or fill its `prefetch` so that it gets no more.
+    - `timed_out`: how many of its messages have timed out since it last settled a message.
+    - `stalled`: whether its messages keep timing out, or fill its `prefetch` so that it gets no more messages.
     - `active`: False while it waits for the group's active consumer to leave.
     """
 
@@ -60,7 +60,7 @@ class QueueGroup:
 
     - `unsettled`: the messages that the group has not settled; `unacknowledged` and `delayed` are among them.
     - `next`: the first offset that was never delivered to the group.
-    - `oldest`: the age of its oldest unsettled message in seconds; 0 if there are none, None if not known yet.
+    - `oldest`: the age of the group's oldest unsettled message in seconds; 0 if there are none, None if not known yet.
     - `consumer_count`: the number of online consumers; `consumers` lists the first 100 at most.
     """
 
@@ -80,7 +80,7 @@ class QueueGroup:
 class QueueStatus:
     """A queue's state.
 
-    - `messages`: the unsettled messages of the slowest group; `bytes`: their approximate size.
+    - `messages`: the number of messages that the slowest group has not settled; `bytes`: their approximate size.
     - `delayed`: messages that are not due yet, and therefore not among `messages`.
     - `end`: the offset of the next message.
     - `counts`: numbers of messages since the broker started, by outcome.
@@ -157,10 +157,11 @@ class RedriveRequest:
 class RedriveStatus:
     """The progress of a redrive.
 
-    - `examined`, `total`: the messages compared with the request so far, and those that existed when the redrive began.
+    - `examined`: the number of messages compared with the request so far; `total`: the number that existed when the
+      redrive began.
     - `moved`: messages that are back in their original queue. Each left the dead-letter queue in the same commit.
-    - `skipped`: messages that match, but cannot be moved; `note` says why the last one could not.
-    - `waiting_for`: the full queue for which the redrive waits, or empty.
+    - `skipped`: messages that match but cannot be moved; `note` says why the last of them could not.
+    - `waiting_for`: the full queue that the redrive is waiting for, or empty.
     """
 
     state: Literal["idle", "running", "done", "stopped", "failed"] = "idle"

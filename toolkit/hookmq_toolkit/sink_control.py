@@ -18,7 +18,7 @@ class ControlState:
     """The stored state of a sink.
 
     - `paused`: whether an operator paused the sink.
-    - `disabled`: why the sink disabled itself, or '' if it did not.
+    - `disabled`: why the sink has disabled itself, or '' if it has not.
     - `failing_since`: when the target began to fail, in epoch seconds; None if it works or the time is unknown.
     """
 

@@ -53,10 +53,10 @@ class SinkStatus:
     """The state of a sink.
 
     - `reason`: why the sink is retrying, failed or disabled; empty otherwise.
-    - `exactly_once`: whether the target stores the sink's position, so that it gets each message only once.
+    - `exactly_once`: whether the target stores the sink's position, so that the target gets each message only once.
     - `cursor`: the offset of the first message that is not done; `end`: the offset of the next message.
-    - `lag`: the number of messages that are not done; `lag_seconds`: the age of the oldest of them, or None if not
-      known yet.
+    - `lag`: the number of messages that are not done; `lag_seconds`: the age of the oldest one, or None if not known
+      yet.
     - `bytes`: the size of the stored messages; `max_bytes`: its limit.
     - `counts`: counters since the broker started: `written`, `batches`, `write_seconds`, `failures`, `dead_letters`,
       `dropped` and `restarts`.
@@ -187,7 +187,7 @@ class SinkManager(Protocol):
         """Return dead letters, oldest first, starting after number `after`."""
 
     async def replay_dead_letters(self, name: str) -> ReplayResult:
-        """Write all dead letters to the target again, with the same ids. Those that the target still does not accept
+        """Write all dead letters to the target again, with the same ids. Messages that the target still does not accept
         remain dead letters.
         """
 
@@ -200,6 +200,7 @@ class DeliveryLog(Protocol):
     """The interface of a `SinkManager` that also keeps the latest attempts to send each event."""
 
     def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
-        """Return at most `limit` attempts, newest first: all of them, or those for the event with the id `event`.
+        """Return at most `limit` attempts, newest first. If `event` is not empty, return only those for the event with
+        that id.
 
         Raises SinkError."""

@@ -59,8 +59,8 @@ def make_folder(folder: Path) -> None:
     """Create `folder` and missing parent folders with mode 0700, and make their names safe. This call blocks. Raises
     OSError.
 
-    An existing folder's name is made safe too, because the process that created it may have been killed before it did
-    so.
+    An existing folder's name is made safe too, because the process that created the folder may have been killed before
+    doing so.
     """
     missing: list[Path] = []
     path = folder.absolute()
@@ -129,7 +129,7 @@ def lock_folder(
     """Lock `folder` for this process and return the descriptor that holds the lock.
 
     Child processes that inherit the descriptor hold the lock too. When a process is killed, its children may take a
-    moment to exit: this function waits for them, up to `patience` seconds, using `pause`. It does not wait if a live
+    moment to exit. This function waits for them, up to `patience` seconds, using `pause`. It does not wait if a live
     process holds the lock. Raises StoreError if the folder is in use (the message ends with `in_use`) or cannot be
     written to (it ends with `cure`).
     """

@@ -20,8 +20,8 @@ class StreamConsumer:
     - `lag_seconds`: the approximate age in seconds of its oldest uncommitted message; 0 if there is none. None if the
       plugin does not know it.
     - `declared`: whether messages are kept until it has committed them. None if the plugin has no such setting.
-    - `dead_letters`: the messages that it could not process and wrote to a table of their own, as it has reported. None
-      if it has reported nothing.
+    - `dead_letters`: the number of messages that it could not process and wrote to a separate table, according to its
+      own reports. None if it has reported nothing.
     """
 
     name: str
@@ -41,9 +41,9 @@ class StreamStatus:
     - `oldest`: the approximate age of the oldest message in seconds, or None.
     - `error`: why the stream or its consumers cannot be read; empty if they can.
     - `max_bytes`: the size at which the stream is full, or None.
-    - `full`: whether it is refusing messages, or has refused some within the last minute.
-    - `refused`, `dropped`: since the broker started, the messages refused because it was full, and those removed before
-      a consumer had committed them.
+    - `full`: whether the stream is refusing messages, or has refused some within the last minute.
+    - `refused`: the number of messages refused since the broker started, because the stream was full; `dropped`: the
+      number removed since then before a consumer had committed them.
     - `partitions`: the number of messages in each partition.
     """
 

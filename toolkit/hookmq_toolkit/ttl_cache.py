@@ -12,7 +12,8 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Keeps up to `size` values, each for its own number of seconds. A full cache drops the least recently used value.
+    """Keeps up to `size` values, each for its own number of seconds. When the cache is full, it drops the least recently
+    used value.
 
     `now` is the caller's monotonic clock in seconds. A size of 0 keeps nothing. The class is not thread-safe.
     """
@@ -65,8 +66,8 @@ class TtlCache(Generic[K, V]):
 class KeyDigest:
     """Makes cache keys from data that must not remain in memory, such as passwords.
 
-    A key is an HMAC-SHA256 with this object's random secret. It cannot be used to guess the data,
-    and the keys of two objects never match.
+    A key is an HMAC-SHA256 with this object's random secret. A key cannot be used to guess the data, and the keys of two
+    objects never match.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,4 @@
-"""Test the circuit breaker: closed, open, half-open with one probe, and calls that started before
-it opened.
-"""
+"""Test the circuit breaker: closed, open, and half-open with one probe, and calls that began before it opened."""
 
 from hookmq_toolkit.breaker import LONGEST, Breaker
 from hypothesis import given

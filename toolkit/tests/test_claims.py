@@ -1,4 +1,4 @@
-"""Claims are looked up by their whole name first, then by dotted parts, with longer names first."""
+"""Claims are looked up by their whole name first, and then by dotted parts, with longer names first."""
 
 from typing import Any
 

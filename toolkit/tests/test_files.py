@@ -1,4 +1,4 @@
-"""Test files that another program writes."""
+"""Test watching files that another program writes."""
 
 import errno
 import os

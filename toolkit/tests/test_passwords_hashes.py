@@ -1,6 +1,4 @@
-"""Test every kind of hash: how it is recognized, limited, verified and created, and that it is
-never shown.
-"""
+"""Test how hashes of every kind are recognized, limited, verified and created, and that no hash is ever shown."""
 
 import hashlib
 from base64 import b64encode

@@ -41,7 +41,7 @@ class Threads(VirtualRuntime):
 
 
 class Caller:
-    """A caller that submits named work and keeps the results."""
+    """A caller that submits named calls and keeps their results."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool

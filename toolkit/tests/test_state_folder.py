@@ -1,4 +1,4 @@
-"""Test folders for plugins' data: the default path, folders that survive a power cut, and locks."""
+"""Test the folders in which plugins keep data: the default path, folders that survive a power cut, and locks."""
 
 import errno
 import os

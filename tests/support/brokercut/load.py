@@ -1,8 +1,8 @@
 """Traffic for a broker whose disk is recorded.
 
-The clients are a publisher, a publisher of delayed messages, a client with a will, and subscribers that stay online,
-stay offline, or start clean sessions. Everything runs in one thread and depends only on the seed and the broker's
-answers.
+The clients are a publisher, a publisher of delayed messages, a client with a will, and several subscribers. The
+subscribers stay online, stay offline or start clean sessions. Everything runs in one thread and depends only on the seed
+and the broker's answers.
 """
 
 import select
@@ -93,7 +93,7 @@ class Load:
             self._resend()
 
     def run(self, messages: int) -> None:
-        """Publish `messages` more messages."""
+        """Publish another `messages` messages."""
         wanted = len(self.memory.sent) + messages
         end = time.monotonic() + 3 * WAIT + messages / 10
         while len(self.memory.sent) < wanted:
@@ -101,7 +101,7 @@ class Load:
             assert time.monotonic() < end, "the broker is too slow, or answers no more"
 
     def run_until(self, ended: Callable[[], bool]) -> None:
-        """Publish until `ended()` is true, without connecting any more clients."""
+        """Publish until `ended()` is true, but connect no more clients."""
         end = time.monotonic() + 6 * WAIT
         while not ended():
             if len(self._numbers) < WINDOW:
@@ -252,7 +252,7 @@ class Load:
             self._send("later", m.publish(f"{DELAYED}/d", b"%d" % number, 1, 1))
 
     def _resend(self) -> None:
-        """Send all messages in flight again, in their original order."""
+        """Resend all in-flight messages in their original order."""
         self._recs.clear()
         for id, number in self._numbers.items():
             if number in self.memory.acked:

@@ -46,7 +46,7 @@ def number_of(payload: bytes) -> int:
 
 
 class Reader:
-    """What one subscriber knows: the messages it received and the acknowledgements it has yet to send."""
+    """What one subscriber knows: the messages it has received and the acknowledgements it has yet to send."""
 
     def __init__(self) -> None:
         self.clean = False
@@ -111,7 +111,7 @@ class Memory:
         return found
 
     def take(self, mark: bytes) -> None:
-        """Apply one more mark."""
+        """Apply another mark."""
         kind, *rest = json.loads(mark)
         getattr(self, f"_{kind}")(*rest)
 

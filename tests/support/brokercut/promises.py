@@ -1,7 +1,7 @@
 """The guarantees that a broker must keep after a power cut.
 
-Each client reconnects with what it knew at the time of the cut, continues its session, and checks the guarantees. A
-violation raises AssertionError with a description.
+Each client reconnects with the knowledge that it had at the time of the cut, continues its session, and checks the
+guarantees. A violation raises AssertionError with a description.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _NOT_FOUND: Final = 0x92
 
 
 class Visit:
-    """Reconnects all clients to a broker that was started with the data left by a power cut."""
+    """Reconnects all clients to a broker that was started on the data left by a power cut."""
 
     def __init__(self, memory: Memory, open: Open) -> None:
         self.memory = memory
@@ -37,7 +37,7 @@ class Visit:
         return [name for name in ("reader", "online", "anew") if self._reader(name)]
 
     def connect(self, name: str, clean: bool = False) -> tuple[ByteClient, bool]:
-        """Connect. Return the connection, and whether the broker still has the session."""
+        """Connect. Return the connection, and whether the broker still has the client's session."""
         line = self.open()
         line.send(m.connect(name, clean=clean, properties=KEPT))
         frame = line.frame()
@@ -97,7 +97,7 @@ class Visit:
     # --- subscribers -------------------------------------------------------------------------------------------------
 
     def _reader(self, name: str) -> bool:
-        """Let a subscriber read its queue up to the end mark. Return False if the subscriber cannot know what the queue
+        """Let a subscriber read its queue up to the end mark. Return False if the subscriber cannot know what its queue
         should contain.
         """
         reader = self.memory.readers.get(name)

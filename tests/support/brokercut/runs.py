@@ -182,7 +182,7 @@ def _harness(folder: Path, base: float) -> Iterator[Harness]:
 
 
 def for_real(config: Path) -> Check:
-    """Check a power cut with ``hookmq serve`` and real connections."""
+    """Check a power cut by running ``hookmq serve`` and opening real connections."""
 
     def check(folder: Path, marks: list[bytes], cut: Cut) -> None:
         lines: list[ByteClient] = []
@@ -214,7 +214,8 @@ def cut_and_check(
 ) -> Report:
     """Cut the power at various points in a recording, and check each cut.
 
-    Cuts whose number is a multiple of `real` are checked with a broker in its own process, all others in memory.
+    Every cut whose number is a multiple of `real` is checked with a broker in its own process; all others are checked in
+    memory.
     """
     config = write_config(recording.work, recording.folder)
     really = for_real(config)

@@ -18,7 +18,7 @@ TICK: Final = 0.05
 
 
 class Topic(Stream):
-    """The messages of one device on one topic, numbered from 1. Most are JSON; some are deliberately invalid."""
+    """The messages of one device on one topic, numbered from 1. Most messages are JSON; some are deliberately invalid."""
 
     def good(self, number: int) -> bool:
         """Return whether the message is JSON."""
@@ -37,8 +37,8 @@ class Topic(Stream):
 
 
 class Device(Publisher):
-    """A client that publishes on its topics in turn. The broker is responsible for a message once it has sent PUBACK or
-    PUBREC.
+    """A client that publishes on each of its topics in turn. Once the broker has sent PUBACK or PUBREC for a message,
+    the broker is responsible for it.
     """
 
     def send(self, stream: Stream, index: int) -> int:
@@ -123,8 +123,8 @@ class Fleet:
         await asyncio.gather(*(one.ended() for one in self.devices))
 
     async def _keep(self, device: Device) -> None:
-        """Keep a device connected whenever the broker is up. Drop the connection at random moments,
-        so that packets in transit are lost.
+        """Keep a device connected whenever the broker is up. Drop its connection at random moments, so that packets in
+        transit are lost.
         """
         while True:
             if device.connected or await device.connect(self.port):

@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Verdict:
-    """The result of checking a table. Every count from `lost` on is a broken guarantee."""
+    """The result of checking a table. Each count from `lost` on says how often a guarantee was broken."""
 
     table: str
     rows: int = 0

@@ -1,6 +1,7 @@
 """The processes between devices and tables, each of which can be killed.
 
-They are the broker with the Spark sink, its reader process, a Spark driver with its child processes, and the executors.
+These are the broker with the Spark sink, the sink's reader process, a Spark driver with its child processes, and the
+executors.
 """
 
 import json
@@ -84,7 +85,7 @@ class Broker:
         return False
 
     def alive(self) -> bool:
-        """Return whether the broker is running."""
+        """Return whether the broker is still running."""
         return self._broker.process.poll() is None
 
     def stop(self) -> int:
@@ -139,7 +140,8 @@ class Spark:
             )
 
     def ended(self) -> bool:
-        """Return whether the driver gave up because Python took longer than 10 s to start. The caller then restarts it.
+        """Return whether the driver gave up because Python took longer than 10 s to start. In that case, the caller
+        restarts the driver.
 
         Raise AssertionError if the driver ended for any other reason.
         """
@@ -215,7 +217,7 @@ def written(table: Path) -> int:
 
 
 def batches(checkpoint: Path) -> int:
-    """Return the number of the last batch that a query finished, counted from 1, or 0 if there is none."""
+    """Return the number of the last batch that a query has finished, counted from 1, or 0 if it has finished none."""
     try:
         names = os.listdir(checkpoint / "commits")
     except OSError:
@@ -229,7 +231,7 @@ def pids() -> Iterator[int]:
 
 
 def session(pid: int) -> int:
-    """Return the id of a process's session, or 0 if the process is gone or a zombie."""
+    """Return the id of a process's session, or 0 if the process is gone or is a zombie."""
     try:
         state, _, _, found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except OSError:

@@ -1,4 +1,5 @@
-"""Devices publish, `hookmq-pipelines` writes tables, and one process after another is killed at a random moment.
+"""A run in which devices publish, `hookmq-pipelines` writes tables, and one process after another is killed at a random
+moment.
 
 Bronze is a Parquet table of all messages, written by Spark's file sink. Silver is a Delta table without duplicates by
 message-id, with one transaction per batch. A third table holds dead letters: messages that are not JSON. One seed
@@ -116,7 +117,7 @@ class Run:
         return [batches(self.tables / "checkpoints" / name) for name in sorted({*TABLES.values()})]
 
     def command(self, what: str) -> list[str | Path]:
-        """Return the command line of the driver. `what` is `run`, `drain` or `tell`."""
+        """Return the driver's command line. `what` is `run`, `drain` or `tell`."""
         if what == "tell":
             return [SUPPORT / "tables.py", self.tables]
         program = (
@@ -261,7 +262,7 @@ class Run:
         self.summary.kills[victim] += 1
 
     async def _kill_driver(self, table: str) -> None:
-        """Kill the driver at once or, if `table` is set, as soon as that table has another batch."""
+        """Kill the driver. If `table` is set, wait until that table has another batch first."""
         if table:
             before = written(self.tables / table)
             until = time.monotonic() + STUCK

@@ -74,7 +74,7 @@ def _mosquitto(program: str, folder: Path) -> Iterator[int]:
 
 
 class Brokers:
-    """The two brokers. Scripts are played against both at the same time."""
+    """Both brokers. Scripts are played against them at the same time."""
 
     def __init__(self, theirs: int, ours: int) -> None:
         self.theirs = theirs

@@ -1,4 +1,4 @@
-"""Random scripts of ordinary client behavior, with no known differences.
+"""Random scripts of ordinary client behavior, on which the two brokers have no known differences.
 
 Clients subscribe to filters that do not overlap, publish, retain, connect and disconnect.
 """
@@ -16,7 +16,7 @@ TOPICS = ("x/1", "x/2", "x/", "y", "z", "z/1/2", "$data/a", "elsewhere")
 
 
 class Move(NamedTuple):
-    """One action of a client. An offline client connects first."""
+    """One action of a client. A client that is offline connects first."""
 
     client: str
     what: str
@@ -82,7 +82,7 @@ def _make(p: Play, move: Move, level: int, payload: bytes) -> None:
 
 
 def alike(steps: list[Step]) -> list[Step]:
-    """Return the steps without the differences that the standard allows.
+    """Return the steps after removing the differences that the standard allows.
 
     PUBREC may contain reason code 0x10, and either of two topics may get the lower packet id.
     """

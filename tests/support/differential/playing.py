@@ -53,7 +53,7 @@ class Client(ByteClient):
         return True
 
     def ask(self) -> None:
-        """Send PINGREQ, if the client was accepted."""
+        """Send PINGREQ if the broker has accepted the client."""
         if self.let_in and not self.closed:
             self.send(m.PINGREQ)
             self.pings += 1
@@ -142,8 +142,8 @@ class Play:
         self.send(name, m.publish(topic, payload, *args, level=level, **options))
 
     def publish_2(self, name: str, topic: m.Field, payload: bytes = b"", number: int = 1) -> None:
-        """Play one step: send PUBLISH with QoS 2 and its PUBREL together. It then does not matter
-        which of the two triggers delivery.
+        """Play one step: send PUBLISH with QoS 2 and its PUBREL together. This way, it does not matter which of the two
+        triggers the delivery.
         """
         level = self.clients[name].teller.level
         data = m.publish(topic, payload, 2, number, level=level)

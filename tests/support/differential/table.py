@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def found(self) -> tuple[str, int, str, str, str]:
-        """Return the difference between the brokers, without our verdict on it."""
+        """Return the difference between the brokers, without our assessment of it."""
         return (self.script, self.step, self.client, self.mosquitto, self.hookmq)
 
 

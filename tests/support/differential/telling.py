@@ -1,4 +1,4 @@
-"""Describe a broker's packets as text, without the details that brokers may choose freely.
+"""Describe a broker's packets as text, leaving out the details that brokers may choose freely.
 
 Packet ids become ordinals (#1, #2). Reason strings and assigned client ids lose their text. The short and long forms of
 an acknowledgement produce the same text.
@@ -25,7 +25,7 @@ _LIMITS = frozenset((0x21, 0x22, 0x27))
 
 
 def told(data: bytes) -> str:
-    """Return bytes as text: short values verbatim, long ones as a length and a checksum."""
+    """Return bytes as text: short values as they are, long ones as a length and a checksum."""
     if len(data) > 40:
         return f"<{len(data)} bytes {zlib.crc32(data):08x}>"
     return data.decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
@@ -54,7 +54,7 @@ def _property(data: bytes) -> str:
 
 
 class Teller:
-    """Describes the packets of one connection. The packet ids of a session's deliveries are numbered in order of
+    """Describes the packets of one connection. It numbers the packet ids of a session's deliveries in the order of their
     arrival.
     """
 
@@ -99,7 +99,7 @@ class Teller:
         return f"{name} {rest.hex()}".strip()
 
     def ordinal(self, number: int) -> str:
-        """Return the ordinal of a packet id in its session, such as #2."""
+        """Return the ordinal of a packet id within its session, such as #2."""
         if number not in self.ids:
             self.ids.append(number)
         return f"#{self.ids.index(number) + 1}"

@@ -51,8 +51,9 @@ class Broker(Protocol):
         """Wait until the broker listens."""
 
     def kill(self, rng: random.Random) -> None:
-        """Send SIGKILL to the broker, with or without its child processes. Orphaned child processes exit on their
-        own."""
+        """Send SIGKILL to the broker, either alone or together with its child processes. Orphaned child processes exit
+        on their own.
+        """
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""

@@ -1,7 +1,7 @@
 """Clients of MQTT 3.1.1 and 5.0 that keep their sessions over any number of connections.
 
-`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, a client of this module
-counts the loss and starts a new session. The old session's messages in flight then count as neither acknowledged nor
+`AsyncioClient` resumes a session as the standard requires. If the broker has lost a session, a client in this module
+counts the loss and starts a new session. The old session's in-flight messages then count as neither acknowledged nor
 lost.
 """
 
@@ -26,7 +26,7 @@ Will = tuple[str, bytes, int, int]
 
 
 class Client:
-    """A client with a durable session or, if `clean`, without one."""
+    """A client with a durable session, or without one if `clean` is set."""
 
     def __init__(
         self, ledger: Ledger, name: str, level: int = 5, clean: bool = False, window: int = 65535
@@ -59,7 +59,7 @@ class Client:
         return self.mqtt.connected
 
     async def connect(self, port: int, last: Will | None = None) -> bool:
-        """Connect. Return False if the broker is killed before CONNACK arrives."""
+        """Connect. Return False if the broker is killed before its CONNACK arrives."""
         made = None
         if last is not None:
             topic, payload, qos, delay = last
@@ -134,12 +134,13 @@ class Client:
         """Handle a message."""
 
     def acknowledged(self, message: Publish, answer: Packet) -> None:
-        """Handle the last acknowledgement of a message."""
+        """Handle the final acknowledgement of a message."""
 
 
 class Publisher(Client):
-    """A client that publishes to its streams in turn, up to `allowed` messages, with at most `window`
-    unacknowledged."""
+    """A client that publishes to its streams in turn. It sends up to `allowed` messages, with at most `window`
+    unacknowledged at a time.
+    """
 
     def __init__(
         self, ledger: Ledger, name: str, streams: list[Stream], level: int, window: int = 20
@@ -158,7 +159,7 @@ class Publisher(Client):
         return self.sent >= self.allowed and not self._unfinished
 
     async def connect(self, port: int, last: Will | None = None) -> bool:
-        """Connect, resend the messages in flight, and continue."""
+        """Connect, resend the in-flight messages, and continue publishing."""
         connected = await super().connect(port, last)
         self._fill()
         return connected
@@ -187,7 +188,7 @@ class Publisher(Client):
         )
 
     def acknowledged(self, message: Publish, answer: Packet) -> None:
-        """Record the last acknowledgement of a message."""
+        """Record the final acknowledgement of a message."""
         stream, index = self._unfinished.pop(message.packet_id)
         code = getattr(answer, "code", 0)
         if code >= OK and code != GONE:
@@ -221,8 +222,9 @@ class Subscriber(Client):
         return True
 
     async def come(self, port: int) -> bool:
-        """Reconnect. Subscribe again if the broker has lost the session. The messages that it should
-        have received are still expected."""
+        """Reconnect. If the broker has lost the session, subscribe again, but still expect the messages that it should
+        have delivered.
+        """
         if not await self.connect(port):
             return False
         self.subscribed = self.subscribed or await self.subscribe(*self.filters)
@@ -242,7 +244,7 @@ class Subscriber(Client):
             seen.take(number)
 
     def owed(self) -> int:
-        """Return the number of acknowledged messages and due wills that did not arrive."""
+        """Return how many acknowledged messages and due wills did not arrive."""
         lost = self.lost()
         if "w/#" in self.filters:
             wills = (topic for topic, due in self.ledger.wills.items() if due)
@@ -250,7 +252,7 @@ class Subscriber(Client):
         return lost
 
     def lost(self) -> int:
-        """Return the number of acknowledged messages that did not arrive."""
+        """Return how many acknowledged messages did not arrive."""
         return sum(seen.lost() for seen in self.seen.values())
 
 

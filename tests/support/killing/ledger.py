@@ -1,7 +1,7 @@
 """Records of messages sent, acknowledged and delivered, used to compute a broker's losses.
 
-A publisher numbers the messages of each topic from 1. The topic and number determine the payload, so that a receiver
-can identify each message and detect corruption.
+A publisher numbers its messages on each topic from 1. The topic and number determine the payload, so that a receiver can
+identify each message and detect corruption.
 """
 
 import asyncio
@@ -16,7 +16,9 @@ _LARGE = 20_000
 
 @dataclass
 class Counts:
-    """The results of a run. Every count from `lost` on is a broken guarantee, and 0 for a correct broker."""
+    """The results of a run. Each count from `lost` on says how often a guarantee was broken. For a correct broker, all
+    of these are 0.
+    """
 
     kills: int = 0
     early: int = 0
@@ -106,7 +108,7 @@ class Stream:
 
 
 class Seen:
-    """The messages of a stream that one session received. Every message sent after this object was created is due."""
+    """The messages of a stream that one session received. Every message sent after its creation must arrive."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -119,7 +121,7 @@ class Seen:
         """No due message up to this number is missing. `lost` skips these messages, so that long runs stay fast."""
 
     def take(self, number: int) -> None:
-        """Record a delivery."""
+        """Record that a message was delivered."""
         times = self.times
         if number >= len(times):
             times.extend(bytes(number + 1 - len(times)))

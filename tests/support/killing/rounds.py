@@ -3,8 +3,8 @@
 Four publishers (QoS 1 and 2, MQTT 3.1.1 and 5.0) each use three topics. Two more publish retained messages and clear
 some of them. Two publish with a delay, so that a plugin keeps each message as a timer and a state key.
 
-One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session that must
-still exist two rounds later, and six clients with wills, two of which have no durable session.
+One subscriber is always online, one comes and goes, and one is mostly offline. Each round adds a session that must still
+exist two rounds later. It also adds six clients with wills, two of which have no durable session.
 
 The broker is killed after a random number of acknowledgements, with or without its storage writer. Sometimes it is
 killed again while it is starting. One seed determines all choices, but the exact moment of a kill also depends on
@@ -47,7 +47,7 @@ class Broken(AssertionError):
 
 
 class Guest:
-    """A session created in one round and checked two rounds later."""
+    """A session that is created in one round and checked two rounds later."""
 
     def __init__(self, client: Subscriber, number: int) -> None:
         self.client = client
@@ -57,8 +57,8 @@ class Guest:
 class Run:
     """A broker that is killed repeatedly, with all its clients.
 
-    Missing messages count as lost after `patience` seconds without a delivery, or `last` seconds at the end of the run.
-    A `strict` run raises Broken at the first broken guarantee.
+    Missing messages count as lost after `patience` seconds without a delivery, or after `last` seconds at the end of the
+    run. A `strict` run raises Broken at the first broken guarantee.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Run:
         )
 
     def _check_now(self) -> None:
-        """Check the guarantees that can be checked without waiting for more messages."""
+        """Check those guarantees that can be checked without waiting for more messages."""
         seen = [
             one
             for client in (self.online, self.coming, self.offline)
@@ -297,7 +297,7 @@ class Run:
             await client.ended()
 
     async def _guests(self) -> None:
-        """Check the session from two rounds ago, and create a new one."""
+        """Check the session that was created two rounds ago, and create a new one."""
         port = self.broker.port
         if self.guests and self.guests[0].number <= self.kill - 2:
             guest = self.guests[0].client
@@ -377,7 +377,7 @@ class Run:
                 self.counts.wills_wrong += max(0, times - due)
 
     async def _drain(self, clients: list[Subscriber]) -> None:
-        """Wait until the clients have received everything they are owed, or nothing more arrives."""
+        """Wait until the clients have received everything that they are owed, or until nothing more arrives."""
         while any(one.owed() for one in clients if one.connected):
             before = [one.got for one in clients]
             await self.ledger.until(lambda: not any(one.owed() for one in clients), 0.3)
@@ -397,7 +397,7 @@ def _changed(clients: list[Subscriber], before: list[int]) -> bool:
 
 
 def _may_be_absent(stream: Stream, last: int) -> bool:
-    """Return whether the retained message may be missing. `last` is the newest acknowledged number."""
+    """Return whether the retained message may be missing. `last` is the number of the newest acknowledged message."""
     return not last or any(stream.clears(number) for number in range(last, stream.sent + 1))
 
 

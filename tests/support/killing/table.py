@@ -1,4 +1,4 @@
-"""A measurement of what several brokers lose when they are killed, stored as JSON and shown in the manual."""
+"""A measurement of how much several brokers lose when they are killed, stored as JSON and shown in the manual."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ def table(document: dict[str, Any]) -> str:
 
 
 def broken(row: dict[str, Any]) -> dict[str, int]:
-    """Return HookMQ's guarantees that a row violates. Only rows with a store guarantee anything after SIGKILL."""
+    """Return the guarantees that HookMQ violated in a row. Only rows with a store guarantee anything after SIGKILL."""
     if row["broker"] != "HookMQ" or "memory" in row["setting"]:
         return {}
     return Counts(**row["counts"]).broken()

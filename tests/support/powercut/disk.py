@@ -1,4 +1,5 @@
-"""A model of a disk, computed from the records: what is safe, what is only in memory, and what a power cut may leave.
+"""A model of a disk, computed from the records: which data is safe, which is only in memory, and which may survive a
+power cut.
 
 A file's bytes are safe after its fsync or fdatasync, and a name after an fsync of its folder. After a failed sync, no
 later sync makes the affected data safe, because the system forgets that the data must be written.
@@ -66,7 +67,7 @@ class File:
         del self.changes[:count]
 
     def fail(self, before: int) -> None:
-        """Mark all changes recorded before position `before` as never safe."""
+        """Mark all changes recorded before position `before` as changes that will never be safe."""
         self._lost = before
 
 
@@ -257,7 +258,7 @@ class Left:
         return found
 
     def names(self, folder: Folder) -> dict[str, Node]:
-        """Return the remaining names of a folder."""
+        """Return the names in a folder that remain after the power cut."""
         return self._of(folder)
 
     def _kept(self, namings: list[Naming]) -> Iterable[Naming]:
@@ -272,7 +273,7 @@ class Left:
         return [one for one in namings if self._random.random() < 0.5]
 
     def content(self, file: File) -> bytes | None:
-        """Return a file's remaining bytes, or None if the file should be left out."""
+        """Return the bytes of a file that remain after the power cut, or None if the file should be left out."""
         random = self._random
         if file.mapped:
             return random.choice((None, random.randbytes(32768)))

@@ -33,7 +33,7 @@ _LOG: Final = "log"
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut: its number, the number of records before it, and the unsynced data that it kept."""
+    """A power cut: its number, the number of records before it, and the unsynced data that survived it."""
 
     number: int
     position: int
@@ -73,7 +73,7 @@ class Recorder:
         }
 
     def mark(self, text: bytes) -> None:
-        """Record a mark: a guarantee after it was received, or a request before it is sent."""
+        """Record a mark: a guarantee once it has been received, or a request before it is sent."""
         self.log.note(Kind.MARK, data=text)
 
     def recording(self, whole: bool = True) -> "Recording":
@@ -96,7 +96,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing, because the log is unbuffered."""
+        """Do nothing. The log is unbuffered, so there is nothing to flush."""
 
     def _before(self) -> None:
         """Record the existing contents of the folder as safe."""
@@ -132,7 +132,7 @@ class Recording:
 
     @classmethod
     def load(cls, work: Path) -> "Recording":
-        """Load a recording written by `save`. Its folder is created again."""
+        """Load a recording written by `save`, and recreate its folder."""
         folder = Path((work / "folder").read_text())
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

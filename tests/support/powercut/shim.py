@@ -59,7 +59,7 @@ class Record(NamedTuple):
 
 
 class RecordingError(Exception):
-    """The records are incomplete or contradict the folder, or an operation cannot be recorded."""
+    """Raised if the records are incomplete or contradict the folder, or if an operation cannot be recorded."""
 
 
 def missing() -> str:
@@ -121,7 +121,7 @@ def read(path: Path) -> list[Record]:
 
 
 def shrink(path: Path, to: Path) -> None:
-    """Copy a log without its unused space."""
+    """Copy a log, leaving out its unused space."""
     with path.open("rb") as file:
         tail, *_ = _HEAD.unpack(file.read(_HEAD.size))
         file.seek(0)

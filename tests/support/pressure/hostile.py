@@ -1,5 +1,5 @@
-"""Accepted clients that attack the broker. The checks limit how much memory and output each byte from a client may
-cause, and how much an attack may affect other clients.
+"""Attacks by accepted clients. The checks limit how much memory and output each byte from a client may cause, and how
+much an attack may affect other clients.
 
 `amplification` sends many copies of each packet that an untrusted client can send, over connections that never read.
 The bytes held and sent for each byte received must stay below a factor, not counting the data that the configuration
@@ -144,7 +144,7 @@ async def _many_retained(port: int) -> None:
 
 
 async def _settled(broker: Target) -> None:
-    """Wait until the broker receives and sends only the witness's traffic."""
+    """Wait until the broker receives and sends nothing but the witness's traffic."""
     quiet, before = 0, (0.0, 0.0)
     while quiet < 3:
         metrics = await asyncio.to_thread(broker.metrics)

@@ -1,9 +1,9 @@
 """Scenarios with more load than the broker or its subscribers can handle, and the guarantees that must hold during and
 after it.
 
-Each scenario adds its findings to `Outcome.broken`. A finding may be an acknowledged message that was lost, or a
-message that was neither delivered nor counted as dropped. It may also be memory above its limit, a well-behaved client
-that was not served, or a gauge that did not return to its initial value.
+Each scenario adds its findings to `Outcome.broken`. A finding may be an acknowledged message that was lost, or a message
+that was neither delivered nor counted as dropped. Other findings are excessive memory use, a well-behaved client that
+was not served, and a gauge that did not return to its initial value.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ async def pressed(
 ) -> AsyncIterator[Target]:
     """Run a broker and a well-behaved client while the block generates load.
 
-    At the end, check the memory, the well-behaved client and the recovery, and record the dropped messages.
+    When the block ends, check the memory, the well-behaved client and the recovery, and record the dropped messages.
     """
     with target(folder, config) as broker:
         before = await asyncio.to_thread(broker.state)
@@ -159,7 +159,9 @@ async def _blast(
 
 
 async def _settled(broker: Target, clients: list[AsyncioClient], due: int) -> None:
-    """Wait until `due` messages have been received or counted as dropped, and then until no more arrive for a while."""
+    """Wait until `due` messages have been received or counted as dropped, and then until no more have arrived for a
+    while.
+    """
 
     def received() -> int:
         return sum(client.received for client in clients)

@@ -41,7 +41,7 @@ def _ping(port: int, process: int) -> list[float]:
 
 @contextlib.asynccontextmanager
 async def pinger(port: int, process: int) -> AsyncIterator[list[float]]:
-    """Ping while the block runs. The list of stalls is filled when the block ends."""
+    """Ping while the block runs. The list of stalls is filled in when the block ends."""
     stalls: list[float] = []
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pressure.pinger", str(port), str(process),

@@ -1,4 +1,4 @@
-"""The overload scenarios of `make overload`."""
+"""The overload scenarios that `make overload` runs."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Clients that connect and disconnect in many ways for a long time. No round may leave anything behind.
+"""Clients that connect and disconnect in many ways for a long time. No round of them may leave anything behind.
 
 A round consists of several hundred clients with their sessions, subscriptions, wills and retained messages. After the
 last client has gone, the gauges and the number of open descriptors must have their initial values. The first rounds
@@ -195,7 +195,7 @@ async def soak(
 def judge(rounds: list[Round], clients: int) -> list[str]:
     """Return everything that grew with the number of clients.
 
-    Compare the second third of the rounds with the first, and the last with the second. The smaller growth counts. A
+    The second third of the rounds is compared with the first, and the last with the second. The smaller growth counts. A
     pool or a lazily imported module grows in only one of the two comparisons. A leak grows with every client.
     """
     third = len(rounds) // 3

@@ -30,7 +30,7 @@ class Target:
     """The highest memory usage seen, in bytes."""
 
     def resident(self) -> int:
-        """Return the resident memory of the broker's main process in bytes."""
+        """Return the resident memory of the broker's main process, in bytes."""
         pages = Path(f"/proc/{self.served.process.pid}/statm").read_text().split()[1]
         now = int(pages) * os.sysconf("SC_PAGESIZE")
         self.highest = max(self.highest, now)

@@ -2,10 +2,10 @@
 
     python -m pressure.witness PORT RATE
 
-It runs in its own process, so that the load generator does not add to the measured delay. It publishes RATE messages
-per second until its input ends. Then it prints one line of JSON. The line contains the number of messages sent,
-acknowledged and received, the largest backlog, whether the order was kept, and the delays in milliseconds. A delay runs
-from the time at which a message was due to its arrival, so a message sent late counts as late.
+It runs in its own process, so that the load generator does not add to the measured delay. It publishes RATE messages per
+second until its input ends. Then it prints one line of JSON. The line contains the number of messages sent, acknowledged
+and received, the largest backlog, whether the order was kept, and the delays in milliseconds. A delay is the time from
+the moment when a message was due to be sent until it arrives. A message that was sent late therefore counts as late.
 """
 
 import asyncio

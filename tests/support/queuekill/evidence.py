@@ -14,7 +14,9 @@ Place = tuple[str, str, int]
 
 @dataclass
 class QueueCounts:
-    """The results of a run. Every count from `lost` on is a broken guarantee, and 0 for a correct broker."""
+    """The results of a run. Each count from `lost` on says how often a guarantee was broken. For a correct broker, all
+    of these are 0.
+    """
 
     deliveries: int = 0
     redelivered: int = 0
@@ -168,8 +170,9 @@ class Evidence:
             self._died(dead, offset, message, what)
 
     def _check_confirmed(self, place: Place) -> None:
-        """Check the order of the last delivery and the last processed acknowledgement. Lines from different processes
-        may arrive in any order.
+        """Record a violation if a message was delivered again after its acknowledgement was processed.
+
+        Lines from different processes may arrive in any order.
         """
         life, at = self._confirmed.get(place, (-1, 0.0))
         where, when = self._last[place]
@@ -186,7 +189,7 @@ class Evidence:
             self._note(f"dead twice: {what}, before at {before}")
 
     def missing(self, queue: str, group: str, streams: Iterable[Stream]) -> list[tuple[str, int]]:
-        """Return the acknowledged messages in `streams` that a group has not settled."""
+        """Return those acknowledged messages in `streams` that a group has not settled."""
         settled = self.acked[queue, group] | self.dead[queue]
         return [
             (stream.target, number)

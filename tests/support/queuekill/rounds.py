@@ -115,8 +115,9 @@ class Worker:
 
 
 class QueueRun:
-    """A broker with queues that is killed repeatedly, with its publishers and consumers. At the end, messages count as
-    lost after `patience` seconds without an acknowledgement.
+    """A broker with queues that is killed repeatedly, with its publishers and consumers.
+
+    At the end, messages count as lost after `patience` seconds without an acknowledgement.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class QueueRun:
                 return False
 
     def _behind(self) -> int:
-        """Return roughly how many messages the groups have not settled."""
+        """Return approximately how many messages the groups have not settled."""
         return sum(
             sum(stream.sent for stream in streams)
             - len(self.evidence.acked[queue, group] | self.evidence.dead[queue])

@@ -22,7 +22,7 @@ ENOUGH = 500
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Return 0 if all invariants held."""
+    """Run the command line. Return 0 if all invariants held in every run."""
     options = _parse(arguments)
     make = make_queue_plan if options.queues else make_plan
     if options.plan is not None:

@@ -1,4 +1,7 @@
-"""Invariants of the broker's own state: at every step, once nothing is pending, and once all clients have left."""
+"""Invariants of the broker's own state.
+
+They are checked at every step, once nothing is pending, or once all clients have left.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A correct MQTT client of version 3, 4 or 5 with its own session state, which retransmits after a reconnect."""
+"""A correct MQTT client of version 3, 4 or 5. It keeps its own session state and retransmits after a reconnect."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class Client(Hearing):
         self._dial()
 
     def publish(self, topic: str, qos: int, retain: bool, size: int, expiry: int) -> None:
-        """Publish at once or when the window has room. QoS 0 messages do not wait."""
+        """Publish now, or as soon as the window has room. QoS 0 messages never wait."""
         if self.version < 5:
             expiry = 0
             if topic.startswith(("deny/", "boom/")):
@@ -102,8 +102,9 @@ class Client(Hearing):
         self._flush()
 
     def leave(self, how: str) -> None:
-        """Send DISCONNECT. `how` is ``normal``, ``will`` (send the will; 5.0) or ``expiry`` (change the session expiry;
-        5.0).
+        """Send DISCONNECT.
+
+        `how` is ``normal``, ``will`` (send the will; 5.0 only) or ``expiry`` (change the session expiry; 5.0 only).
         """
         self.online = False
         link, life = self.link, self.life

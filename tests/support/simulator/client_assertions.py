@@ -137,8 +137,8 @@ class Hearing(Peer):
     def _doubt(self, life: Life) -> None:
         """Withdraw the guarantees that depend on the session.
 
-        An unanswered connection attempt may have found the session expired and started a new one. The client cannot
-        know.
+        An unanswered connection attempt may have found the session expired and started a new one. The client cannot know
+        whether it did.
         """
         for sub in life.subs:
             sub.certain_until = sub.certain_from = -1.0

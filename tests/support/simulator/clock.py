@@ -18,12 +18,12 @@ class Clock:
         self._number = 0
 
     def at(self, when: float, call: Callable[[], None]) -> None:
-        """Schedule `call` at `when`, or now if that has passed."""
+        """Schedule `call` to run at `when`, or now if that time has passed."""
         self._number += 1
         heapq.heappush(self._events, (max(when, self.now), self._number, call))
 
     def after(self, delay: float, call: Callable[[], None]) -> None:
-        """Schedule `call` in `delay` seconds."""
+        """Schedule `call` to run after `delay` seconds."""
         self.at(self.now + delay, call)
 
     def until(self, end: float) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """The broker's disk: what is safe, what is still being written, and how writes fail.
 
 `Disk` outlives the broker; `OpenDisk` is the store of one broker process. A commit is reported as done once it is safe.
-A crash during a commit leaves all of it or nothing, because a torn commit fails its checksum and is removed at
-recovery.
+A crash during a commit leaves all of the commit or none of it, because a torn commit fails its checksum and is removed
+at recovery.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -190,7 +190,7 @@ class Disk:
             self.keep(records)
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Make the records of a commit safe."""
+        """Make the records of a commit safe on disk."""
         for record in records:
             self.image.apply(record, self._wrong)
         self.image.sweep()

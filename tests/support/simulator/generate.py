@@ -308,7 +308,7 @@ class _Script:
         return self.random.randrange(len(self.knobs.versions))
 
     def _other(self) -> int:
-        """Return a client that may be offline."""
+        """Return a random client, which may be offline."""
         return self.random.randrange(1, len(self.knobs.versions))
 
     def _connect(self, who: int, first: bool = False) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """A plugin that keeps state and sets timers, and a ledger of the changes that were confirmed to the plugin.
 
 After a crash, the broker must have the state after the last confirmed change, or after a later one. Changes that a hook
-makes together are kept or lost together. A timer's hook is called when the timer is due, and called again until it has
-returned.
+makes together are kept or lost together. A timer's hook is called when the timer is due. The call is repeated until the
+hook has returned.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class Keeper:
         self.calls = 0
 
     def _change(self, *changes: Change) -> int:
-        """Record changes that belong together. Return the number of changes so far."""
+        """Record changes that belong together. Return the total number of changes so far."""
         self.made.append(changes)
         _apply(self.now, changes)
         return self.known + len(self.made)
@@ -142,7 +142,7 @@ class Keeper:
         return False
 
     def check_settled(self, broker: Broker, disk: Disk | None) -> None:
-        """Check that memory, disk and ledger agree, and that no timer is overdue."""
+        """Check that memory, disk and ledger agree and that no timer is overdue."""
         overdue = [
             key
             for (space, key), (_, due) in self.now.items()

@@ -345,7 +345,7 @@ def _covers(sub: Sub, sent: Sent, life: Life) -> bool:
 
 
 def _after(later: Sent, earlier: Sent) -> bool:
-    """Return whether the broker certainly accepted `later` after `earlier`."""
+    """Return whether the broker must have accepted `later` after `earlier`."""
     if later is earlier:
         return False
     # If one attempt was dropped and a later one accepted, other messages may have overtaken it.

@@ -245,7 +245,7 @@ class Rude:
         self._connect(say, expiry=self.random.choice((0, 5)))
 
     def steal(self) -> None:
-        """Connect with another client's id."""
+        """Connect with the id of another client."""
 
         def say() -> None:
             self._send(Subscribe(9, (SubscribeRequest("t/#", 1),)))
@@ -288,7 +288,7 @@ class Rude:
         self._connect(say)
 
     def bye(self) -> None:
-        """Connect and disconnect correctly, so that no session remains."""
+        """Connect and disconnect correctly, so that no session is left."""
 
         def say() -> None:
             self._send(Disconnect())

@@ -218,11 +218,11 @@ class Link:
         self.close()
 
     def pause_reading(self) -> None:
-        """Hold back what the client sends, including its disconnect."""
+        """Hold back everything that the client sends, including its disconnect."""
         self.reading = False
 
     def resume_reading(self) -> None:
-        """Deliver what the client sent in the meantime."""
+        """Deliver everything that the client sent in the meantime."""
         if not self.reading:
             self.reading = True
             self.clock.after(0.0, self._let_through)
@@ -233,7 +233,7 @@ class Link:
             self._let_through()
 
     def crash(self) -> None:
-        """End the broker's process. The client notices after it has received some of the data in transit."""
+        """End the broker's process. The client notices once it has received some of the data in transit."""
         if not self.alive:
             return
         self.alive = False

@@ -98,7 +98,7 @@ class Knobs:
         return small and self.queue_drop == "disconnect"
 
     def settings(self) -> Settings:
-        """Return the broker's settings."""
+        """Return the broker's settings for this plan."""
         chosen: Any = self
         return Settings(
             BrokerSettings(

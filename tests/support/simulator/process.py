@@ -205,7 +205,7 @@ class Process:
         self.hooks.ready(lambda: None)
 
     def _keep(self) -> None:
-        """Let the keeper make a change now and then, while the broker is up and faults are injected."""
+        """While the broker is up and faults are injected, let the keeper make a change now and then."""
         if self.calm:
             return
         keeper = self.keeper
@@ -341,7 +341,7 @@ class Process:
     # --- calls from clients and plugins ------------------------------------------------------------------------------
 
     def dial(self, client: Endpoint, random: Random) -> Link:
-        """Open a connection. Data sent on it waits until the broker accepts it."""
+        """Open a connection. Data sent on it waits until the broker has accepted it."""
         link = Link(self.clock, self.weather, random, len(self.links), client, self._fed)
         self.links.append(link)
         if isinstance(client, Rude):

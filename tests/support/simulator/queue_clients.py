@@ -122,7 +122,7 @@ class QueueClient:
         return self._number
 
     def opened(self) -> None:
-        """Start working, because the broker has accepted the connection."""
+        """Start working now that the broker has accepted the connection."""
 
     def received(self, packet: Packet, link: Link) -> None:
         """Handle a packet."""
@@ -132,7 +132,7 @@ class QueueClient:
 
 
 class Feeder(QueueClient):
-    """A publisher that never resends. A message without PUBACK may therefore be in the queue or not."""
+    """A publisher that never resends. A message without PUBACK therefore may or may not be in the queue."""
 
     def __init__(self, world: World, ledger: QueueLedger, seed: int) -> None:
         super().__init__(world, ledger, "feeder", seed, 20)

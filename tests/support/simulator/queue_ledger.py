@@ -33,7 +33,7 @@ class Delivered(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """The queue, the group and the offset."""
+        """The queue, the group and the offset of the delivery."""
         return self.queue, self.group, self.offset
 
 

@@ -129,7 +129,7 @@ class Queues:
                 file.truncate(self.random.randrange(before[last], size + 1))
 
     def crash(self, journals: tuple[Any, ...]) -> None:
-        """End the process. The disk may keep a part of each write in progress."""
+        """End the process. The disk may keep part of each write in progress."""
         writes, self._writes = self._writes, {}
         for log, call in writes.items():
             if self.random.random() < 0.6:
@@ -142,7 +142,7 @@ class Queues:
         self._depths.clear()
 
     def check_step(self) -> None:
-        """Check the limits of the running broker's queues."""
+        """Check that the running broker's queues stay within their limits."""
         plugin = self.plugin
         for queue in plugin.queues.values() if plugin is not None else ():
             name, depth = queue.config.name, queue.depth

@@ -33,7 +33,7 @@ class Steps(Process):
         self._when_open(who, lambda client: client.subscribe(requests))
 
     def _when_open(self, who: int, call: Callable[[Client], None], tries: int = 20) -> None:
-        """Call `call` once the client is connected, or give up after `tries` attempts."""
+        """Call `call` once the client is connected. Give up after `tries` attempts."""
         client = self.clients[who]
         if client.open:
             call(client)

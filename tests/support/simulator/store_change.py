@@ -26,7 +26,7 @@ class Epochs(Steps):
         self._publish_to_journals()
 
     def _go_down(self) -> None:
-        """Let the new store finish its commits, then kill the process during the next one."""
+        """Let the new store finish its commits, then kill the process during the next commit."""
         for name, disk in self.journals.disks.items():
             self._compare(name, disk.kept)
             wanted = sum(map(disk.wants, TRIAL))

@@ -48,7 +48,7 @@ class Will:
         self.fired_at = -1.0
 
     def end(self) -> float | None:
-        """Return when the connection ended, as far as the broker knows."""
+        """Return the time at which the connection ended, as far as the broker knows."""
         return self.link.broker_ended_at if self.ended_at is None else self.ended_at
 
     def due(self) -> float | None:
@@ -109,7 +109,7 @@ class Wills:
         self.open[client] = rest
 
     def doubt(self, link: Link) -> None:
-        """Record that an older connection attempt may still take over the session, and then end or resume it."""
+        """Record that an older connection attempt may still take over the session and end or resume it."""
         will = self.by_link.get(link.number)
         if will is not None:
             will.session_over = True
@@ -129,7 +129,7 @@ class Wills:
                 will.said_bye = SURE
 
     def fired(self, payload: bytes, written_at: float) -> None:
-        """Record that the watcher received a will."""
+        """Record that the watcher has received a will."""
         sent = self.ledger.find(payload)
         will = self.by_uid.get(sent.uid) if sent is not None else None
         if will is None:

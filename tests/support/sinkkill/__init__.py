@@ -1,1 +1,1 @@
-"""Kill brokers with sinks, and the sinks' processes, under load. Then compare the targets with a ledger."""
+"""Kill brokers and the processes of their sinks under load. Then compare the targets with a ledger."""

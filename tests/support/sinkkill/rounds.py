@@ -1,8 +1,8 @@
 """Kill a broker with a sink, and the sink's process, repeatedly while clients publish.
 
-Each round kills the sink's process, the broker or both at a random moment. If the target can be stopped, it is
-sometimes killed as well. One seed determines all choices, but the exact moment of a kill also depends on the machine.
-At the end, the target must have every acknowledged message.
+Each round kills the sink's process, the broker or both at a random moment. A target that can be stopped is sometimes
+killed as well. One seed determines all choices, but the exact moment of a kill also depends on the machine. At the end,
+the target must have every acknowledged message.
 """
 
 import asyncio

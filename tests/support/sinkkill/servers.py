@@ -135,7 +135,7 @@ class RedisTarget:
 
 
 class NatsTarget:
-    """A JetStream stream that ignores repeated ids for two minutes, which is the default."""
+    """A JetStream stream. It ignores repeated ids for two minutes, which is NATS's default."""
 
     once = True
 
@@ -186,7 +186,7 @@ class NatsTarget:
 
 
 class RabbitMqTarget:
-    """A durable queue. It may contain a message twice if RabbitMQ was killed just after confirming it."""
+    """A durable queue. It may contain a message twice if RabbitMQ was killed just after confirming that message."""
 
     once = False
 

@@ -105,7 +105,7 @@ class PostgresOrigin:
 
 
 class _Threaded:
-    """Runs a client that needs an event loop, in a thread."""
+    """Runs a client that needs an event loop in a thread of its own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

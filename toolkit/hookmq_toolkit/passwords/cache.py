@@ -7,8 +7,8 @@ from hookmq_toolkit.ttl_cache import KeyDigest, TtlCache
 class Cache:
     """Passwords accepted in the last `seconds`. At most `size` are kept; the least recently used is removed first.
 
-    A key is a digest of the user name, stored hash and password. The cache therefore contains nothing that helps guess
-    a password, and a changed hash results in a different key.
+    A key is a digest of the user name, stored hash and password. The cache therefore contains nothing that helps anyone
+    guess a password, and a changed hash results in a different key.
     """
 
     def __init__(self, seconds: float, size: int) -> None:

@@ -19,8 +19,8 @@ class _Flight:
 class Checker:
     """Verifies passwords in a `Pool`.
 
-    If a thousand clients with the same user name and password reconnect, only one hash is computed. The same goes for
-    one wrong password on a thousand connections.
+    If a thousand clients with the same user name and password reconnect, only one hash is computed. The same is true if
+    a thousand connections send the same wrong password.
     """
 
     def __init__(self, runtime: Runtime, pool: Pool) -> None:

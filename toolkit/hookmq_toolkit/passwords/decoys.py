@@ -1,4 +1,4 @@
-"""Hashes to verify for nonexistent users, so that the time a login takes does not reveal whether a name exists."""
+"""Hashes that are verified for nonexistent users, so that the duration of a login does not reveal which names exist."""
 
 import hmac
 from collections.abc import Sequence

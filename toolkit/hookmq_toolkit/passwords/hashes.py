@@ -191,7 +191,7 @@ def handler(scheme: str) -> Any:
 
 
 def prepare(schemes: set[str]) -> None:
-    """Let passlib choose its backends now. Otherwise it would do so at first use, which is not thread-safe."""
+    """Make passlib choose its backends now. Otherwise, it would do so on first use, which is not thread-safe."""
     for scheme in schemes:
         if scheme not in ("salted-sha512", "mosquitto-sha512", "mosquitto-pbkdf2"):
             get_backend: Callable[[], object] | None = getattr(handler(scheme), "get_backend", None)
@@ -200,7 +200,7 @@ def prepare(schemes: set[str]) -> None:
 
 
 def _parts(hash: Hash) -> tuple[bytes, bytes]:
-    """Return the salt and digest of a hash whose scheme passlib does not support."""
+    """Return the salt and the digest of a hash whose scheme passlib does not support."""
     match = _FORMS[hash.scheme].fullmatch(hash.text)
     assert match is not None
     if hash.scheme == "salted-sha512":
@@ -211,7 +211,7 @@ def _parts(hash: Hash) -> tuple[bytes, bytes]:
 
 
 def verify(hash: Hash, password: bytes) -> bool:
-    """Return whether the password is right. Blocks for as long as the hash takes.
+    """Return whether the password is right. Blocks for as long as the hash takes to compute.
 
     `password` has at most `MAX_PASSWORD` bytes. Digests are compared in constant time. A password that the scheme
     cannot process is treated as wrong, after the same time.

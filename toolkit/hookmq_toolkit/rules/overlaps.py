@@ -10,10 +10,9 @@ class Overlaps:
     """Finds rules whose filter overlaps a given filter. The rules have no conditions, so the first
     rule at a leaf decides.
 
-    A ``+`` in the given filter overlaps every child of a node. Visiting 10,000 children takes
-    milliseconds, for every such filter that a client sends. Children are therefore merged into one
-    node, as deep as needed, and the merged node is cached. `_room` limits the size of the cache,
-    which is emptied when it is full.
+    A ``+`` in the given filter overlaps every child of a node. Visiting 10,000 children would take milliseconds for
+    every such filter that a client sends. A node's children are therefore merged into one node, as deep as needed, and
+    the merged node is cached. `_room` limits the size of the cache, which is emptied when it is full.
     """
 
     __slots__ = ("_any", "_limit", "_room", "_whole", "root")

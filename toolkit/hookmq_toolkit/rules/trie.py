@@ -12,7 +12,8 @@ _usable: Final = re.compile(r"[^+#/\0]+").fullmatch
 class Node:
     """One or more filter levels: the level that leads to this node, followed by the levels in `tail`.
 
-    Nodes exist only where filters end or diverge, so each rule needs at most two, however deep its filter.
+    Nodes exist only where filters end or diverge, so each rule needs at most two nodes, no matter how deep its filter
+    is.
 
     `here` holds the rules that end at this node, `rest` the rules that end with ``#`` below it, both by rank. `least`
     is the lowest rank at this node and below, so that a search can skip nodes whose rules cannot decide.
@@ -139,7 +140,9 @@ def plant(root: Node, levels: list[str], entry: Entry) -> None:
 
 
 def opened_end(levels: list[str]) -> tuple[list[str], bool]:
-    """Return the levels of a filter to compare for containment, and whether the filter also covers all levels below."""
+    """Return the levels of a filter that are compared for containment, and whether the filter also covers all levels
+    below.
+    """
     if levels[-1] != "#":
         return levels, False
     have = levels[:-1]

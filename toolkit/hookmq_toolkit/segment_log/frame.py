@@ -94,7 +94,8 @@ def scan(
 
 def after_damage(data: Data, position: int, offset: int, salt: int) -> tuple[int, Frame] | None:
     """Find the first intact frame after `position` that holds records from `offset` on. Return its position and the
-    frame, or None if there is none."""
+    frame itself, or None if there is none.
+    """
     whole = data if isinstance(data, bytes) else cast("bytes", data.obj)
     while (position := whole.find(MAGIC, position + 1)) >= 0:
         frame = decode(data, position, salt)
@@ -104,9 +105,7 @@ def after_damage(data: Data, position: int, offset: int, salt: int) -> tuple[int
 
 
 def known_end(data: Data, position: int, salt: int) -> int:
-    """Return the highest end of any frame with an intact header from `position` on, or 0 if there
-    is none.
-    """
+    """Return the highest end of any frame with an intact header from `position` on, or 0 if there is no such frame."""
     whole = data if isinstance(data, bytes) else cast("bytes", data.obj)
     end = 0
     position -= 1

@@ -1,6 +1,6 @@
 """A segment: a file with a description of the log, followed by frames.
 
-A segment's file is named after the number of its first record. It gets this name once its description is on disk,
+A segment's file is named after the number of its first record. The file gets this name once its description is on disk,
 before its first frame is written. The next segment begins only when the whole file is on disk, so only the end of the
 last segment can be torn.
 """
@@ -105,8 +105,9 @@ class Segment:
 
 
 def next_good(segment: Segment, offset: int) -> int:
-    """Return the number of the first readable record from `offset` on, after reading failed there. Return the segment's
-    end if there is none. Raises OSError."""
+    """Return the number of the first readable record at or after `offset`, where reading has failed. Return the
+    segment's end if there is no such record. Raises OSError.
+    """
     with mapped(segment.path) as data:
         position = at = segment.find(offset)
         for after, frame in scan(data, position, segment.salt):
@@ -145,10 +146,10 @@ def create(folder: Path, log: str, store: str, base: int) -> Segment:
 def read(path: Path, last: bool, verify: bool = True, name: str = "", salvage: str = "") -> Segment:
     """Return the segment in the file `path`, with its index.
 
-    With `last`, no segment follows, so the end may be torn; `truncate` cuts off a torn end. Without `verify`, payloads
-    are checked only in the last segment. `name` is the name that the file will get. `salvage` is the id of the
-    segment's log; if it is given, damage is skipped, and the record numbers in it are never reused. Raises OSError, or
-    StoreError for damage that no crash can cause.
+    If `last` is true, no segment follows, so the end may be torn; `truncate` cuts off a torn end. Without `verify`,
+    payloads are checked only in the last segment. `name` is the name that the file will get. `salvage` is the id of the
+    segment's log. If it is given, damage is skipped, and the record numbers in the damaged part are never reused. Raises
+    OSError, or StoreError for damage that no crash can cause.
     """
     with mapped(path) as data:
         segment = head_of(path, data, name or path.name)

@@ -84,7 +84,7 @@ def payloads(log: SegmentLog, offset: int = 0) -> list[bytes]:
 
 
 class Folder:
-    """A log's folder, which can be reopened."""
+    """A log's folder, which tests can close and reopen."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
