@@ -257,7 +257,7 @@ def test_a_payload_of_megabytes(spark: SparkSession) -> None:
         ),
         ({"event_time": EventTime(field="when")}, "silver.event_time.field is 'when'"),
         ({"event_time": EventTime(field="pos")}, "a time is a number, a string or a timestamp"),
-        ({"deduplicate": ("Device",)}, "silver.deduplicate names 'Device', which is no column"),
+        ({"deduplicate": ("Device",)}, "silver.deduplicate names 'Device', which is not a column"),
     ],
 )
 def test_settings_that_do_not_fit(spark: SparkSession, more: dict[str, object], said: str) -> None:
