@@ -1,7 +1,7 @@
-"""Compare the plugin with a reference model (`queuemodel`) during random operations, with crashes and power cuts.
+"""Compare the plugin with a reference model (`queuemodel`) under random operations, including crashes and power cuts.
 
-Every accepted message is delivered until it is settled, and never afterwards. New messages come in order. A repeated
-delivery has a delivery count above 1, and the limits hold.
+Every accepted message is delivered until it is settled, and never afterwards. New messages arrive in order. A
+redelivered message has a delivery count above 1, and all limits hold.
 """
 
 import shutil
@@ -28,7 +28,7 @@ MOST = 3
 
 
 class Member:
-    """A connected consumer of a group, and the deliveries that it has not acknowledged, by offset."""
+    """A connected consumer in a group, and its unacknowledged deliveries by offset."""
 
     def __init__(self, client: MemoryClient, number: int, group: str, window: int) -> None:
         self.client = client
@@ -39,7 +39,9 @@ class Member:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """The operations. Commits run at once, except in a few rules that hold them and then end the broker's process."""
+    """The random operations. Commits run immediately, except in a few rules that hold them back and then kill the
+    broker.
+    """
 
     members: list[Member]
 
@@ -109,7 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
         return instance.plugin
 
     def end(self) -> None:
-        """End the broker's process as SIGKILL does."""
+        """Kill the broker's process, as SIGKILL would."""
         self.look()
         for journal in self.harness.broker.state.journals:
             journal.close()  # type: ignore[attr-defined]
@@ -119,7 +121,7 @@ class QueueMachine(RuleBasedStateMachine):
     # what happened ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Pass the messages that clients have received since the last call to the model."""
+        """Tell the model which messages clients have received since the last call."""
         self.harness.settle()
         for member in self.members:
             for message in self.taken(member.client):
@@ -200,7 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.drop_oldest()
 
     def drop_oldest(self) -> None:
-        """Drop the oldest messages that no consumer has, if there are too many."""
+        """If there are too many messages, drop the oldest ones that no consumer holds."""
         model = self.model
         for name in model.groups:
             group = model.groups[name]
@@ -286,7 +288,7 @@ class QueueMachine(RuleBasedStateMachine):
     def crash_without_a_commit(
         self, count: int, acknowledge: bool, torn: bool, data: st.DataObject
     ) -> None:
-        """End the process before a commit is stored. Publishes and acknowledgements since the last commit are lost."""
+        """Kill the process before a commit is stored. Publishes and acknowledgements since the last commit are lost."""
         self.look()
         now, commit, log = self.now, self.store.commit, self.plugin.queues["jobs"].log
         before = {one: one.stat().st_size for one in (self.folder / "jobs").glob("*.segment")}
@@ -316,7 +318,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def crash_after_a_commit(self, count: int) -> None:
-        """End the process after a commit is stored but before anyone is notified. The messages must exist."""
+        """Kill the process after a commit is stored but before anyone is notified. The messages must still exist."""
         self.look()
         if self.model.depth + count > self.limits.max_messages:
             return
@@ -340,7 +342,7 @@ class QueueMachine(RuleBasedStateMachine):
     # the end ---------------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Let consumers take all messages. Check that each message is settled and is not delivered again."""
+        """Let consumers take all messages. Check that each message gets settled and is never delivered again."""
         if not hasattr(self, "harness"):
             return
         try:

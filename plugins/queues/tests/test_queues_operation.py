@@ -230,7 +230,7 @@ def test_seek(make: Any) -> None:
 
 
 def kill(harness: Harness, count: int, topic: str = "$queue/work", share: str = "a") -> None:
-    """Make messages a group's dead letters."""
+    """Turn `count` messages into a group's dead letters."""
     fill(harness, count, topic)
     consumer = harness.connect("victim", auto_ack=False)
     consumer.subscribe(f"$share/{share}/$queue/work", 1)
@@ -281,7 +281,9 @@ def test_dead_letters_return_to_their_group_only(make: Any) -> None:
 
 
 def test_a_redrive_is_neither_lost_nor_doubled_by_a_crash(make: Any) -> None:
-    """Crash before the commit of the moves is stored. Each message is still a dead letter, exactly once."""
+    """If the broker crashes before the commit of a redrive is stored, each message is still a dead letter, exactly
+    once.
+    """
     harness = make(queues=[WORK, DEAD])
     kill(harness, 3)
     store = make.store
@@ -334,7 +336,7 @@ def test_filters_of_a_redrive(make: Any, request_: Any, moved: int) -> None:
 
 @pytest.mark.parametrize("order", ["fifo", "priority", "by_key"])
 def test_what_a_redrive_leaves_is_still_delivered(make: Any, order: str) -> None:
-    """The moved messages are behind others that stay, in any order of the queue."""
+    """After a redrive moves some messages, the remaining ones are still delivered, whatever the queue's order."""
     harness = make(queues=[WORK, {**DEAD, "order": order}])
     for topic in ("keep", "move", "keep", "move"):
         kill(harness, 1, f"$queue/work/{topic}")
@@ -481,7 +483,7 @@ def test_metrics_of_operation(make: Any) -> None:
 
 
 def test_a_trace_shows_the_way_of_a_message_through_a_queue(make: Any) -> None:
-    """The traces of two clients show the PUBLISH, the queue that stores the message, its delivery and its
+    """The traces of the publisher and the consumer show the PUBLISH, the queue that stores it, the delivery and the
     acknowledgement.
     """
     harness = make()

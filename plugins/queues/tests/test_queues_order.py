@@ -1,4 +1,4 @@
-"""Test the orders `priority` and `by_key`: the next message, no loss, no double lease, restarts, and bounds."""
+"""Test the orders `priority` and `by_key`: which message comes next, no loss, no double lease, restarts, and limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def message(key: str | None = None, priority: str | None = None, topic: str = JO
 
 
 class OrderMachine(RuleBasedStateMachine):
-    """Random operations on a group and a selection. Every message is in one of these places."""
+    """Run random operations on a group and a selection. Track where each message is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @property
     def ready(self) -> list[int]:
-        """The messages that no consumer has, oldest first."""
+        """The messages that are neither leased, deferred nor settled, oldest first."""
         away = {*self.leased, *self.deferred, *self.settled}
         return [offset for offset in range(len(self.messages)) if offset not in away]
 
@@ -72,7 +72,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.messages.append(message(key, str(priority)))
 
     def next(self) -> int | None:
-        """Return the next message. Load missing messages, as the dispatcher does."""
+        """Return the next message, loading missing messages first as the dispatcher does."""
         for _ in range(len(self.messages) + 1):
             offset = self.selection.next(len(self.messages))
             if self.selection.missing is None:
@@ -94,7 +94,7 @@ class OrderMachine(RuleBasedStateMachine):
             self.group.withdraw(offset, token)
 
     def check(self, offset: int | None) -> None:
-        """Compare a choice with its order's rule."""
+        """Check that the chosen offset follows the order's rule."""
         ready = self.ready
         window = ready[:LOOKAHEAD]
         if self.kind == "priority":
@@ -148,7 +148,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def late(self, data: st.DataObject) -> None:
-        """A message is acknowledged after its lease has ended."""
+        """Acknowledge a message after its lease has ended."""
         late = [one for one in self.group.unsettled if self.group.unsettled[one] and one not in self.leased]  # fmt: skip
         if late:
             self.settle(data.draw(st.sampled_from(late)))
@@ -179,7 +179,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.select()
 
     def teardown(self) -> None:
-        """Everything is delivered in the end."""
+        """Check that everything is delivered in the end."""
         if not self.kind:
             return
         self.now += 10
@@ -329,7 +329,7 @@ def test_a_bad_priority_is_refused(make: Make, priority: str) -> None:
 
 
 def test_the_window_is_bounded(make: Make) -> None:
-    """A message's priority counts once it is among the oldest `lookahead` messages."""
+    """A message's priority takes effect once the message is among the oldest `lookahead` messages."""
     harness = make(queues=[{"name": "jobs", "order": "priority", "lookahead": 3}])
     publisher = harness.connect("p")
     for number in range(6):
@@ -448,7 +448,7 @@ def test_dead_letters_free_their_key(make: Make) -> None:
 
 @pytest.mark.parametrize("order", ["priority", "by_key"])
 def test_messages_that_leave_the_queue_elsewhere(make: Make, order: str) -> None:
-    """An operator purges the queue or takes a message out of it."""
+    """The remaining messages are delivered in order after an operator purges the queue or takes a message out."""
     harness = make(queues=[{"name": "jobs", "order": order, "lookahead": 2}])
     consumer = consumer_of(harness, receive_maximum=1)
     publisher = harness.connect("p")

@@ -1,5 +1,5 @@
-"""Test a hostile client that floods queues. The broker keeps a bounded amount of data for it, and
-still serves others.
+"""Test that a hostile client can flood queues without harm. The broker stores only a bounded amount of data for it,
+and still serves other clients.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def plugin_of(harness: Harness) -> QueuesPlugin:
 
 
 def codes(client: MemoryClient) -> set[int]:
-    """Take the reason codes of all responses to PUBLISH."""
+    """Take the reason codes of all responses to the client's PUBLISH packets."""
     client.harness.settle()
     found = {one.code for one in client.unread if isinstance(one, Puback)}
     client.unread.clear()

@@ -1,4 +1,4 @@
-"""Test the stored form of unsettled messages. It decodes to what was encoded, is small, and reveals damage."""
+"""Test the stored format of unsettled messages. It decodes to the original data, is compact, and reveals damage."""
 
 import pytest
 from hookmq_queues.group import Group

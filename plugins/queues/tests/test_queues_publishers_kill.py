@@ -1,6 +1,6 @@
-"""Kill a broker with SIGKILL while a publisher sends messages twice, and delays some of them.
+"""Kill a broker with SIGKILL while a publisher sends each message twice and delays some of them.
 
-Each message is in the queue once, and messages with the same key are in order.
+Each message must be in the queue exactly once, and messages with the same key must be in order.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ QUEUES = """\
 
 
 async def publish(client: AsyncioClient, numbers: range) -> None:
-    """Publish each number with its own id. Every fourth one is delayed, and has no key."""
+    """Publish each number with an id of its own. Every fourth message is delayed and has no key."""
 
     def one(number: int) -> tuple[tuple[str, str], ...]:
         more = ("delay", "0.4") if number % 4 == 3 else ("key", KEYS[number % len(KEYS)])
@@ -39,7 +39,7 @@ async def publish(client: AsyncioClient, numbers: range) -> None:
 
 
 def round_of(broker: Crashing, number: int) -> None:
-    """Publish some messages, and kill the broker when it has acknowledged none, some or all of them."""
+    """Publish some messages. Kill the broker when it has acknowledged none, some or all of them."""
     numbers = range(number * EACH, (number + 1) * EACH)
 
     async def send(seconds: float) -> None:
@@ -60,7 +60,7 @@ def offset_of(message: Publish) -> int:
 
 
 async def finish(broker: Crashing) -> list[Publish]:
-    """Publish everything again, and return what a consumer gets until everything has arrived."""
+    """Publish everything again. Return what a consumer has received once everything has arrived."""
     client = await AsyncioClient("publisher").connect(broker.port)
     for number in (*range(KILLS), *range(KILLS)):
         await publish(client, range(number * EACH, (number + 1) * EACH))

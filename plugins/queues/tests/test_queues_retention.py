@@ -1,4 +1,4 @@
-"""Test which messages retention keeps, and how missed ones are reported."""
+"""Test which messages retention keeps, and how messages that consumers missed are reported."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Log:
-    """A log of 100 messages of 1 KB each. The first 10 are gone."""
+    """A log of 100 messages of 1 KB each, of which the first 10 have been removed."""
 
     first = 10
     visible = 100

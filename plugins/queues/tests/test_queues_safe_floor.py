@@ -1,4 +1,4 @@
-"""Test up to which offset segments may be deleted while messages move to another log."""
+"""Test up to which offset segments can safely be deleted while messages are being moved to another log."""
 
 from hookmq_queues.safe_floor import SafeFloor
 from hypothesis import given
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
     st.lists(st.tuples(st.sampled_from(["rise", "move", "flush", "committed"]), st.integers(1, 3)))
 )
 def test_no_message_is_deleted_before_its_move_is_committed(steps: list[tuple[str, int]]) -> None:
-    """The model remembers for each moved message whether its commit is stored."""
+    """For each moved message, the model remembers whether its commit is stored."""
     safe = SafeFloor()
     floor = begun = stored = 0
     moves: list[tuple[int, int]] = []  # (offset, number of the commit that will contain it)

@@ -32,7 +32,7 @@ def queue(**group: Any) -> dict[str, Any]:
 def settle(
     client: MemoryClient, verb: str, ids: str | Iterable[str], to: str = JOBS, **properties: str
 ) -> tuple[int, str | None]:
-    """Publish a settlement. Return the code and the text of its PUBACK."""
+    """Publish a settlement. Return the reason code and reason string of its PUBACK."""
     ids = (ids,) if isinstance(ids, str) else ids
     pairs = (*(("message-id", one) for one in ids), *properties.items())
     number = client.publish(f"{to}/${verb}", b"", 1, user_property=pairs)
@@ -45,7 +45,7 @@ def settle(
 
 
 def take(client: MemoryClient) -> list[tuple[str, int]]:
-    """Take the messages that a client has received: their payloads and delivery counts."""
+    """Take the messages that a client has received. Return their payloads and delivery counts."""
     client.harness.settle()
     found = [one for one in client.unread if isinstance(one, Publish)]
     client.unread.clear()
@@ -385,7 +385,7 @@ def test_the_messages_of_a_connection_that_was_taken_over(make: Make) -> None:
 
 
 def test_no_consumer_keeps_a_place_after_its_messages_left(make: Make) -> None:
-    """The consumers' counters return to 0, regardless of what ends a lease."""
+    """However a lease ends, the consumers' counters return to 0."""
     harness = make(queues=[{**queue(), "visibility_timeout": 5}])
     publish(harness, *"abcde")
     client = consumer(harness)
@@ -404,7 +404,7 @@ def test_no_consumer_keeps_a_place_after_its_messages_left(make: Make) -> None:
 
 
 def test_a_stream_takes_messages_from_their_consumer(make: Make) -> None:
-    """A consumer loses a message when the stream deletes the message, and when the group is moved."""
+    """A consumer no longer holds a message after the stream deletes it, or after the group is moved."""
     retention = {"retention": {"messages": 2}}
     harness = make(queues=[{**queue(), "type": "stream", **retention, "prefetch": 2}])
     publish(harness, "a", "b")

@@ -25,7 +25,7 @@ QUEUES = [
 
 
 class SettlementMachine(RuleBasedStateMachine):
-    """Two consumers that settle, return and reject the messages that they hold, disconnect and reconnect."""
+    """Two consumers that settle, return and reject the messages they hold, and that disconnect and reconnect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"))
     def connect(self, name: str) -> None:
-        """Connect, take over the connection, or resume the session."""
+        """Connect. This may take over the connection or resume the session."""
         how: dict[str, Any] = {
             "clean_start": False,
             "session_expiry_interval": 3600,

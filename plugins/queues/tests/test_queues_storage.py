@@ -132,7 +132,7 @@ def test_settled_messages_leave_the_disk_and_the_sum(tmp_path: Path) -> None:
 
 
 class Searches(dict[int, Any]):
-    """Counts how often the first key is searched for, which takes longer with each key removed before it."""
+    """Counts searches for the first key. A search takes longer with every key removed ahead of it."""
 
     number = 0
 

@@ -32,7 +32,7 @@ def stream_of(harness: Harness) -> StreamQueue:
 
 
 def seek(harness: Harness, position: str, group: str = "default") -> int:
-    """Move a group, and return the new offset. Raises what `seek` raises."""
+    """Move a group, and return its new offset. Raises the same errors as the plugin's `seek`."""
     ended: list[tuple[Any, BaseException | None]] = []
     awaitable = stream_of(harness).seek(group, position)
     harness.clock.spawn(awaitable, lambda result, error: ended.append((result, error)))
@@ -198,7 +198,9 @@ def test_a_position_is_stored_before_seek_returns(make: Any) -> None:
 
 
 def test_deliveries_after_a_seek_are_known_after_a_crash(make: Any) -> None:
-    """A message that may have been sent is sent again with a count above 1, regardless of the group's position."""
+    """After a crash, a message that may have been sent is sent again with a count above 1, whatever the group's
+    position.
+    """
     harness = make(queues=stream())
     publish(harness, *numbers(0, 10))
     fast = consumer(harness)
@@ -414,7 +416,7 @@ def test_a_consumer_whose_message_was_deleted(make: Any) -> None:
 
 
 def fill_by_key(harness: Harness, rounds: int) -> None:
-    """In each round, publish a message for each of ten keys; this fills several segments."""
+    """Fill several segments: in each round, publish one message for each of ten keys."""
     publisher = harness.connect("filler")
     for number in range(rounds):
         for key in range(10):
@@ -427,7 +429,7 @@ def fill_by_key(harness: Harness, rounds: int) -> None:
 
 
 def received(client: MemoryClient) -> list[tuple[int, str, int]]:
-    """Take the offset, key and round of each message that a client has received."""
+    """Take the messages that a client has received. Return the offset, key and round of each."""
     client.harness.settle()
     found = []
     for one in client.unread:

@@ -11,8 +11,10 @@ LONGEST: Final = 128
 
 
 def short(name: str) -> str:
-    """Return `name`, or its beginning and a digest if it is long, so that a limit on the number of keys also limits
-    memory."""
+    """Return `name`, or its beginning and a digest if it is long.
+
+    With keys of limited length, a limit on the number of keys also limits memory.
+    """
     if len(name) <= LONGEST:
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
@@ -21,7 +23,7 @@ def short(name: str) -> str:
 
 @lru_cache(4096)
 def network_of(host: str, ipv4_prefix: int, ipv6_prefix: int) -> str:
-    """Return the network under which an address is counted. Hosts that are not IP addresses are returned unchanged."""
+    """Return the network that an address is counted under. A host that is not an IP address is returned unchanged."""
     address = parse_address(host)
     if address is None:
         return host

@@ -72,7 +72,7 @@ class Bans:
         return ban
 
     def expire(self, now: float) -> None:
-        """Remove expired bans."""
+        """Remove the bans that have expired."""
         self._expired_at = now
         for key in [key for key, ban in self._by_key.items() if ban.until <= now]:
             del self._by_key[key]
@@ -86,7 +86,7 @@ class Bans:
         return None
 
     def lift_client(self, name: str, now: float) -> list[Banned]:
-        """Lift every ban on the client id `name`, with any user. Return those that had not expired."""
+        """Lift every ban on the client id `name`, whatever the user. Return the lifted bans that had not expired."""
         found = [
             ban for ban in self._by_key.values() if ban.key[0] in _OF_CLIENTS and ban.key[1] == name
         ]
@@ -95,5 +95,5 @@ class Bans:
         return [ban for ban in found if ban.until > now]
 
     def all(self, now: float) -> Iterator[Banned]:
-        """Return the bans that have not expired, in any order."""
+        """Return the unexpired bans, in any order."""
         return (ban for ban in list(self._by_key.values()) if ban.until > now)

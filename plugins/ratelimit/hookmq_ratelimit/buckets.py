@@ -1,7 +1,7 @@
 """Token buckets with limited memory.
 
-A bucket is stored as the time when it will be full again (GCRA): one number for each window, and no timer. A changed
-rate needs no conversion, because the used part of a window remains the same.
+A bucket is stored as the time when it will be full again (GCRA). It needs one number per window and no timer. If the
+rate changes, nothing is converted, because the used share of a window stays the same.
 """
 
 from collections import OrderedDict
@@ -27,10 +27,10 @@ returned."""
 
 
 class Cell:
-    """A window of a bucket, which will be full at time `full`. One token is refilled every `interval` seconds, and all
-    of them in `base` seconds.
+    """One window of a bucket. It will be full at time `full`. A token is refilled every `interval` seconds, and all
+    tokens in `base` seconds.
 
-    `room` equals `base`, and `spare` is `base` less one token. While a message waits for the bucket, both are minus
+    `room` equals `base`, and `spare` is `base` minus one token. While a message waits for the bucket, both are minus
     infinity, so that no other message overtakes it.
     """
 
@@ -51,11 +51,11 @@ class Waiter(Protocol):
         """Return the number of tokens that the waiter needs from `bucket`."""
 
     def turn(self, bucket: "Bucket", now: float) -> None:
-        """Continue, because `bucket` has enough tokens."""
+        """Resume, now that `bucket` has enough tokens."""
 
 
 class Line:
-    """The queue of a bucket: first come, first served, with one timer."""
+    """The waiters of one bucket, served in order of arrival, with a single timer."""
 
     __slots__ = ("_serving", "bucket", "runtime", "timer", "waiters")
 
@@ -67,7 +67,7 @@ class Line:
         self._serving = False
 
     def join(self, waiter: Waiter) -> None:
-        """Add `waiter` at the end of the queue."""
+        """Add `waiter` to the end of the line."""
         self.waiters[waiter] = None
         for cell in self.bucket.cells:
             cell.room = cell.spare = -inf
@@ -75,7 +75,7 @@ class Line:
             self._arm()
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove `waiter` from the queue, if present."""
+        """Remove `waiter` from the line, if it is there."""
         if waiter not in self.waiters:
             return
         first = next(iter(self.waiters)) is waiter
@@ -88,7 +88,7 @@ class Line:
             self._arm()
 
     def _arm(self, delay: float = 0.0) -> None:
-        """Set the timer for the first waiter in the queue, at least `delay` seconds from now."""
+        """Set the timer for the first waiter in line, to fire at least `delay` seconds from now."""
         if self._serving or not self.waiters:
             return
         bucket = self.bucket
@@ -96,7 +96,7 @@ class Line:
         self.timer = self.runtime.call_later(max(delay, needed), self.serve)
 
     def serve(self) -> None:
-        """Serve the waiters whose tokens are available."""
+        """Serve each waiter for whom enough tokens are available."""
         self.timer = None
         self._serving = True
         bucket, waiters = self.bucket, self.waiters
@@ -118,7 +118,7 @@ class Line:
 
 
 class Trials:
-    """The undecided connection attempts of one bucket, oldest first, and the attempts waiting for them."""
+    """A bucket's undecided connection attempts, oldest first, and the attempts waiting for their outcome."""
 
     __slots__ = ("open", "waiting")
 
@@ -127,7 +127,7 @@ class Trials:
         self.waiting: dict[Promise, None] = {}
 
     def undecided(self, now: float) -> bool:
-        """Return whether any attempt is still undecided and may return its token."""
+        """Return whether any attempt is still undecided. Such an attempt may return its token."""
         while self.open:
             oldest = next(iter(self.open))
             if now - self.open[oldest] < LAPSE:
@@ -146,7 +146,7 @@ class Trials:
 
 
 class Bucket:
-    """The tokens of one key under one limit."""
+    """The tokens for one key of a limit."""
 
     __slots__ = ("__weakref__", "_trials", "cells", "key", "limit", "line", "told")
 
@@ -172,13 +172,15 @@ class Bucket:
         return self.line is not None and bool(self.line.waiters)
 
     def open(self) -> None:
-        """Let messages pass again, since nothing is waiting now."""
+        """Let messages pass again, because nothing is waiting any more."""
         for cell in self.cells:
             cell.room = cell.base
             cell.spare = cell.base - cell.interval
 
     def delay(self, now: float, cost: float) -> float:
-        """Return the seconds until the bucket has `cost` tokens, or until it is full if it can never hold that many."""
+        """Return the seconds until the bucket has `cost` tokens. If it can never hold that many, return the seconds
+        until it is full.
+        """
         longest = 0.0
         for cell in self.cells:
             room = max(cell.base - cost * cell.interval, 0.0)
@@ -187,7 +189,7 @@ class Bucket:
         return longest if longest > TINY else 0.0
 
     def use(self, now: float, cost: float) -> None:
-        """Take `cost` tokens, available or not."""
+        """Take `cost` tokens, even if the bucket does not have that many."""
         for cell in self.cells:
             full = cell.full
             cell.full = (full if full > now else now) + cost * cell.interval
@@ -210,9 +212,9 @@ class Bucket:
         return all(cell.full <= now for cell in self.cells)
 
     def inherit(self, other: "Bucket", now: float) -> None:
-        """Continue from `other`, the bucket for the same key under the previous configuration.
+        """Carry over the usage of `other`, the bucket for the same key under the previous configuration.
 
-        The same part of each window remains used. Windows are paired in order, from the shortest to the longest.
+        The used share of each window stays the same. Windows are paired from shortest to longest.
         """
         last = len(other.cells) - 1
         for index, cell in enumerate(self.cells):
@@ -223,7 +225,7 @@ class Bucket:
 class Allowance:
     """A limit and the buckets for its keys.
 
-    At most `most` buckets are stored, not counting those in use. The least recently used bucket is removed first.
+    At most `most` buckets are stored, not counting those in use. If there are more, the least recently used is removed.
     """
 
     __slots__ = (
@@ -260,8 +262,9 @@ class Allowance:
         return self._used.get(key)
 
     def get(self, key: str, now: float, before: "Allowance | None" = None) -> Bucket:
-        """Return the bucket for `key`. A new bucket continues from the bucket in `before`, the limit before a
-        reload."""
+        """Return the bucket for `key`. A new bucket carries over the usage recorded in `before`, the same limit before
+        a reload.
+        """
         bucket = self._lru.get(key)
         if bucket is not None:
             self._lru.move_to_end(key)
@@ -282,7 +285,7 @@ class Allowance:
         return bucket
 
     def inherit(self, before: "Allowance", now: float) -> None:
-        """Continue from the buckets of `before` that are not full."""
+        """Carry over the usage from all buckets of `before` that are not full."""
         for key, old in list(before._lru.items()):
             if key not in self._lru and not old.idle(now):
                 self.get(key, now, before)

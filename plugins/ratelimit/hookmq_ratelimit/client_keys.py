@@ -14,9 +14,9 @@ def user_of(client: ClientInfo) -> str:
 class ClientKeys:
     """Computes the ban keys of clients. `id` is the plugin id.
 
-    Bans are looked up before a client is authenticated, by the user name in its CONNECT. A client
-    is therefore banned by that name only if the name is its identity. A client with a token in the
-    password could send another user's name.
+    Bans are looked up before a client is authenticated, by the user name in its CONNECT. A ban therefore uses that name
+    only if it is the client's identity. Otherwise, a client with a token in the password could send another user's name
+    and get that user banned.
     """
 
     __slots__ = ("_name",)
@@ -25,7 +25,7 @@ class ClientKeys:
         self._name = f"{id}.name"
 
     def note(self, client: ClientInfo) -> None:
-        """Store the user name from CONNECT before plugins change it."""
+        """Store the user name from CONNECT before any plugin changes it."""
         client.state[self._name] = client.username
 
     def vouched(self, client: ClientInfo) -> bool:

@@ -12,7 +12,7 @@ from hookmq_ratelimit.settings import Exempt
 
 
 class Exemptions:
-    """A configuration's exemptions, compiled for lookup."""
+    """The exemptions of one configuration, compiled for fast lookup."""
 
     __slots__ = ("_client_ids", "_listeners", "_networks", "_users")
 
@@ -23,7 +23,7 @@ class Exemptions:
         self._client_ids = _pattern(exempt.client_ids)
 
     def unauthenticated(self, client: ClientInfo) -> str:
-        """Return why a client is exempt from all limits, or ''."""
+        """Return why a client is exempt from all limits because of its listener or address, or '' if it is not."""
         if client.listener in self._listeners:
             return f"listener {client.listener}"
         if self._networks and contains(self._networks, client.peer.host):
@@ -31,7 +31,7 @@ class Exemptions:
         return ""
 
     def accepted(self, client: ClientInfo) -> str:
-        """Return why an accepted client is exempt, or ''."""
+        """Return why an accepted client is exempt, or '' if it is not exempt."""
         user = user_of(client)
         if user and self._users is not None and self._users.match(user):
             return f"user {user}"

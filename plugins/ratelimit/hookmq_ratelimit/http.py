@@ -12,7 +12,7 @@ MOST: Final = 1000
 
 
 class Banning(Protocol):
-    """The attributes of the plugin that the routes use."""
+    """The parts of the plugin that the routes use."""
 
     runtime: Runtime
     bans: Bans

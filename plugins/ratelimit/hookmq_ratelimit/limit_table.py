@@ -18,8 +18,8 @@ MATCHES: Final = 4096
 class LimitTable:
     """The limits in one configuration. `id` is the plugin id.
 
-    `before` is the table of the previous configuration, until its buckets have been copied. A limit with the same name
-    as before continues from the previous buckets.
+    `before` is the previous configuration's table, until its buckets have been copied. A limit that keeps its name
+    carries over the usage of its previous buckets.
     """
 
     __slots__ = ("_config", "allowances", "before", "by_topic", "flapping", "violations")
@@ -49,7 +49,7 @@ class LimitTable:
         return (*self.allowances, *hidden)
 
     def concerned(self, what: What, filtered: bool = False) -> list[Allowance]:
-        """Return the limits of the given kind, with or without topic filters."""
+        """Return the limits of the given kind that have topic filters (if `filtered` is True), or that have none."""
         return [
             one
             for one in self.allowances
@@ -57,8 +57,7 @@ class LimitTable:
         ]
 
     def key(self, per: Per | None, client: ClientInfo) -> str:
-        """Return the key of a client's bucket, depending on whether the limit counts per client, per user, and so
-        on."""
+        """Return the key of the client's bucket. It depends on what the limit counts `per`, such as client or user."""
         if per == "client":
             return short(client.client_id)
         if per == "user":
@@ -69,12 +68,12 @@ class LimitTable:
         return client.listener if per == "listener" else ""
 
     def network(self, client: ClientInfo) -> str:
-        """Return the network under which the client's address is counted."""
+        """Return the network that the client's address is counted under."""
         config = self._config
         return network_of(client.peer.host, config.ipv4_prefix, config.ipv6_prefix)
 
     def bucket(self, allowance: Allowance, client: ClientInfo, now: float) -> Bucket:
-        """Return a client's bucket for a limit."""
+        """Return the client's bucket for a limit."""
         return self.bucket_of(allowance, self.key(allowance.per, client), now)
 
     def bucket_of(self, allowance: Allowance, key: str, now: float) -> Bucket:
@@ -82,7 +81,7 @@ class LimitTable:
         return allowance.get(key, now, self._predecessor(allowance))
 
     def inherit(self, now: float) -> None:
-        """Copy the used buckets from the previous configuration, then forget that configuration."""
+        """Copy the used buckets from the previous configuration, then drop the reference to it."""
         for allowance in self.all():
             before = self._predecessor(allowance)
             if before is not None:

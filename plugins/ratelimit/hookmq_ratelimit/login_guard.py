@@ -27,8 +27,8 @@ PATIENCE: Final = 4.0
 class LoginGuard:
     """Decides whether a connection may proceed to authentication. `id` is the plugin id.
 
-    `over` is called with each bucket that refuses a client, and returns the verdict. `size` limits
-    how many user addresses are remembered.
+    `over` is called with each bucket that refuses a client, and returns the verdict. `size` limits the number of user
+    addresses that are remembered.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class LoginGuard:
         """Pairs of a user and a network from which the user was accepted."""
 
     def decide(self, client: ClientInfo, runtime: Runtime) -> Deny | Awaitable[Deny | None] | None:
-        """Count a connection attempt, or return a refusal. If the attempt must wait, return an awaitable result."""
+        """Count a connection attempt, and return a refusal if it exceeds a limit. Return an awaitable if the attempt
+        must wait.
+        """
         table, now = self._table, runtime.now()
         wanted = [table.bucket(one, client, now) for one in table.concerned("connections")]
         for bucket in wanted:
@@ -58,7 +60,7 @@ class LoginGuard:
         return None if used_up is None else self._wait(client, guarded, used_up, runtime)
 
     def accepted(self, client: ClientInfo, vouched: bool, now: float) -> None:
-        """Return the tokens of an accepted client. Remember its address if its user name is `vouched` for."""
+        """Return an accepted client's tokens to their buckets. Remember its address if its user name is `vouched` for."""
         attempt: Attempt | None = client.state.pop(self._attempt, None)
         if attempt is not None:
             attempt.settle(now, False)
@@ -113,8 +115,8 @@ class LoginGuard:
     ) -> Bucket | None:
         """Take a token from each bucket, or return the first bucket that has none.
 
-        Tokens are taken before any plugin checks the credentials. Otherwise, many guesses sent at the same time would
-        all be checked before the first one counted. With `last`, attempts that are already waiting are served first.
+        Tokens are taken before any plugin checks the credentials. Otherwise, many guesses sent at once would all be
+        checked before the first one was counted. With `last`, attempts that are already waiting are served first.
         """
         for bucket in guarded:
             if bucket.delay(now, 1) > 0.0 or (last and bucket.trials.waiting):
@@ -126,7 +128,7 @@ class LoginGuard:
     async def _wait(
         self, client: ClientInfo, guarded: list[Bucket], used_up: Bucket, runtime: Runtime
     ) -> Deny | None:
-        """Wait for earlier attempts, which return their tokens if their credentials are right."""
+        """Wait for earlier attempts to be decided. They return their tokens if their credentials are right."""
         until = runtime.now() + PATIENCE
         while True:
             trials, promise = used_up.trials, runtime.promise()

@@ -9,7 +9,7 @@ from hookmq_ratelimit.buckets import Allowance
 
 
 class Counts(Protocol):
-    """The attributes of the plugin that are exported."""
+    """The parts of the plugin that are exported as metrics."""
 
     bans: Bans
     counts: dict[tuple[str, str], int]

@@ -41,7 +41,7 @@ _KINDS: Final[tuple[tuple[What, ...], ...]] = (
 
 
 class RateLimitPlugin(Plugin):
-    """A plugin that limits the rates of HookMQ clients, and bans clients that exceed the limits."""
+    """A plugin that limits the rates of clients, and bans clients that exceed the limits."""
 
     Config = RateLimitConfig
     config: RateLimitConfig
@@ -68,7 +68,7 @@ class RateLimitPlugin(Plugin):
 
     @property
     def admission(self) -> Admission:
-        """Report that the plugin refuses clients but accepts none."""
+        """Declare that the plugin can refuse clients but never accepts any."""
         return Admission()
 
     # reloads ------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class RateLimitPlugin(Plugin):
             self.table.before = running.table
 
     def _activate(self, broker: BrokerHandle) -> None:
-        """Replace the previous plugin object, at the first hook call for a client."""
+        """Take over from the previous plugin object when the first client hook is called."""
         self._bind(broker)
         self._active = True
         before = self._before
@@ -105,7 +105,7 @@ class RateLimitPlugin(Plugin):
 
     @hookimpl
     def on_shutdown(self) -> None:
-        """Pass the used buckets to the successor."""
+        """Pass the used buckets on to the plugin object that replaces this one."""
         if self._after is not None:
             self._after._inherit()
             self._after = None
@@ -137,11 +137,11 @@ class RateLimitPlugin(Plugin):
         return self.table.bucket(allowance, client, self.runtime.now())
 
     def free(self, client: ClientInfo) -> str:
-        """Return why a client is exempt from all limits, or ''."""
+        """Return why a client is exempt from all limits, or '' if it is not exempt."""
         return self._exemptions.unauthenticated(client)
 
     def free_inside(self, client: ClientInfo) -> str:
-        """Return why an accepted client is exempt, or ''."""
+        """Return why an accepted client is exempt, or '' if it is not exempt."""
         return self._exemptions.accepted(client)
 
     # connection attempts ------------------------------------------------------------------------------------------
@@ -150,20 +150,20 @@ class RateLimitPlugin(Plugin):
     def on_auth(
         self, client: ClientInfo, broker: BrokerHandle
     ) -> Deny | Awaitable[Deny | None] | None:
-        """Decide before enhanced authentication starts."""
+        """Admit or refuse a client before enhanced authentication starts."""
         return self._decide(client, broker)
 
     @hookimpl
     def on_connect(
         self, client: ClientInfo, broker: BrokerHandle
     ) -> Deny | Awaitable[Deny | None] | None:
-        """Decide before later plugins check the credentials."""
+        """Admit or refuse a client before later plugins check its credentials."""
         return self._decide(client, broker)
 
     def _decide(
         self, client: ClientInfo, broker: BrokerHandle
     ) -> Deny | Awaitable[Deny | None] | None:
-        """Refuse a client that is banned or over a limit. Decides only once for each connection."""
+        """Refuse a client that is banned or over a limit. Each connection is decided only once."""
         if not self._active or self._broker is not broker:
             self._activate(broker)
         if self.id in client.state:
@@ -244,7 +244,7 @@ class RateLimitPlugin(Plugin):
     # outcomes -----------------------------------------------------------------------------------------------------
 
     def limited(self, bucket: Bucket, client: ClientInfo, outcome: str) -> None:
-        """Count, log and report (as an event) that `client` was over a limit. A refusal counts towards a ban."""
+        """Count that `client` was over a limit, log it and emit an event. A refusal counts towards a ban."""
         limit = bucket.limit
         key = (limit.name, outcome)
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -287,7 +287,7 @@ class RateLimitPlugin(Plugin):
         self.waiting -= 1
 
     def _ban(self, key: Key, duration: float, why: str, client: ClientInfo | None) -> None:
-        """Ban `key` and disconnect `client`, which caused the ban. `client` is None if the client is offline."""
+        """Ban `key`. Disconnect `client`, the client that caused the ban. `client` is None if it is offline."""
         now = self.runtime.now()
         ban = self.bans.add(key, now + duration, why, now)
         broker = self._broker
@@ -304,7 +304,7 @@ class RateLimitPlugin(Plugin):
     async def on_event(
         self, event: str, fields: Mapping[str, object], plugin: str, broker: BrokerHandle
     ) -> None:
-        """Ban or unban a client id because another plugin requested it."""
+        """Ban or unban a client id at the request of another plugin."""
         if event not in (BAN, UNBAN):
             return
         if not self._active or self._broker is not broker:
@@ -353,6 +353,6 @@ class RateLimitPlugin(Plugin):
 
 
 def _disconnect(broker: BrokerHandle, client: ClientInfo) -> None:
-    """Disconnect the client, unless a new connection has taken its id."""
+    """Disconnect the client, unless a newer connection has taken over its client id."""
     if broker.client(client.client_id) is client:
         broker.disconnect(client.client_id, ReasonCode.MESSAGE_RATE_TOO_HIGH, "banned")

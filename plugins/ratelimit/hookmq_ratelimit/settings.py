@@ -37,7 +37,7 @@ SHORTEST: Final = 1e-10
 
 
 def parse_rates(text: str) -> tuple[Rate, ...]:
-    """Parse a rate and return its windows: ``100/s``, ``1MiB/s``, or several that all apply, as in ``100/s, 5000/min``.
+    """Parse a rate into its windows: ``100/s``, ``1MiB/s``, or several that all apply, as in ``100/s, 5000/min``.
 
     Raise ValueError if the text is not a rate.
     """
@@ -71,7 +71,7 @@ def _made(kind: type[T], value: Any) -> T:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: what it counts, its scope, how much it allows, and what happens above it."""
+    """One limit: what it counts, its scope, how much it allows, and what happens when it is exceeded."""
 
     what: What = setting("publishes", "what is counted")
     per: Per | None = setting(
@@ -145,7 +145,7 @@ def _after(text: str | None) -> None:
 
 @dataclass(frozen=True)
 class Ban:
-    """Bans of clients that exceed limits repeatedly."""
+    """When to ban clients that repeatedly exceed limits."""
 
     after: str | None = setting(
         None, "a rate of refusals, such as `20/min`; above it, a ban; never by default"
@@ -158,7 +158,7 @@ class Ban:
 
 @dataclass(frozen=True)
 class Flapping:
-    """Bans of clients that reconnect too often."""
+    """When to ban clients that reconnect too often."""
 
     after: str | None = setting(
         None,

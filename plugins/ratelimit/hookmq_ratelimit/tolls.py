@@ -1,7 +1,7 @@
 """The rate limiter for one client.
 
-A message takes tokens from the buckets of all limits that apply, or from none of them. If a bucket has too few tokens,
-the message waits or is refused.
+A message takes tokens from the buckets of all limits that apply, or from none. If any bucket has too few tokens, the
+message waits or is refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ Go = Callable[[LimitExceeded | None], None]
 
 
 class LimitOwner(Protocol):
-    """The plugin, which counts and reports how often each limit was applied."""
+    """The plugin, as the rate limiter sees it. It counts and reports how often each limit was applied."""
 
     runtime: Runtime
 
@@ -94,7 +94,7 @@ class Toll(PublishLimit):
     def late(self, now: float, size: int, passed: Sequence[Bucket]) -> list[tuple[Bucket, float]]:
         """Return the buckets that have too few tokens, each with the seconds until it has enough.
 
-        Other messages waiting for a bucket are served first, unless this message has already waited for it (`passed`).
+        Messages that already wait for a bucket are served first, unless this message has waited for it too (`passed`).
         """
         found = []
         for bucket in self.buckets:
@@ -122,7 +122,7 @@ class Toll(PublishLimit):
         return waiter.cancel
 
     def refusal(self, late: Sequence[tuple[Bucket, float]], qos: int) -> LimitExceeded | None:
-        """Return the refusal by the first limit that refuses instead of waiting, or None."""
+        """Return the refusal from the first limit that refuses rather than waits, or None."""
         for bucket, _ in late:
             limit = bucket.limit
             if limit.mode == "reject":
@@ -165,11 +165,11 @@ class _Publish:
             self.bucket.line.leave(self)
 
     def cost(self, bucket: Bucket) -> float:
-        """Return the tokens that the PUBLISH needs from `bucket`."""
+        """Return the number of tokens that the PUBLISH needs from `bucket`."""
         return self.size if bucket.limit.bytes else 1
 
     def turn(self, bucket: Bucket, now: float) -> None:
-        """Resume if all other buckets have enough tokens, otherwise wait for the next one."""
+        """Resume if all other buckets have enough tokens. Otherwise, wait for the next bucket that does not."""
         toll = self.toll
         self.passed.append(bucket)
         late = toll.late(now, self.size, self.passed)
@@ -247,7 +247,7 @@ class Outgoing(DeliveryLimit):
 
 
 class _Leaving:
-    """Deliveries to a client, waiting for a bucket."""
+    """A client's deliveries that are waiting for a bucket."""
 
     __slots__ = ("bucket", "delivery_limit", "go", "passed", "since")
 
@@ -269,11 +269,11 @@ class _Leaving:
             self.bucket.line.leave(self)
 
     def cost(self, bucket: Bucket) -> float:
-        """Return the tokens that one message needs."""
+        """Return the number of tokens that one message needs."""
         return 1
 
     def turn(self, bucket: Bucket, now: float) -> None:
-        """Resume if all other buckets have a token, otherwise wait for the next one."""
+        """Resume if all other buckets have a token. Otherwise, wait for the next bucket that has none."""
         self.passed.append(bucket)
         for other in self.delivery_limit._buckets:
             if other.delay(now, 1) > 0.0 or (other.gated and other not in self.passed):

@@ -1,4 +1,4 @@
-"""Test simultaneous wrong passwords with a plugin that responds slowly."""
+"""Test simultaneous wrong passwords when the plugin that checks them responds slowly."""
 
 from typing import Any
 

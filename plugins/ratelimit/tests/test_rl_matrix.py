@@ -1,4 +1,4 @@
-"""Test what a client observes for each version, QoS and mode. Waiting messages are not lost."""
+"""Test what a client observes for each MQTT version, QoS and mode. Waiting messages are never lost."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hookmq_testing import Harness, HookRecorder, make_plugin
 
 
 def limited(*limits: dict[str, Any], **config: Any) -> Any:
-    """Return the plugin with some limits."""
+    """Return the plugin, configured with these limits."""
     return make_plugin(RateLimitPlugin, {"limits": limits, **config}, "ratelimit")
 
 

@@ -1,4 +1,4 @@
-"""Test unverified user names. With a token in the password, a client can choose any user name."""
+"""Test unverified user names. A client that authenticates with a token in the password can send any user name."""
 
 from typing import Any
 
@@ -91,7 +91,9 @@ def test_another_identity_under_a_user_name_does_not_free_its_address() -> None:
 
 
 class Named(Plugin):
-    """A plugin that reveals the user name only after authentication, like a token in the user name."""
+    """A plugin that learns the real user name only during authentication, as if the client had sent a token as its
+    name.
+    """
 
     def __init__(self) -> None:
         super().__init__(None, Context("named"))

@@ -43,8 +43,8 @@ def limited(*limits: dict[str, Any], **config: Any) -> Any:
 
 
 class Passwords(Plugin):
-    """A plugin that accepts clients with the right password. The configuration lists it after the rate limits, as
-    recommended.
+    """A plugin that accepts clients with the right password. The configuration lists it after the rate limits plugin,
+    as recommended.
     """
 
     def __init__(self) -> None:
@@ -541,7 +541,7 @@ def test_metrics() -> None:
 
 
 class Request:
-    """An empty request, because the routes read nothing from it."""
+    """An empty request. The routes read nothing from it."""
 
 
 class Routes:

@@ -1,5 +1,5 @@
-"""Test that for any sequence of events, no window admits more than its limit. No waiting message is lost or overtaken,
-and memory is limited.
+"""Test that no window ever admits more than its limit, whatever the sequence of events. No waiting message is lost or
+overtaken, and memory is limited.
 """
 
 from collections.abc import Callable
@@ -62,9 +62,9 @@ CLIENT = ClientInfo("c", 5, None, Peer("192.0.2.1"), Scope())
 
 
 def never_more(passed: list[tuple[float, float]], rates: tuple[Rate, ...], most: float = 1) -> None:
-    """Assert that any window admits at most the burst plus the tokens added in that time.
+    """Assert that every window admits at most the burst plus the tokens refilled during that window.
 
-    In addition, one message larger than the window may pass.
+    In addition, a single message larger than the window may pass.
     """
     for rate in rates:
         extra = max(0.0, most - rate.count)
@@ -80,7 +80,7 @@ def never_more(passed: list[tuple[float, float]], rates: tuple[Rate, ...], most:
 
 
 class Sender:
-    """A client that sends messages one after another. A waiting message holds back later ones."""
+    """A client that sends messages one at a time. A waiting message holds back the later ones."""
 
     def __init__(self, office: Office, toll: Toll, passed: list[Any], number: int) -> None:
         self.office, self.toll, self.passed, self.number = office, toll, passed, number

@@ -1,4 +1,4 @@
-"""Test real clients over TCP that are throttled, refused or banned by their own broker."""
+"""Test real clients over TCP that a broker throttles, refuses or bans."""
 
 import json
 from collections.abc import Iterator

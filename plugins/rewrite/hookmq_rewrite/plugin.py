@@ -34,10 +34,10 @@ class RewriteConfig:
 
 
 class RewritePlugin(Plugin):
-    """A plugin that rewrites topics and topic filters by rules.
+    """A plugin that rewrites topics and topic filters according to rules.
 
-    The broker authorizes both the topic that the client sent and the new one. If a rule applies but
-    cannot be filled in, the action is denied.
+    The broker authorizes both the topic that the client sent and the rewritten one. If a rule applies but one of its
+    placeholders has no value, the action is denied.
     """
 
     Config = RewriteConfig
@@ -88,7 +88,7 @@ class RewritePlugin(Plugin):
     def on_subscribe(
         self, client: ClientInfo, subscription: Subscription
     ) -> Subscription | Deny | None:
-        """Rewrite the topic filter of a subscription. UNSUBSCRIBE still uses the client's own filter."""
+        """Rewrite the topic filter of a subscription. The client still unsubscribes with its original filter."""
         before = subscription.topic_filter
         try:
             after = self._rules.rewrite("subscribe", before, _values(client))
@@ -103,7 +103,7 @@ class RewritePlugin(Plugin):
 
     @hookimpl
     def on_deliver(self, client: ClientInfo, message: Message) -> Message | Drop | None:
-        """Rewrite the topic under which a client receives a message."""
+        """Rewrite the topic of a message that a client receives."""
         try:
             topic = self._rules.rewrite("deliver", message.topic, _values(client))
         except ValueError:

@@ -37,7 +37,7 @@ class CompiledRule:
     """A compiled rule.
 
     `place` names the rule in messages, such as ``rules[0]``. `result` is a topic filter that matches every topic the
-    rule can produce. `variables` are the placeholders with values that depend on the client: ``%c``, ``%u`` and claims.
+    rule can produce. `variables` are the placeholders whose values depend on the client: ``%c``, ``%u`` and claims.
     Raises ConfigError for a rule that can never work.
     """
 
@@ -101,8 +101,7 @@ class CompiledRule:
     def apply(self, topic: str, values: Mapping[str, str]) -> str | None:
         """Return the rewritten topic or topic filter, or None if the rule does not apply.
 
-        `values` contains the texts of `variables`. Raises ValueError if one of them is missing or is not a single
-        level.
+        `values` maps `variables` to text. Raises ValueError if a value is missing or is not exactly one topic level.
         """
         if not Plugin.contains(self.filter, topic):
             return None
@@ -132,7 +131,7 @@ class CompiledRule:
 
 
 def is_filter(text: str) -> bool:
-    """Return whether `text` is a valid topic filter of an ordinary subscription."""
+    """Return whether `text` is a valid topic filter for an ordinary subscription."""
     try:
         validate_filter(text)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Apply a set of rewrite rules until no rule applies. Sets that could loop are refused."""
+"""Apply a set of rewrite rules until none applies. Sets that could loop are refused."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,9 @@ Values = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 class RuleSet:
-    """The compiled rules. Raises ConfigError for an invalid rule, or if rules could rewrite their own results forever."""
+    """The compiled rules. Raises ConfigError if a rule is invalid, or if rules could rewrite their own results
+    forever.
+    """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         compiled = [CompiledRule(rule, f"rules[{at}]") for at, rule in enumerate(rules)]
@@ -28,10 +30,10 @@ class RuleSet:
         return bool(self._by_action[action])
 
     def rewrite(self, action: RuleAction, topic: str, values: Values) -> str:
-        """Return the topic or topic filter after all rules.
+        """Return the topic or topic filter after all rewrites.
 
-        The first rule that applies rewrites it, and then the rules are tried again with the result. Returns `topic`
-        itself if no rule applies. Raises ValueError if a rule applies but a value is missing.
+        The first rule that applies rewrites the topic. All rules are then tried again on the result. If no rule
+        applies, `topic` itself is returned. Raises ValueError if a rule applies but a value is missing.
         """
         rules = self._by_action[action]
         again = True

@@ -1,6 +1,4 @@
-"""Test rewriting in a broker: publish, subscribe, will and delivery, with authorization before and
-after.
-"""
+"""Test rewriting in a broker: publish, subscribe, will and delivery, with authorization before and after the rewrite."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +33,7 @@ class TestContract(PluginContract):
 
 
 class Deciding(Plugin):
-    """A plugin that denies `forbidden` topics and records the requests."""
+    """A plugin that denies topics listed in `forbidden` and records all requests."""
 
     forbidden: frozenset[str] = frozenset()
     authorize_cached = False

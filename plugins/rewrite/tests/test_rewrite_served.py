@@ -1,4 +1,4 @@
-"""Test a broker process with the plugin, and real clients."""
+"""Test a broker process that runs the plugin with real clients."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Checks of payloads: UTF-8, JSON, JSON Schema, Avro and Protobuf.
+"""Payload checks: UTF-8, JSON, JSON Schema, Avro and Protobuf.
 
-A check is a function of a payload. It returns '' for a valid payload, and otherwise a short reason. The reason gives a
-position in the payload but never quotes it, because reasons are logged and sent to clients.
+A check is a function that takes a payload. It returns '' if the payload is valid, or else a short reason. The reason
+gives a position in the payload but never quotes it, because reasons are logged and sent to clients.
 """
 
 import json
@@ -53,14 +53,15 @@ def _parse_json(payload: bytes) -> tuple[Any, str]:
 
 
 def check_json(payload: bytes) -> str:
-    """Check that the payload is one JSON value."""
+    """Check that the payload is a single JSON value."""
     return _parse_json(payload)[1]
 
 
 def json_schema(text: bytes) -> Check:
-    """Return a check against a JSON Schema, draft 3 to 2020-12. Raises ConfigError for an invalid schema.
+    """Return a check that validates payloads against a JSON Schema (draft 3 to 2020-12). Raises ConfigError if the
+    schema is invalid.
 
-    The schema must be complete: references to other files or hosts are refused, and nothing is downloaded.
+    The schema must be self-contained. References to other files or hosts are refused, and nothing is downloaded.
     """
     schema, problem = _parse_json(text)
     if problem:
@@ -98,7 +99,7 @@ def json_schema(text: bytes) -> Check:
 
 
 def _refuse_unsafe(schema: Any) -> None:
-    """Raise ConfigError if a schema refers to something outside itself, or compares all items of an array."""
+    """Raise ConfigError if a schema refers to anything outside itself, or compares all items of an array."""
     identities: set[str] = set()
     references: list[str] = []
     parts = [schema]
@@ -124,10 +125,10 @@ def _refuse_unsafe(schema: Any) -> None:
 
 
 def avro(text: bytes) -> Check:
-    """Return a check that a payload is one Avro value in binary encoding, without a header.
+    """Return a check that a payload is a single Avro value in binary encoding, without a header.
 
-    Raises ConfigError for an invalid schema. Also refuses schemas with which a short payload could cause unbounded
-    work: types that contain themselves, and arrays of values that take no bytes.
+    Raises ConfigError for an invalid schema. Schemas that let a short payload cause unbounded work are also refused:
+    types that contain themselves, and arrays whose items take no bytes.
     """
     document, problem = _parse_json(text)
     if problem:
@@ -188,11 +189,11 @@ class _AvroBounds:
 
 
 def protobuf(descriptors: bytes, message: str, unknown_fields: bool) -> Check:
-    """Return a check that a payload is one Protobuf message.
+    """Return a check that a payload is a Protobuf message of the given type.
 
-    `descriptors` is a FileDescriptorSet, as ``protoc --include_imports --descriptor_set_out`` writes it. `message` is
-    the full name of the type. Without `unknown_fields`, a payload with fields that the type does not define is invalid.
-    Raises ConfigError if the type cannot be built.
+    `descriptors` is a FileDescriptorSet, as written by ``protoc --include_imports --descriptor_set_out``. `message` is
+    the full name of the type. Unless `unknown_fields` is True, a payload with fields that the type does not define is
+    invalid. Raises ConfigError if the type cannot be built.
     """
     files = FileDescriptorSet()
     pool = DescriptorPool()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CheckedRule:
-    """A rule, its check, and the counts of its results."""
+    """A rule with its compiled check and the counts of its results."""
 
     __slots__ = ("check", "invalid", "rule", "stamp", "valid")
 
@@ -70,16 +70,14 @@ def load(rule: Rule, path: Path) -> tuple[FileStamp, "Check"]:
 class SchemaPlugin(Plugin):
     """A plugin that checks the payloads of messages and wills by topic.
 
-    An empty retained message always passes, because it only deletes the retained message of its
-    topic.
+    An empty retained message always passes, because it only deletes its topic's retained message.
     """
 
     Config = SchemaConfig
     config: SchemaConfig
 
     def __init__(self, config: SchemaConfig, context: Context) -> None:
-        """Read the schema files. Raises ConfigError for a mistake in a file, which prevents the broker from
-        starting."""
+        """Read the schema files. Raises ConfigError for a mistake in a file, so the broker does not start."""
         super().__init__(config, context)
         self.rules = [CheckedRule(rule) for rule in config.rules]
         self._broker: BrokerHandle | None = None
@@ -107,7 +105,7 @@ class SchemaPlugin(Plugin):
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Check the schema files immediately, because the operator has finished writing them."""
+        """Check the schema files immediately. An operator who reloads has finished writing them."""
         for watch in self._watches:
             watch.look()
 
@@ -160,7 +158,9 @@ class SchemaPlugin(Plugin):
         return Drop() if invalid == "drop" else self._tagged(message, reason)
 
     def _tagged(self, message: Message, reason: str) -> Message | None:
-        """Return the message with the plugin's tag or none, after removing any tag that the client set."""
+        """Return the message with the plugin's tag if there is a `reason`, and without tags set by the client. Return
+        None if nothing changes.
+        """
         tag = self.config.tag
         kept = tuple(pair for pair in message.user_property if pair[0] != tag)
         pairs = (*kept, (tag, reason)) if reason else kept

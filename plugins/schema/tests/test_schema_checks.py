@@ -1,4 +1,4 @@
-"""Test checks without a broker: each format against good, bad and hostile payloads and schemas."""
+"""Test checks without a broker: good, bad and hostile payloads and schemas for each format."""
 
 import json
 from typing import Any
@@ -163,7 +163,9 @@ def test_an_avro_schema_without_bounds_is_refused(document: Any, why: str) -> No
 
 
 def descriptors() -> bytes:
-    """Return what protoc writes for a message `plant.State` with a double, and a `plant.Report` that nests it."""
+    """Return the descriptors that protoc writes for two messages: `plant.State` with a double, and `plant.Report`,
+    which nests it.
+    """
     files = FileDescriptorSet()
     file = files.file.add(name="plant.proto", package="plant", syntax="proto2")
     state: DescriptorProto = file.message_type.add(name="State")

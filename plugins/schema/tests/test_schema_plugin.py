@@ -1,5 +1,5 @@
-"""Test checks in a broker: refused, dropped and tagged messages, wills, changed files, and a broker
-process with real clients.
+"""Test checks in a broker: refused, dropped and tagged messages, wills, and changed files. Also test a broker process
+with real clients.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Write the first events from an address and count the others, because an attacker must not fill the disk."""
+"""Write the first events from an address and only count the rest, so that an attacker cannot fill the disk."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hookmq_security_log.record import Record, SecurityEvent, record_of
 
 @dataclass(slots=True)
 class _Repeats:
-    """The events in the current period that have the same name and source."""
+    """Events in the current period that share a name and source."""
 
     began: float
     written: int = 0
@@ -21,9 +21,10 @@ class _Repeats:
 class Aggregator:
     """Decides which events are written.
 
-    In each `period`, the first `burst` events with the same name and source are written one by one. The rest become one
-    record at the end of the period. In total, at most `rate` records a second are written; the others are only counted.
-    `sources` limits memory: if there are more, the oldest are written at once. `now` is a monotonic time.
+    In each `period`, the first `burst` events with the same name and source are written one by one. The rest are
+    combined into one record at the end of the period. In total, at most `rate` records per second are written, and any
+    others are only counted. `sources` limits memory: if there are more sources, the oldest are written at once. `now`
+    is a monotonic time.
     """
 
     def __init__(self, burst: int, period: float, rate: float, sources: int) -> None:
@@ -42,7 +43,7 @@ class Aggregator:
         return len(self._repeats)
 
     def add(self, event: SecurityEvent, now: float) -> list[Record]:
-        """Count an event. Return the records to write now."""
+        """Count an event. Return the records that must be written now."""
         key = (event.action, event.source)
         found: list[Record] = []
         entry = self._repeats.get(key)
@@ -65,8 +66,8 @@ class Aggregator:
         return found
 
     def due(self, now: float, time: float, end: bool = False) -> list[Record]:
-        """Return the records of periods that have ended, and a record that counts suppressed records. With `end`, all
-        periods are ended. `time` is the current time in epoch seconds.
+        """Return a record for each period that has ended, and one that counts suppressed records. With `end`, all
+        periods end now. `time` is the current time in epoch seconds.
         """
         found: list[Record] = []
         while self._repeats:

@@ -1,6 +1,6 @@
-"""The security events: their names, and the ECS categories by which a SIEM finds them.
+"""The security events: their names, and the ECS categories that a SIEM uses to find them.
 
-The names of fields and categories are those of the Elastic Common Schema, version 8.11.
+Field and category names follow the Elastic Common Schema, version 8.11.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ ECS: Final = "8.11.0"
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """What all events with the same name have in common. `hostile` events count towards ``attack_suspected``."""
+    """Properties shared by all events of one name. `hostile` events count towards ``attack_suspected``."""
 
     category: str
     types: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Write lines to a file of bounded size, in a thread."""
+"""Write lines to a size-limited file, in a thread."""
 
 import os
 from collections.abc import Callable
@@ -15,9 +15,10 @@ WAITING: Final = 1000
 
 
 class RotatedFile:
-    """A file that is renamed to PATH.1 before it exceeds `max_bytes`. `files` old files are kept.
+    """A file that is renamed to PATH.1 before it exceeds `max_bytes`. Up to `files` old files are kept.
 
-    It is opened for each write, so another program may move it. It has mode 0640, because it names users and addresses.
+    The file is opened for each write, so another program may move it. It has mode 0640, because it contains user names
+    and addresses.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
@@ -52,7 +53,7 @@ class RotatedFile:
 
 
 class LogFile:
-    """Appends lines to `path` and keeps `files` older files of up to `max_bytes`, as PATH.1 to PATH.N.
+    """Appends lines to `path` and keeps `files` older files of up to `max_bytes` each, as PATH.1 to PATH.N.
 
     If the disk fails or cannot keep up, lines are dropped and counted in `dropped`. `report` is called with the error
     when writing starts to fail, and with None when it works again.

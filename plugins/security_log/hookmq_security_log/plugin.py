@@ -44,10 +44,11 @@ OF_BROKER: Final[Mapping[str, str]] = {
 
 
 class SecurityLogPlugin(Plugin):
-    """Writes security events to the broker's log, a file, topics below ``$SYS/security``, and other plugins.
+    """Writes security events to the broker's log, to a file and to topics below ``$SYS/security``, and passes them to
+    other plugins.
 
-    Clients choose names and topics, so each record escapes them, limits their length and never contains passwords. The
-    number of records is limited, per address and in total.
+    Names and topics are chosen by clients. Records therefore escape them, limit their length and never contain
+    passwords. The number of records is limited per address and in total.
     """
 
     Config = SecurityLogConfig
@@ -84,7 +85,7 @@ class SecurityLogPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:
-        """Write the counts of the current periods, and close the file."""
+        """Write the counts for the current periods, and close the file."""
         if self._timer is None:
             return
         self._timer.cancel()
@@ -118,7 +119,7 @@ class SecurityLogPlugin(Plugin):
     async def on_denied(
         self, client: ClientInfo | None, action: Action, topic: str, code: ReasonCode, rule: str
     ) -> None:
-        """Report an action that was refused. Deliveries are left out, because a publisher causes them, not the client."""
+        """Report a refused action. Refused deliveries are omitted, because the publisher causes them, not this client."""
         if client is None or action is Action.DELIVER:
             return
         fields = {"rule.name": rule, "hookmq.action": action.value, "hookmq.topic": topic}
@@ -130,7 +131,7 @@ class SecurityLogPlugin(Plugin):
     async def on_session(
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
-        """Report a session that moved to another address or is taken over too often."""
+        """Report a session that another address has taken over, or that is taken over too often."""
         host = client.peer.host
         if event is SessionEvent.TAKEN_OVER:
             if self._takeovers.taken(client.client_id, host, broker.now()):
@@ -152,7 +153,7 @@ class SecurityLogPlugin(Plugin):
 
     @hookimpl
     async def on_published(self, client: ClientInfo | None, message: Message) -> None:
-        """Report a message to a watched topic. Messages from plugins and the broker are not watched."""
+        """Report a message to a watched topic. Messages from plugins or the broker itself are not reported."""
         if client is not None and any(
             self.matches(filter, message.topic) for filter in self.config.watch.publish
         ):
@@ -166,8 +167,11 @@ class SecurityLogPlugin(Plugin):
     async def on_event(
         self, client: ClientInfo | None, event: str, fields: Mapping[str, object], plugin: str
     ) -> None:
-        """Report protocol errors, failed handshakes and refused connections; bans and limits of `ratelimit`; wrong tokens
-        of `admin`."""
+        """Report events from the broker and other plugins.
+
+        These are protocol errors, failed handshakes, refused connections, bans and limits of `ratelimit`, and wrong
+        `admin` tokens.
+        """
         if not plugin:
             action = OF_BROKER.get(event)
             if action is not None:
@@ -261,7 +265,7 @@ class SecurityLogPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the counters of events."""
+        """Add the event counters."""
         registry.counter(
             "security_events_total",
             "Security events, whether they were written or counted.",

@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SecurityEvent:
-    """One event. `host` and `port` are the client's; `fields` contains further ECS fields, none of which is None."""
+    """One event. `host` and `port` are the client's. `fields` contains further ECS fields, and never a None value."""
 
     action: str
     time: float
@@ -29,13 +29,15 @@ class SecurityEvent:
 
     @property
     def source(self) -> str:
-        """The key under which repeated events are counted: an IPv4 address, a /64 IPv6 network, or the host."""
+        """The key that groups repeated events: an IPv4 address, a /64 IPv6 network, or the host."""
         return source_of(self.host)
 
 
 @lru_cache(4096)
 def source_of(host: str) -> str:
-    """Return the key of a host. An attacker usually controls a whole /64 IPv6 network."""
+    """Return the key for a host. IPv6 hosts are grouped by /64 network, because an attacker usually controls a whole
+    one.
+    """
     address = parse_address(host)
     if address is None:
         return host
@@ -53,10 +55,11 @@ def split_peer(peer: str) -> tuple[str, int]:
 
 
 def record_of(event: SecurityEvent, repeated: int = 0, since: float = 0.0) -> Record:
-    """Return the record of an event. Fields that a client chooses come last, so a pattern that starts at the beginning
-    of the line cannot match them.
+    """Return the record for an event. Fields chosen by a client come last, so a pattern anchored at the start of the
+    line cannot match them.
 
-    If `repeated` is not 0, the record represents this many similar events since `since`; `event` is the last of them.
+    If `repeated` is not 0, the record stands for that many similar events since `since`, and `event` is the last of
+    them.
     """
     kind = KINDS[event.action]
     record: Record = {
@@ -91,16 +94,18 @@ def record_of(event: SecurityEvent, repeated: int = 0, since: float = 0.0) -> Re
 
 
 def line_of(record: Record) -> str:
-    """Return a record as one line of ASCII. JSON escapes control characters, quotes and everything outside ASCII, so no
-    name that a client chooses can start a new line or change how a terminal shows it."""
+    """Return a record as one line of ASCII. Control characters, quotes and all non-ASCII text are escaped as in JSON.
+
+    A name chosen by a client therefore cannot start a new line or change how a terminal displays it.
+    """
     return json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str)
 
 
 def stamp(time: float) -> str:
-    """Return a time in epoch seconds in RFC 3339 format, in UTC, with milliseconds."""
+    """Format a time in epoch seconds as RFC 3339 in UTC, with milliseconds."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def short(text: str) -> str:
-    """Return `text`, or its beginning and an ellipsis if it is long."""
+    """Return `text`, cut off with an ellipsis if it is long."""
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"

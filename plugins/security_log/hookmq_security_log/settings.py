@@ -12,7 +12,7 @@ MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """`alert:` when an address is reported as ``attack_suspected``."""
+    """`alert:` decides when an address is reported as ``attack_suspected``."""
 
     events: int = setting(20, "number of hostile events of one address", minimum=1)
     period: Seconds = setting(60.0, "time in which they must happen", minimum=1)
@@ -20,7 +20,7 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class FlappingSettings:
-    """`flapping:` when a session is reported as ``client_flapping``."""
+    """`flapping:` decides when a session is reported as ``client_flapping``."""
 
     takeovers: int = setting(5, "number of takeovers that are not reported", minimum=1)
     period: Seconds = setting(60.0, "time in which they are counted", minimum=1)
@@ -28,7 +28,7 @@ class FlappingSettings:
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """`watch:` topics that are reported as ``topic_watched``."""
+    """`watch:` lists the topics that are reported as ``topic_watched``."""
 
     subscribe: tuple[str, ...] = setting(
         ("#",), "a subscription that includes all topics of one of these filters is reported"

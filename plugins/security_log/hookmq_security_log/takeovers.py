@@ -1,4 +1,4 @@
-"""Find takeovers of a session by another address, and sessions that are taken over repeatedly."""
+"""Detect when another address takes over a session, and when a session is taken over repeatedly."""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Takeovers:
         return len(self._sessions)
 
     def taken(self, client_id: str, host: str, now: float) -> bool:
-        """Record that a connection from `host` lost its session. Return whether the session started to flap."""
+        """Record that a connection from `host` lost its session. Return whether the session has just started to flap."""
         found = self._sessions.pop(client_id, None) or _Session()
         if len(self._sessions) >= self._most:
             self._sessions.popitem(last=False)
@@ -43,7 +43,7 @@ class Takeovers:
 
     def opened(self, client_id: str, host: str) -> str:
         """Record that a connection from `host` now has the session. Return the address of the connection that lost it,
-        or '' if that address is the same or unknown.
+        or '' if the address is the same or unknown.
         """
         found = self._sessions.get(client_id)
         if found is None:

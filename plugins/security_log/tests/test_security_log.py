@@ -283,7 +283,7 @@ def test_names_cannot_inject_a_line(make: Make, tmp_path: Path) -> None:
 
 
 def test_the_last_counts_are_written_at_the_end(make: Make, tmp_path: Path) -> None:
-    """Other plugins have shut down by then, so they get no events."""
+    """By then, other plugins have shut down, so they get no events."""
     harness = make(burst=1, topics=True)
     guard = next(one.plugin for one in harness.hooks.plugins if isinstance(one.plugin, Guard))
     guess(harness, 4)
@@ -373,7 +373,7 @@ def event(number: int, host: str = "") -> SecurityEvent:
 
 
 def test_the_number_of_records_and_the_memory_are_bounded() -> None:
-    """An attacker with many addresses causes at most `rate` records a second, and the table does not grow."""
+    """An attacker with many addresses causes at most `rate` records per second, and the table does not grow."""
     aggregator = Aggregator(5, 10.0, 100, 200)
     written = [record for number in range(5000) for record in aggregator.add(event(number), 1.0)]
     assert len(written) == 100
@@ -417,7 +417,7 @@ def test_peers_are_split(peer: str, host: str, port: int) -> None:
 
 
 def test_fields_of_clients_come_after_the_address() -> None:
-    """A pattern that starts at the beginning of the line matches the address before any text chosen by a client."""
+    """A pattern anchored at the start of the line matches the address before any text chosen by a client."""
     fields = {"user.name": '"source.ip":"203.0.113.5"'}
     line = line_of(record_of(SecurityEvent("protocol_error", 0.0, "m", "192.0.2.1", 1, fields)))
     assert line.index('"source.ip":"192.0.2.1"') < line.index("user.name") < line.index("message")
@@ -442,7 +442,7 @@ def test_the_readme_lists_every_event() -> None:
 
 
 def test_codes_of_other_refusals_are_not_hostile(make: Make, tmp_path: Path) -> None:
-    """If a plugin fails, the broker refuses clients with 0x88. The clients did nothing hostile."""
+    """If a plugin fails, the broker refuses clients with 0x88. The clients themselves have done nothing hostile."""
     harness = make(alert={"events": 1})
     harness.fail("guard", "on_connect", RuntimeError("broken"))
     harness.connect("c", peer=HOST, expect=0x88)

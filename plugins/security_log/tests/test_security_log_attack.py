@@ -1,5 +1,6 @@
-"""Attack a real broker with the script from the how-to. An alert must be raised, and `fail2ban` and Spark's stream must
-find it."""
+"""Attack a real broker with the script from the how-to. Check that an alert is raised, and that both `fail2ban` and
+Spark's stream find the attack.
+"""
 
 import json
 import re
@@ -38,7 +39,7 @@ MORE = """
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """An HTTP handler that keeps the bodies of POST requests."""
+    """An HTTP handler that records the bodies of POST requests."""
 
     bodies: "SimpleQueue[bytes]" = SimpleQueue()
 
@@ -64,7 +65,8 @@ def receiver() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory, receiver: int) -> dict[str, Any]:
     """Follow the how-to. Return the folder, the alert that the subscriber received, and the body of the webhook
-    request."""
+    request.
+    """
     folder = tmp_path_factory.mktemp("attack")
     for block in blocks(PAGE):
         if block.file:
@@ -151,7 +153,7 @@ def test_the_stream_for_spark_has_the_events(attacked: dict[str, Any]) -> None:
 def test_fail2ban_finds_the_attacker(
     attacked: dict[str, Any], tmp_path: Path, events: str, least: int
 ) -> None:
-    """The filter finds the address of each failure, and nothing in lines whose names imitate an address."""
+    """The filter finds the address of each failure, and is not fooled by names that look like an address."""
     forged = tmp_path / "security.json"
     lines = (attacked["folder"] / "security.json").read_text()
     forged.write_text(

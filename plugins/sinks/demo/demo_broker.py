@@ -1,4 +1,4 @@
-"""The broker of the demo, with a sink for PostgreSQL and a sink for Redis."""
+"""The demo's broker, with a sink for PostgreSQL and one for Redis."""
 
 import json
 import subprocess
@@ -89,7 +89,7 @@ class DemoBroker:
 
     @property
     def console(self) -> str:
-        """The address of the console's page about sinks."""
+        """The address of the console page about sinks."""
         return f"http://127.0.0.1:{self.ports['http']}/plugins/admin/#/sinks"
 
     def check(self) -> None:

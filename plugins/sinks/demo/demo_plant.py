@@ -15,8 +15,9 @@ KINDS: Final = ("press", "mill", "oven", "pump")
 
 
 class Plant:
-    """Publishes `rate` messages per second until `stop`. `acknowledged` counts the messages that the broker has
-    stored."""
+    """Publishes `rate` messages per second until `stop` is called. `acknowledged` counts the messages that the broker
+    has stored.
+    """
 
     def __init__(self, port: int, machines: int, rate: float) -> None:
         self.sent = self.acknowledged = 0

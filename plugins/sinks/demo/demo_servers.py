@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis for the demo: each on a free port, in a folder that is deleted at the end."""
+"""PostgreSQL and Redis servers for the demo. Each has a free port, and a folder that is deleted at the end."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def find_program(names: Sequence[str], title: str, package: str) -> str:
-    """Return the path of the first program that is installed. Raises Missing."""
+    """Return the path of the first of these programs that is installed. Raises Missing."""
     for name in names:
         debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
         found = shutil.which(name) or next((str(one) for one in debian), None)
@@ -42,7 +42,7 @@ def find_program(names: Sequence[str], title: str, package: str) -> str:
 
 
 class Server:
-    """A server process. You can stop and start it repeatedly; its data is kept until `close`."""
+    """A server process. It can be stopped and started repeatedly, and its data is kept until `close`."""
 
     title = package = ""
     programs: Sequence[str] = ()
@@ -122,7 +122,7 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """The address of its database."""
+        """The URL of the server's database."""
         return f"postgresql://{USER}@127.0.0.1:{self.port}/postgres"
 
     def command(self) -> Sequence[str]:
@@ -140,7 +140,7 @@ class Redis(Server):
 
     @property
     def url(self) -> str:
-        """The address of its first database."""
+        """The URL of the server's first database."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def command(self) -> Sequence[str]:

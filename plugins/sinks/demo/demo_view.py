@@ -1,4 +1,4 @@
-"""The output of the demo: a page that is redrawn on a terminal, or one line per second elsewhere."""
+"""The demo's output: on a terminal, a page that is redrawn; elsewhere, one line per second."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ class View:
         self._before: dict[str, tuple[float, float]] = {}
 
     def paint(self, text: str, color: str) -> str:
-        """Return the text in a color, if the output is a terminal."""
+        """Return the text in `color` if the output is a terminal."""
         return f"\033[{color}m{text}\033[0m" if self._color and color else text
 
     def say(self, text: str, color: str = "") -> None:
@@ -35,7 +35,7 @@ class View:
             self._drawn = 0
 
     def show(self, head: str, sinks: dict[str, Any], rows: Sequence[Sequence[Any]]) -> None:
-        """Show the sinks, as the admin API reports them, and the newest rows of PostgreSQL."""
+        """Show the sinks, as reported by the admin API, and the newest rows in PostgreSQL."""
         if not self.live:
             told = [
                 f"{name}: {line}"

@@ -4,8 +4,8 @@ make demo-sinks                                     runs until Ctrl-C
 make demo-sinks DEMO="--machines 50 --rate 1000"    with options
 make demo-sinks DEMO="--seconds 20 --outage 5"      stops PostgreSQL for 5 seconds in the middle, then ends
 
-On a terminal, press p to stop or start PostgreSQL, r to stop or start Redis, and q to quit.
-The exit code is 1 if a target lacks a message or has one twice.
+On a terminal, press p to stop or start PostgreSQL, r to stop or start Redis, and q to quit. The exit code is 1 if any
+message is missing from a target or appears there twice.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Interrupts:
 
 @contextmanager
 def keys() -> Iterator[None]:
-    """Have the terminal pass on each key at once, until the block ends."""
+    """Make the terminal pass on each key immediately, until the block ends."""
     if not sys.stdin.isatty():
         yield
         return
@@ -74,7 +74,7 @@ def pressed(seconds: float) -> str:
 
 
 class Demo:
-    """The running demo. `stack.close()` stops its parts, the newest first."""
+    """The running demo. `stack.close()` stops its parts in reverse order."""
 
     def __init__(self, stack: ExitStack, view: View, interrupts: Interrupts) -> None:
         self.view = view
@@ -83,7 +83,7 @@ class Demo:
         self.ready = False
 
     def start(self, machines: int, rate: float) -> None:
-        """Start all parts, and print each step. Raises Missing, ServerFailed or BrokerEnded."""
+        """Start all parts, printing each step. Raises Missing, ServerFailed or BrokerEnded."""
         self.postgres = self._step("PostgreSQL", self._server, Postgres)
         self.redis = self._step("Redis", self._server, Redis)
         folder = Path(mkdtemp(prefix="hookmq-demo-"))
@@ -125,7 +125,7 @@ class Demo:
         return server
 
     def turn(self, server: Server) -> None:
-        """Stop a server, or start it if it is stopped."""
+        """Stop a running server, or start a stopped one."""
         name = server.title
         if server.running:
             server.stop()
@@ -138,7 +138,7 @@ class Demo:
             self.view.say(f"▶ {name} runs again. Its sink catches up.", "32")
 
     def rows(self) -> list[Any]:
-        """Return the newest rows of PostgreSQL, or none if it is stopped."""
+        """Return the newest rows in PostgreSQL, or an empty list if it is stopped."""
         if not self.postgres.running:
             return []
         query = "SELECT time, machine, celsius FROM readings ORDER BY time DESC LIMIT 5"
@@ -160,7 +160,9 @@ class Demo:
         return sinks
 
     def run(self, until: float, outage: tuple[float, float] | None) -> None:
-        """Show the figures until the time `until`, the key q or a signal. Stop PostgreSQL during the `outage`."""
+        """Show the figures until the time `until`, until q is pressed, or until a signal arrives. Stop PostgreSQL
+        during the `outage`.
+        """
         down = False
         while not self.interrupts.count and time.monotonic() < until:
             self.show()
@@ -174,8 +176,9 @@ class Demo:
                 self.turn(self.postgres if key == "p" else self.redis)
 
     def drain(self) -> bool:
-        """Stop the plant, wait until everything is written, and compare the targets with the acknowledged messages.
-        Return whether all targets are complete."""
+        """Stop the plant, wait until everything is written, and check each target for all acknowledged messages.
+        Return whether all targets are complete.
+        """
         self.view.say("\nStopping. The last messages are written; Ctrl-C again skips this.")
         before = self.interrupts.count
         self.plant.stop()

@@ -1,1 +1,3 @@
-"""The `sinks` plugin writes messages to other systems. See `hookmq_sinks.driver` for the contract of drivers."""
+"""The `sinks` plugin, which writes messages to other systems. `hookmq_sinks.driver` describes the contract for
+drivers.
+"""

@@ -1,4 +1,4 @@
-"""Implement ``hookmq bridge``, which converts mosquitto's bridges."""
+"""Implement ``hookmq bridge``, which converts mosquitto's bridge configuration."""
 
 import argparse
 import platform

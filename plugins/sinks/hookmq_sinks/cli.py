@@ -66,7 +66,7 @@ async def _try_all(wanted: Sequence["SinkConfig | SourceConfig"]) -> list[list["
     from hookmq_sinks.trial import try_origin, try_target
 
     def log(level: str, event: str, **fields: object) -> None:
-        """Ignore the log events of drivers. The reported problems contain the same reasons."""
+        """Ignore log events from drivers. The reported problems give the same reasons."""
 
     return await asyncio.gather(
         *(

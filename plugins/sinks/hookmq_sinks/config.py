@@ -25,7 +25,7 @@ OnFull = Literal["block", "drop_oldest", "drop_new"]
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """The limits of a batch. It is written as soon as it reaches one of them."""
+    """The limits of a batch. A batch is written as soon as it reaches one of them."""
 
     messages: int = setting(1000, "largest number of messages", minimum=1, maximum=100_000)
     bytes: Size = setting(1 << 20, "largest size of their payloads and topics", minimum=1)
@@ -34,7 +34,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """When to write a batch again after a failure."""
+    """When to retry a batch after a failure."""
 
     first: Seconds = setting(
         0.5, "delay before the second attempt; it doubles each time", minimum=0.01
@@ -116,7 +116,7 @@ class SinkConfig:
         return RecordMaker(self.name, self.decode, self.transform, self.key, self.protobuf)
 
     def sample_record(self) -> Record | None:
-        """Return the record of the sample, or None if the sink has none."""
+        """Return the record made from the sample, or None if the sink has no sample."""
         if self.sample is None:
             return None
         return make_sample(self.sample, self.name, self.decode, self.maker())

@@ -1,4 +1,4 @@
-"""Manage the sinks of a broker; implements `hookmq_toolkit.sinks.SinkManager`."""
+"""Manage a broker's sinks. Implements `hookmq_toolkit.sinks.SinkManager`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ async def store_paused(folder: Path, paused: bool) -> None:
 
 
 def read_letters(folder: Path, after: int | None, limit: int) -> DeadLetterPage:
-    """Return a page of the dead letters of a sink or source, oldest first. Blocks. Raises SinkError."""
+    """Return one page of a sink's or source's dead letters, oldest first. Blocks. Raises SinkError."""
     start = 0 if after is None else after + 1
     try:
         found = [
@@ -76,7 +76,7 @@ class SinkControl:
         return found
 
     def list_sinks(self) -> Sequence[SinkStatus]:
-        """Return all sinks in the order of the configuration."""
+        """Return all sinks, in configuration order."""
         return [status_of(one, self._time()) for one in self._processes().values()]
 
     def show_sink(self, name: str) -> SinkStatus:
@@ -84,7 +84,7 @@ class SinkControl:
         return status_of(self._find(name), self._time())
 
     async def test_sink(self, name: str) -> Sequence[SinkProblem]:
-        """Open the target and check it with the sample."""
+        """Connect to the target and check it with the sample."""
         process = self._find(name)
         found = await process.ask("test", process.sink.config.timeout + REPLY)
         return [SinkProblem(**one) for one in found]
@@ -96,7 +96,7 @@ class SinkControl:
         process.pause(paused)
 
     async def seek_sink(self, name: str, position: str) -> int:
-        """Move the cursor and return its offset."""
+        """Move the cursor, and return its new offset."""
         process = self._find(name)
         try:
             offset = await asyncio.to_thread(find_offset, process.sink.log, position)
@@ -112,7 +112,7 @@ class SinkControl:
         return await asyncio.to_thread(read_letters, self._find(name).sink.folder, after, limit)
 
     async def replay_dead_letters(self, name: str) -> ReplayResult:
-        """Write all dead letters again."""
+        """Try again to write all dead letters."""
         return ReplayResult(**await self._find(name).ask("replay", LONG))
 
     async def purge_dead_letters(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""The cursor of a sink: the position up to which its messages are done, stored in a file."""
+"""A sink's cursor: the position up to which its messages are done, stored in a file."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -16,9 +16,9 @@ CURSOR: Final = "cursor"
 class Cursor:
     """Every message below `offset` is done.
 
-    `generation` rises when the log has lost messages that were done. The log gives their offsets to new messages, and
-    the generation tells the two apart. `seek` is True after an operator's seek, until the next batch is written. Until
-    then, the position that the target holds is ignored.
+    `generation` increases when the log has lost messages that were done. The log then reuses their offsets for new
+    messages, and the generation tells old and new apart. `seek` is True from an operator's seek until the next batch is
+    written. During that time, the position held by the target is ignored.
     """
 
     log_id: str
@@ -28,7 +28,7 @@ class Cursor:
 
     @property
     def name(self) -> str:
-        """The log's id as it appears in targets and record ids."""
+        """The log's id, as used in targets and record ids."""
         return f"{self.log_id}.{self.generation}" if self.generation else self.log_id
 
 

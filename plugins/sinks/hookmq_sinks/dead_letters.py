@@ -1,4 +1,4 @@
-"""The dead letters of a sink: records that could not be written, each with the reason, as JSON lines on disk."""
+"""A sink's dead letters: records that could not be written, each with its reason. They are stored as JSON lines."""
 
 import json
 import os
@@ -23,7 +23,7 @@ _KEPT: Final = tuple(one.name for one in fields(Record) if one.name not in ("val
 
 
 class DeadLetter(NamedTuple):
-    """A record that could not be written, the reason, and the time when it was given up, in epoch seconds."""
+    """A record that could not be written, the reason, and the time in epoch seconds at which the sink gave up."""
 
     record: Record
     reason: str
@@ -31,10 +31,10 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters:
-    """Appends dead letters in a sink's folder. All methods block and raise OSError.
+    """Appends dead letters to files in a sink's folder. All methods block and raise OSError.
 
-    If the letters need more than `max_bytes`, the oldest file of letters is removed. `removed` counts the letters that
-    were lost this way.
+    If the dead letters take up more than `max_bytes`, the oldest file is deleted. `removed` counts the dead letters
+    lost this way.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -48,7 +48,7 @@ class DeadLetters:
         self._ids: set[str] = set()
 
     def open(self) -> None:
-        """Count the letters, and cut off an incomplete last line."""
+        """Count the dead letters, and cut off an incomplete last line."""
         make_folder(self.folder)
         paths = _paths(self.folder)
         for path in paths:
@@ -69,7 +69,7 @@ class DeadLetters:
         sync_folder(self.folder)
 
     def add(self, letters: Sequence[tuple[Record, str]]) -> int:
-        """Store letters on disk, except those that are already stored. Return how many are new."""
+        """Store dead letters on disk, skipping those that are already stored. Return how many are new."""
         lines: list[bytes] = []
         for record, reason in letters:
             if record.id not in self._ids:
@@ -100,7 +100,7 @@ class DeadLetters:
         self._append_to(self.folder / f"{number:010d}{SUFFIX}")
 
     def take(self) -> list[Path]:
-        """Begin a new file. Return the files with all letters so far, oldest first."""
+        """Start a new file. Return the files that hold all dead letters so far, oldest first."""
         paths = _paths(self.folder)
         if paths:
             number = int(paths[-1].name.removesuffix(SUFFIX)) + 1
@@ -108,8 +108,9 @@ class DeadLetters:
         return paths
 
     def remove(self, path: Path, again: Sequence[tuple[Record, str]] = ()) -> int:
-        """Remove a file of letters, but keep those in `again` with their new reasons. Return how many letters were
-        removed."""
+        """Delete a dead-letter file, but keep the dead letters listed in `again` and update their reasons. Return how
+        many were deleted.
+        """
         try:
             ids = {one.record.id for one in read_file(path)}
         except FileNotFoundError:
@@ -135,7 +136,7 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def read_dead_letters(folder: Path) -> Iterator[DeadLetter]:
-    """Yield the dead letters in the folder of a sink, oldest first. This blocks. Raises OSError."""
+    """Yield the dead letters in a sink's folder, oldest first. This blocks. Raises OSError."""
     for path in _paths(folder / FOLDER):
         try:
             yield from read_file(path)
@@ -150,7 +151,7 @@ def read_file(path: Path) -> list[DeadLetter]:
 
 
 def encode_letter(letter: DeadLetter) -> bytes:
-    """Return a letter as a line of JSON. Bytes become text if they are valid UTF-8, and base64 otherwise."""
+    """Encode a dead letter as a line of JSON. Bytes become text if they are valid UTF-8, and base64 otherwise."""
     made: dict[str, Any] = {"reason": letter.reason, "at": round(letter.at, 3)}
     for name in _KEPT:
         value = getattr(letter.record, name)
@@ -165,7 +166,7 @@ def encode_letter(letter: DeadLetter) -> bytes:
 
 
 def decode_letter(line: bytes) -> DeadLetter:
-    """Return the letter in a line. Raises ValueError if it is damaged."""
+    """Decode the dead letter in a line. Raises ValueError if the line is damaged."""
     try:
         found = json.loads(line)
         reason, at = found.pop("reason"), found.pop("at")

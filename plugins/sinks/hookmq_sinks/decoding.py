@@ -34,8 +34,9 @@ class ProtobufConfig:
 
 
 def find_decoder(name: str, protobuf: ProtobufConfig | None = None) -> Decode:
-    """Return the function that decodes payloads of this format. That function raises RecordError. For Protobuf, read
-    the descriptor file. Raises ConfigError if the library or the message type is missing."""
+    """Return a function that decodes payloads of this format, and that raises RecordError. For Protobuf, read the
+    descriptor file. Raises ConfigError if the library or the message type is missing.
+    """
     if name == "raw":
         return bytes
     try:

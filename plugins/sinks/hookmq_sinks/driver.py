@@ -62,11 +62,11 @@ T = TypeVar("T")
 
 
 class TargetUnavailable(HookMQError):
-    """The target did not confirm a batch, or cannot be reached. The engine retries, with growing delays.
+    """The target cannot be reached, or did not confirm a batch. The engine retries with growing delays.
 
     Give a short reason in words, such as ``connection refused`` or ``unknown host``. It must not contain a secret. Set
     `permanent` if an operator must act, for example because of wrong credentials or a missing table. The sink's state
-    is then `failed` instead of `retrying`, and the engine tries again at the longest interval.
+    is then `failed` instead of `retrying`, and the engine retries at its longest interval.
     """
 
     def __init__(self, reason: str, permanent: bool = False) -> None:
@@ -80,7 +80,7 @@ class Rejected(HookMQError):
 
     `reasons` maps the index of each such record in the batch to a reason. If `stored` is False, no record of the batch
     may have been stored. The engine then calls `write` again with the other records, in the same order. If `stored` is
-    True, the target has confirmed all the others, and with `holds_position` also the position.
+    True, the target has confirmed all other records. With `holds_position`, it has also confirmed the position.
     """
 
     def __init__(self, reasons: Mapping[int, str], stored: bool = False) -> None:
@@ -90,7 +90,9 @@ class Rejected(HookMQError):
 
 
 def make_each(batch: Batch, make: Callable[[Record], T]) -> list[T]:
-    """Return `make(record)` for each record. Raises Rejected with every record for which `make` raises RecordError."""
+    """Return `make(record)` for each record. If `make` raises RecordError, raises Rejected with all records that
+    failed.
+    """
     made: list[T] = []
     reasons: dict[int, str] = {}
     for index, record in enumerate(batch.records):
@@ -133,9 +135,10 @@ class Driver:
     """Base class of drivers.
 
     `Settings` is a frozen dataclass. The engine binds the sink's `target` to it, as strictly as a plugin's
-    configuration, and `hookmq check` reports mistakes in it. Use `hookmq.plugin.setting` and `template_setting` for its
-    fields, and raise ConfigError("KEY: what is wrong") in `__post_init__`. The broker imports the driver's module too,
-    so the module must not import a client library. Import the library in `open`, or in a module that `open` imports.
+    configuration, and `hookmq check` reports mistakes. Declare its fields with `hookmq.plugin.setting` and
+    `template_setting`, and raise ConfigError("KEY: what is wrong") in `__post_init__`. The broker imports the driver's
+    module too, so the module must not import a client library. Import the library in `open`, or in a module that `open`
+    imports.
     """
 
     Settings: ClassVar[type]
@@ -151,16 +154,16 @@ class Driver:
     async def open(self) -> Position | None:
         """Connect to the target. Return the position that it holds under `context.slot`, or None if it holds none.
 
-        Raises TargetUnavailable. If a client library is missing, let the ImportError pass: the engine explains how to
-        install it.
+        Raises TargetUnavailable. If a client library is missing, let the ImportError propagate. The engine then
+        explains how to install the library.
         """
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return what would prevent `sample` from being stored, without storing it: a missing table or column, a type
-        that does not fit, missing permissions. `sample` is None if the sink has no sample. Called after `open`.
+        """Return the problems that would prevent `sample` from being stored, without storing it.
 
-        Raises TargetUnavailable.
+        Examples are a missing table or column, a type that does not fit, and missing permissions. `sample` is None if
+        the sink has no sample. Called after `open`. Raises TargetUnavailable.
         """
         return ()
 
@@ -176,5 +179,5 @@ class Driver:
         """Release all resources. Called once for each object, even if `open` failed. Must not raise or block."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the driver's own counters, for the sink's status. Called about once a second."""
+        """Return the driver's own counters, which become part of the sink's status. Called about once a second."""
         return {}

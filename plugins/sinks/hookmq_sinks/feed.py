@@ -17,8 +17,9 @@ AGAIN = 5.0
 
 
 class Feed:
-    """Reads the log from `start` on, about `size` bytes at a time. Messages below `end` are committed; `advance`
-    raises `end`."""
+    """Reads the log from `start` on, about `size` bytes at a time. Messages below `end` are committed, and `advance`
+    raises `end`.
+    """
 
     def __init__(
         self, tail: LogTail, maker: RecordMaker, lanes: list[Lane], name: str, start: int, end: int, size: int,

@@ -1,4 +1,4 @@
-"""Publish the messages of a source here, as a plugin client, and store their marks in the same commit."""
+"""Publish a source's messages to this broker as a plugin client. Store their marks in the same commit."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -35,9 +35,9 @@ _SLICE: Final = 256
 
 
 class MarkJournal:
-    """Stores the mark of each message of a source in the plugin's state, in the same commit as the message.
+    """Stores the mark of each source message in the plugin's state, in the same commit as the message.
 
-    It has no files of its own. It implements `Journal` and `Volatile` of `hookmq.storage_api`.
+    It has no files of its own. It implements `Journal` and `Volatile` from `hookmq.storage_api`.
     """
 
     volatile = True
@@ -63,7 +63,7 @@ class MarkJournal:
                     self._put(key, rest)
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Do nothing: the broker's store has the marks."""
+        """Do nothing, because the broker's store holds the marks."""
         done(None)
 
     def recover(self, last: CommitId) -> None:
@@ -117,7 +117,7 @@ class Intake:
     # messages --------------------------------------------------------------------------------------------------------
 
     async def publish(self, messages: list[MessageTuple]) -> list[int]:
-        """Publish messages in order, and return their reason codes after the commit."""
+        """Publish messages in order. Return their reason codes after the commit."""
         codes: list[int] = []
         self.reasons.clear()
         run: list[MessageTuple] = []

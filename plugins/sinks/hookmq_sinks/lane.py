@@ -1,4 +1,4 @@
-"""A lane: writes the records of some keys to the target, batch by batch."""
+"""A lane, which writes the records of some keys to the target, batch by batch."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Counts:
-    """The counters of a sink's process since it started."""
+    """Counters of a sink's process since the process started."""
 
     written: int = 0
     batches: int = 0
@@ -53,14 +53,14 @@ class LaneState(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """Records to write again, and a future for the rejected ones with their reasons."""
+    """Records to write again, and a future that receives the rejected ones with their reasons."""
 
     records: list[Record]
     rejected: "asyncio.Future[list[tuple[Record, str]]]"
 
 
 class TargetBehind(Exception):
-    """The target has lost records that it had confirmed; `offset` is the first of them."""
+    """The target has lost records that it had confirmed. `offset` is the first of them."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"the target has lost the records from {offset} on")
@@ -68,7 +68,7 @@ class TargetBehind(Exception):
 
 
 class TargetAhead(Exception):
-    """The target has records that the log has lost; `offset` follows the last of them."""
+    """The target has records that the log has lost. `offset` is the one after the last of them."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"the log has lost records below {offset}")
@@ -76,8 +76,7 @@ class TargetAhead(Exception):
 
 
 class Lane:
-    """Writes entries in order. The feed calls `add` and `low`. `run` ends once `stopping` is set, or when it is
-    cancelled.
+    """Writes entries in order. The feed calls `add` and `low`. `run` ends when `stopping` is set or when it is cancelled.
 
     `end` returns the highest position that the target can have if the log has lost no records. Its argument says
     whether the lane has opened the target before. `bury` stores dead letters on disk. `changed` is called when the
@@ -150,7 +149,7 @@ class Lane:
 
     @property
     def oldest(self) -> float | None:
-        """When the broker received the first message that is not done, or None if the lane has none."""
+        """The time when the broker received the first message that is not done, or None if the lane has none."""
         return self._queue[0].record.received_at if self._queue else None
 
     @property
@@ -159,11 +158,11 @@ class Lane:
         return len(self._queue)
 
     def wake(self) -> None:
-        """Check again whether the lane is paused or stopping."""
+        """Make the lane check again whether it is paused or stopping."""
         self._wake.set()
 
     def replay(self, records: list[Record]) -> "asyncio.Future[list[tuple[Record, str]]]":
-        """Write records again, before the next batch. Return a future with the records that were rejected."""
+        """Write records again, before the next batch. Return a future that receives the rejected records."""
         future: asyncio.Future[list[tuple[Record, str]]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -190,7 +189,7 @@ class Lane:
             await self._close()
 
     async def _collect(self) -> int:
-        """Wait for a batch. Return its number of entries, or 0 if there is none yet."""
+        """Wait for a batch. Return the number of entries in it, or 0 if there is no batch yet."""
         if self._replays and not self.paused:
             return 0
         if self.paused or not self._queue:
@@ -212,7 +211,7 @@ class Lane:
         return self._fitting()
 
     def _fitting(self) -> int:
-        """Return the number of entries that fit into a batch: at least one."""
+        """Return the number of entries that fit into one batch, which is at least one."""
         if self._crashes >= CRASHES:
             return 1
         batch, size = self._config.batch, 0
@@ -223,7 +222,7 @@ class Lane:
         return min(len(self._queue), batch.messages)
 
     async def _open_until_ready(self) -> None:
-        """Open the target, so that mistakes are found before the first message arrives."""
+        """Open the target, so that mistakes are found even before the first message arrives."""
         while self._driver is None and not self.stopping:
             await self._attempt(self._open)
 
@@ -316,7 +315,7 @@ class Lane:
                     await self._wake.wait()
 
     async def _open(self) -> None:
-        """Open the target, and continue at the position that it holds."""
+        """Open the target, and continue from the position that it holds."""
         if self._driver is not None:
             return
         kind = self._config.kind
@@ -352,7 +351,7 @@ class Lane:
                 )
 
     async def _write_first(self, count: int) -> None:
-        """Write the first `count` entries of the queue, or those that the target does not have yet."""
+        """Write the first `count` entries of the queue. If the target already has some of them, write only the rest."""
         assert self._driver is not None
         entries = list(islice(self._queue, count))
         if not entries:
@@ -389,7 +388,7 @@ class Lane:
         self._changed()
 
     async def _write_replay(self) -> None:
-        """Write the first replay. The position does not change."""
+        """Write the records of the first replay. The position does not change."""
         assert self._driver is not None
         records, future = self._replays[0]
         good, rejected = list(records), []
@@ -431,7 +430,8 @@ def _rejected(
     good: list[Record], error: Rejected
 ) -> tuple[list[tuple[Record, str]], list[Record], bool]:
     """Split a batch. Return the dead letters, the other records, and whether the others are stored. Raises
-    RuntimeError if the driver named no record of the batch."""
+    RuntimeError if the driver's error names no record of the batch.
+    """
     dead = [(good[at], why) for at, why in sorted(error.reasons.items()) if 0 <= at < len(good)]
     if not dead:
         raise RuntimeError("the driver rejected no record of the batch")

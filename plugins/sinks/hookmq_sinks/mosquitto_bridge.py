@@ -1,4 +1,4 @@
-"""Convert the bridges of a mosquitto.conf to entries of the `sinks` plugin."""
+"""Convert the bridges in a mosquitto.conf to entries for the `sinks` plugin."""
 
 import json
 import re
@@ -69,10 +69,10 @@ class _Bridge:
 
 
 def convert(text: str, broker: str, source: str = "mosquitto.conf") -> str:
-    """Return the YAML of the bridges in `text`. `broker` is this broker's name in the path of a message.
+    """Convert the bridges in `text` to YAML. `broker` is the name that this broker adds to the path of a message.
 
-    Comments say which keys were left out, and why. Raises ConfigError for a mistake, with its line, or if `text`
-    contains no bridge.
+    Comments in the YAML list the omitted keys and the reasons. Raises ConfigError for a mistake, with its line number,
+    or if `text` contains no bridge.
     """
     bridges = _parse(text, source)
     if not bridges:

@@ -1,4 +1,4 @@
-"""Convert bound settings to JSON values, from which `hookmq.config_api.bind_values` creates equal settings."""
+"""Convert bound settings to JSON values. `hookmq.config_api.bind_values` can turn them back into equal settings."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -8,8 +8,9 @@ from typing import Any
 
 
 def plain_value(value: Any) -> Any:
-    """Convert a setting's value to a JSON value. Paths become absolute. The result contains secrets, so never show
-    it."""
+    """Convert a setting's value to a JSON value. Paths become absolute. The result contains secrets, so never display
+    it.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {
             one.name: plain_value(getattr(value, one.name))

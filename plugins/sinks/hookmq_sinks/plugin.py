@@ -57,7 +57,7 @@ class SinksPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What each sink stores, and what happens if its log is full."""
+        """Notes about what each sink stores, and what happens when its log is full."""
         return [
             f"{one.name}: {one.driver} gets {', '.join(one.topics)}; stored under {self.config.path / one.name}; "
             + _FULL[one.on_full]
@@ -105,7 +105,7 @@ class SinksPlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Start a process for each source. From now on, its messages can be published."""
+        """Start a process for each source. From now on, the broker can publish their messages."""
         for one in self.receivers:
             one.start()
 

@@ -30,8 +30,9 @@ def parse_time(text: str) -> float:
 
 
 def find_offset(log: SegmentLog, text: str) -> int:
-    """Return the offset of a position: that of a stored message, or the end of the log. This may read the log and
-    block. Raises ValueError with a message for users, or StoreError."""
+    """Return the offset of a position: either a stored message's offset or the end of the log. This may read the log
+    and block. Raises ValueError with a message for users, or StoreError.
+    """
     first, end = log.earliest, log.readable
     if text == "first":
         return first

@@ -51,7 +51,7 @@ class SenderProcess:
 
     @property
     def counts(self) -> dict[str, float]:
-        """The counters of the process, added up over all restarts."""
+        """The process's counters, summed over all restarts."""
         now = {**self.status.get("counts", {}), "missed": self.status.get("missing", 0)}
         return {
             name: self._before.get(name, 0) + now.get(name, 0)
@@ -139,7 +139,7 @@ class SenderProcess:
         return reason or f"its process ended with code {code}"
 
     def _take(self, line: bytes) -> str:
-        """Handle a line from the process. Return the reason if the process reports a failure, otherwise ''."""
+        """Handle a line from the process. If the process reports a failure, return the reason, otherwise ''."""
         try:
             told = json.loads(line)
         except ValueError:
@@ -178,7 +178,7 @@ class SenderProcess:
             process.stdin.write(json.dumps(told).encode() + b"\n")
 
     def _advance(self) -> None:
-        """Schedule a line that tells the process how far messages are committed."""
+        """Schedule a line that tells the process up to which offset messages are committed."""
         if self._timer is None and self._process is not None:
             self._timer = asyncio.get_running_loop().call_later(TELL_EVERY, self._tell_end)
 

@@ -70,9 +70,9 @@ def protobuf_class(path: Path, message: str) -> type[Message]:
 
 
 def decode_protobuf(kind: type[Message], payload: bytes) -> dict[str, Any]:
-    """Decode a message to a JSON value, with the field names of its type. Raises RecordError.
+    """Decode a message to a JSON value, using the field names of its type. Raises RecordError.
 
-    Numbers stay numbers, unlike in Protobuf's own JSON. Unset fields without presence have their default values.
+    Numbers stay numbers, unlike in Protobuf's own JSON. Unset fields without presence get their default values.
     """
     found = kind()
     try:
@@ -138,9 +138,9 @@ SPARKPLUG: Final = _sparkplug_class()
 def decode_sparkplug(payload: bytes) -> dict[str, Any]:
     """Decode a Sparkplug B payload to a JSON value. Raises RecordError.
 
-    `values` maps the name of each metric to its value. A metric with an alias but no name is listed under its alias, as
-    text. `metrics` lists all metrics with their data types and times, in order. Data sets and templates are left as
-    bytes.
+    `values` maps the name of each metric to its value. A metric that has an alias but no name is listed under its
+    alias, as text. `metrics` lists all metrics in order, with their data types and times. Data sets and templates are
+    left as bytes.
 
     Source: Eclipse Sparkplug 3.0.0, chapter 6.
     """

@@ -1,4 +1,4 @@
-"""Records: the messages that a driver writes, in batches."""
+"""The messages that a driver writes: records, grouped into batches."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ NOT_DECODED: Final = object()
 class Position:
     """A place in a sink's log: every record below `offset` is stored.
 
-    `log_id` names the log. A new log has another id, and positions of one log mean nothing in another.
+    `log_id` identifies the log. A new log gets a new id, and a position is meaningless in any other log.
     """
 
     log_id: str
@@ -22,7 +22,7 @@ class Position:
 
 @dataclass(slots=True)
 class Record:
-    """A message on its way to a target. Drivers read records and do not change them."""
+    """A message on its way to a target. Drivers must not change records."""
 
     id: str
     """Its id, which stays the same when it is written again: ``SINK:LOG_ID:OFFSET``."""
@@ -54,7 +54,9 @@ class Record:
 
     @property
     def body(self) -> bytes:
-        """The bytes for a target that stores bytes: the payload, or the value as JSON if `transform` changed it."""
+        """The bytes for a target that stores bytes. This is the payload, or the value as JSON if `transform` changed
+        it.
+        """
         return to_bytes(self.value) if self.changed else self.payload
 
 
@@ -71,7 +73,8 @@ def to_bytes(value: Any) -> bytes:
 
 def json_default(value: Any) -> Any:
     """Convert a value that JSON does not support. Pass this function to `json.dumps` as `default`. Bytes become
-    base64."""
+    base64.
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         from base64 import b64encode
 
@@ -83,10 +86,10 @@ def json_default(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in the order of their offsets, and the position that the target has reached once they are stored.
+    """Records in offset order, and the position that the target reaches once they are stored.
 
-    `records` is empty if all records of a batch were rejected. Only a driver with `holds_position` gets such a batch, to
-    store the position.
+    `records` is empty if all records of a batch were rejected. Only a driver with `holds_position` gets such a batch,
+    so that it can store the position.
     """
 
     records: Sequence[Record]

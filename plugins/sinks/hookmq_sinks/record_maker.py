@@ -26,7 +26,7 @@ class RecordMaker:
         self._key = RecordTemplate(key, "key") if key else None
 
     def bare(self, message: Message, log_id: str, offset: int) -> Record:
-        """Return the record of a message, without its value and key."""
+        """Return a message's record, still without its value and key."""
         record = Record(
             f"{self._sink}:{log_id}:{offset}",
             offset,
@@ -50,8 +50,9 @@ class RecordMaker:
         return record
 
     def complete(self, record: Record) -> None:
-        """Fill in the value and key of a record. Raises RecordError if the payload is invalid, or if the key lacks a
-        value."""
+        """Fill in a record's value and key. Raises RecordError if the payload is invalid, or if a value needed for the
+        key is missing.
+        """
         record.value = record.payload if self._decode is None else self._decode(record.payload)
         if self._transform is not None:
             self._transform(record)

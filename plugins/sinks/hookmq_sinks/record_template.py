@@ -1,4 +1,4 @@
-"""Templates over records, such as ``plant/${topic.2}`` or ``${payload.reading.celsius}``.
+"""Templates that are filled in from records, such as ``plant/${topic.2}`` or ``${payload.reading.celsius}``.
 
 | placeholder | value |
 |---|---|
@@ -43,11 +43,11 @@ _LEVEL: Final = re.compile(r"-?[1-9][0-9]{0,3}")
 
 
 class RecordError(HookMQError):
-    """A record cannot be written, for example because a template has no value. See `hookmq_sinks.driver.make_each`."""
+    """A record cannot be written, for example because a placeholder has no value. See `hookmq_sinks.driver.make_each`."""
 
 
 class RecordTemplate:
-    """A parsed template. Raises ConfigError, which names `setting`, if the text contains an unknown placeholder."""
+    """A parsed template. Raises a ConfigError that names `setting` if the text contains an unknown placeholder."""
 
     __slots__ = ("_lookups", "_only", "_template", "text")
 
@@ -65,7 +65,7 @@ class RecordTemplate:
 
     @property
     def constant(self) -> bool:
-        """Whether the text has no placeholder."""
+        """Whether the text contains no placeholders."""
         return not self._lookups
 
     @property
@@ -81,14 +81,15 @@ class RecordTemplate:
         return filled
 
     def value(self, record: Record) -> Any:
-        """Return the value itself, with its type, if the text is one placeholder; otherwise the filled text. Raises
-        RecordError if the record lacks a value."""
+        """Return the placeholder's value with its original type if the text is a single placeholder. Otherwise, return
+        the filled-in text. Raises RecordError if the record lacks a value.
+        """
         if self._only is None:
             return self.fill(record)
         return self._find(record, self.names[0])
 
     def optional(self, record: Record) -> Any:
-        """Do what `value` does, but return None if the record lacks a value."""
+        """Return the same as `value`, but None if the record lacks a value."""
         if self._only is not None:
             return self._only(record)
         return (
@@ -124,8 +125,9 @@ def _text(value: Any) -> str:
 
 
 def lookup(name: str, setting: str) -> Lookup:
-    """Return a function that finds a placeholder's value in a record, or returns None if the record has none. Raises
-    ConfigError if the name is unknown."""
+    """Return a function that finds a placeholder's value in a record. The function returns None if the record has no
+    such value. Raises ConfigError if the name is unknown.
+    """
     kind, _, rest = name.partition(".")
     found: Lookup | None = None
     if name in _FIELDS:
@@ -190,8 +192,11 @@ def _number(unit: int) -> Lookup:
 
 
 def template_setting(default: Any = MISSING, help: str = "") -> Any:
-    """Return a dataclass field for templates over records: one text, or a list or mapping of texts. The engine
-    checks their placeholders, and with a sample also their values. Without a default, the setting is required."""
+    """Return a dataclass field that holds templates: a single text, or a list or mapping of texts.
+
+    The engine checks their placeholders. If there is a sample, it checks their values too. Without a default, the
+    setting is required.
+    """
     metadata = {"help": help, "template": True}
     if isinstance(default, dict | list):
         return field(default_factory=lambda: default, metadata=metadata)

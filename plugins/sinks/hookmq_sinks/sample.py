@@ -1,4 +1,4 @@
-"""The sample of a sink: a message that is used to check the sink's configuration."""
+"""A sink's sample: a message used to check the sink's configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _TIME: Final = 1_767_225_600.0
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """A message as publishers send it. It is used to check the configuration."""
+    """A sample message in the form that publishers send. It is used to check the configuration."""
 
     topic: str = field(metadata={"help": "its topic"})
     payload: Any = setting("", "its payload: a text, or a value that is encoded as `decode` says")
@@ -42,7 +42,7 @@ def make_sample(sample: SampleConfig, sink: str, decode: str, maker: RecordMaker
 
 
 def encode_sample(payload: Any, decode: str) -> bytes:
-    """Return the payload of a sample as publishers send it. Raises RecordError if the payload cannot be encoded."""
+    """Encode a sample's payload in the form that publishers send. Raises RecordError if that is not possible."""
     if isinstance(payload, str):
         return payload.encode()
     if decode == "msgpack":

@@ -1,9 +1,9 @@
-"""The process of a sink: ``python -P -m hookmq_sinks.sender``, started by `hookmq_sinks.process`.
+"""A sink's process: ``python -P -m hookmq_sinks.sender``, started by `hookmq_sinks.process`.
 
-It shares only the sink's files with the broker, so a target that is stuck never delays the broker. It gets its settings
-as one line of JSON on standard input, so that secrets do not appear in a process list. Further lines say how far
-messages are committed, and pass on the requests of operators. It writes lines of JSON: its status, log events and
-replies. It ends when its standard input closes, which happens when the broker ends.
+The process shares only the sink's files with the broker, so a target that is stuck never delays the broker. It reads
+its settings as one line of JSON from standard input, so that secrets do not appear in a process list. Further lines say
+up to which offset messages are committed, and pass on operators' requests. The process writes its status, log events
+and replies as lines of JSON. It ends when its standard input closes, which happens when the broker ends.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def tell(**what: Any) -> None:
 
 
 class Refused(Exception):
-    """An operator's request is refused. The text says why."""
+    """An operator's request was refused. The text says why."""
 
 
 class Sender:
@@ -115,7 +115,7 @@ class Sender:
         self.log("warning", "sinks.cursor_ahead", cursor=offset, end=self.end)
 
     def log(self, level: str, event: str, **fields: object) -> None:
-        """Have the broker log an event of this sink."""
+        """Send the broker an event about this sink to log."""
         tell(log=[level, event, fields])
 
     def _begin(self) -> None:
@@ -164,12 +164,13 @@ class Sender:
                 self._wanted = replace(self.cursor, offset=error.offset)
 
     def _limit(self, opened: bool) -> int:
-        """Return the highest position that the target can have if the log has lost no records. `opened` says whether
-        the lane has opened the target before."""
+        """Return the highest position that the target can have, assuming that the log has lost no records. `opened`
+        says whether the lane has opened the target before.
+        """
         return self.end if opened or self._first_end is None else self._first_end
 
     def _go_on_after_loss(self, offset: int) -> None:
-        """Begin a new generation, because the log has lost records that the target has."""
+        """Start a new generation, because the log has lost records that the target has."""
         self.log("warning", "sinks.cursor_ahead", cursor=offset, end=self._limit(False))
         start = self.cursor.offset
         if self._first_end is not None and self.config.lanes == 1:

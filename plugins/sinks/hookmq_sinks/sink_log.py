@@ -1,4 +1,4 @@
-"""The broker's part of a sink: a journal that stores the messages until they are written to the target."""
+"""The broker's side of a sink: a journal that stores messages until they have been written to the target."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ _BLOCK: Final = 1024
 
 
 class SinkLog:
-    """The messages of a sink on disk; implements `Journal`, `Bounded` and `Readable` of `hookmq.storage_api`.
+    """A sink's messages on disk. Implements `Journal`, `Bounded` and `Readable` from `hookmq.storage_api`.
 
     `on_committed` is called when messages become readable.
     """
@@ -73,7 +73,7 @@ class SinkLog:
     # Journal ---------------------------------------------------------------------------------------------------------
 
     def wants(self, topic: str) -> bool:
-        """Return whether the sink stores messages on `topic`. A sink that is closing stores none."""
+        """Return whether the sink stores messages published to `topic`. A sink that is closing stores none."""
         if self._closed or not any(matches(topic) for matches in self._wanted):
             return False
         return not any(matches(topic) for matches in self._excluded)
@@ -88,17 +88,17 @@ class SinkLog:
 
     @property
     def bytes(self) -> int:
-        """The size of the segments and of all messages that are not written yet."""
+        """The total size of the segments and of all messages that are not written yet."""
         return self._stored + self._room.used
 
     @property
     def filled(self) -> bool:
-        """Whether the log has no room."""
+        """Whether the log is full."""
         return self.bytes >= self._max or self._low_disk
 
     @property
     def low_disk(self) -> bool:
-        """Whether the disk has too little free space. The log then counts as full."""
+        """Whether the disk has too little free space. If so, the log counts as full."""
         return self._low_disk
 
     @low_disk.setter
@@ -107,16 +107,16 @@ class SinkLog:
         self._settle()
 
     def _settle(self) -> None:
-        """Compute the size of buffered messages at which the log is full."""
+        """Compute how large the buffered messages may get before the log is full."""
         if self._blocks or self._drops_new:
             self._room.limit = 0 if self._low_disk else self._max - self._stored
 
     def columns(self, topic: str) -> MessageColumns:
-        """Return the columns that collect the messages. All topics share them."""
+        """Return the columns that buffer messages. All topics share them."""
         return self._columns
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Add a message to the batch of `commit`."""
+        """Add a message to the batch for `commit`."""
         if self._drops_new and self.filled:
             self.dropped += 1
             self._fill.look(1.0)
@@ -153,7 +153,7 @@ class SinkLog:
         self.log.flush(written)
 
     def _measure(self) -> None:
-        """Correct the estimated size."""
+        """Replace the estimated size with the actual one. Trim the log if it is too large, and report how full it is."""
         self._stored = self.log.size + self.log.buffered
         self._settle()
         if self.bytes >= self._max and self.config.on_full == "drop_oldest":
@@ -188,8 +188,10 @@ class SinkLog:
     # deletion --------------------------------------------------------------------------------------------------------
 
     def move_done(self, offset: int) -> None:
-        """Record that all messages below `offset` are done; the sender has stored this cursor. Delete the segments
-        that contain only such messages."""
+        """Record that all messages below `offset` are done. Delete the segments that contain only such messages.
+
+        The sender has already stored this cursor.
+        """
         self.done = offset
         last = self.log.segments[-1]
         if self.bytes * 2 >= self._max and last.base < last.end <= offset:
@@ -236,7 +238,7 @@ class SinkLog:
             self.tell("info", "sinks.log_has_room", **fields)
 
     def tell(self, level: str, event: str, **fields: object) -> None:
-        """Log an event of this sink."""
+        """Log an event about this sink."""
         self._runtime.log(level, event, plugin=self._plugin, sink=self.config.name, **fields)
 
     def close(self) -> None:
@@ -246,4 +248,4 @@ class SinkLog:
 
 
 def _nothing() -> None:
-    """Do nothing: no sender runs yet."""
+    """Do nothing, because no sender is running yet."""

@@ -3,7 +3,7 @@
 A source is a subclass of `Source`, registered as an entry point in the group ``hookmq.sink_sources``. SOURCES.md shows
 how to write and test one. Everything in ``__all__`` is stable within a major version of hookmq-sinks.
 
-The engine runs a source in a process of its own, in one asyncio event loop. It calls, in this order:
+The engine runs each source in a separate process, in one asyncio event loop. It makes these calls, in this order:
 
     source = KIND(settings, context)
     await source.open()
@@ -11,29 +11,32 @@ The engine runs a source in a process of its own, in one asyncio event loop. It 
     await source.acknowledge(messages, codes)         # once for each result of `read`, in the same order
     await source.close()                              # also after `open` failed or was cancelled
 
-After `SourceUnavailable` or any unexpected error, the engine calls `close`, waits, and opens a new object.
+After `SourceUnavailable` or any unexpected error, the engine calls `close`, waits, and creates a new object.
 
 When to acknowledge
 ===================
-The engine hands the messages of one `read` to the broker, in order. The broker publishes them as a client would: rules,
-limits and hooks apply. `acknowledge` is called once the broker has committed them. Acknowledge them to the origin only
-then: after a crash, the origin must send all other messages again. This gives at-least-once delivery, in order.
+The engine hands the messages from each `read` to the broker, in order. The broker publishes them as if a client had sent
+them: rules, limits and hooks apply. `acknowledge` is called once the broker has committed them. Only then acknowledge
+them to the origin, because after a crash the origin must send all other messages again. This gives at-least-once
+delivery, in order.
 
 If the broker refuses a message temporarily, for example because a sink is full, the engine retries until the broker
-accepts it. A message that the broker will never accept is stored as a dead letter or skipped, as `on_refused` says. The
-same happens to an entry of the origin that cannot be a message: return it with a `problem`. Its code in `codes` is 0x80
-or above.
+accepts it. A message that the broker will never accept is stored as a dead letter or skipped, depending on
+`on_refused`. The same happens to an origin's entry that cannot become a message. Return such an entry with a `problem`.
+Its code in `codes` is 0x80 or above.
 
-A source never stops because of such a message. Report it, so that the messages after it can be published.
+A source must never stop because of such a message. Report the message, so that those after it can be published.
 
 What exactly-once delivery needs
 ================================
-Give a message a `mark`: a key and a value. The broker stores the mark in the same commit as the message, so that after a
-crash it has both or neither. `SourceContext.marks` contains all stored marks; a new value of a key replaces the old one.
+Give a message a `mark`, which consists of a key and a value. The broker stores the mark in the same commit as the
+message. After a crash, it therefore has both or neither. `SourceContext.marks` contains all stored marks; a new value for
+a key replaces the old one.
 
-- If the origin counts messages, the key names the stream, and the value is the number of the message. Continue after it.
-- If the origin has a set of ids, the key is the id. Skip a message whose id is a mark. Call `SourceContext.forget` when
-  the origin will not send the id again.
+- If the origin numbers its messages, use the stream's name as the key and the message's number as the value. After a
+  restart, continue after that number.
+- If the origin has a set of ids, use the id as the key. Skip a message whose id is already a mark. Call
+  `SourceContext.forget` when the origin will not send the id again.
 
 The mark is a user property of the message. If a plugin removes it in `on_publish`, or moves the message to a topic
 outside `local_filters`, the mark is not stored.
@@ -64,7 +67,7 @@ class SourceUnavailable(HookMQError):
 
 @dataclass(slots=True)
 class Incoming:
-    """A message from the origin, as it will be published here."""
+    """A message from the origin, as it will be published to this broker."""
 
     topic: str
     payload: bytes
@@ -85,12 +88,12 @@ class Incoming:
 
     @property
     def size(self) -> int:
-        """The size in bytes that counts towards limits."""
+        """The size in bytes, as counted towards limits."""
         return len(self.topic) + len(self.payload) + 64
 
 
 async def _forget_nothing(keys: Iterable[str]) -> None:
-    """Do nothing: there is no broker."""
+    """Do nothing, because there is no broker."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class SourceContext:
 
 
 class Source:
-    """Base class of sources. `Settings` is a frozen dataclass, as for drivers; see `hookmq_sinks.driver.Driver`."""
+    """Base class of sources. `Settings` is a frozen dataclass, just as for drivers; see `hookmq_sinks.driver.Driver`."""
 
     Settings: ClassVar[type]
     extra: ClassVar[str] = ""
@@ -122,22 +125,24 @@ class Source:
 
     @classmethod
     def local_filters(cls, settings: Any) -> Sequence[str]:
-        """Return filters for the local topics on which the source publishes messages with marks. Return none if it
-        uses no marks."""
+        """Return filters for the local topics to which the source publishes messages with marks. Return none if it
+        does not use marks.
+        """
         return ()
 
     async def open(self) -> None:
         """Connect to the origin. Raises SourceUnavailable, or ImportError if a client library is missing."""
 
     async def read(self) -> Sequence[Incoming]:
-        """Wait for messages, and return all that have arrived, in order: at least one, at most a few thousand.
+        """Wait for messages. Return all that have arrived, in order: at least one, and at most a few thousand.
 
-        Buffer only a bounded number of messages, and then make the origin wait. Raises SourceUnavailable.
+        Buffer only a limited number of messages. When the buffer is full, make the origin wait. Raises
+        SourceUnavailable.
         """
         raise NotImplementedError
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Acknowledge to the origin the messages that `read` returned. `codes` has a reason code for each message.
+        """Acknowledge messages from `read` to the origin. `codes` contains a reason code for each message.
 
         Raises SourceUnavailable.
         """
@@ -146,5 +151,5 @@ class Source:
         """Release all resources. Called once for each object, even if `open` failed. Must not raise or block."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the source's own counters, for its status. Called about once a second."""
+        """Return the source's own counters, which become part of its status. Called about once a second."""
         return {}

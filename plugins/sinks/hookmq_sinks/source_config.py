@@ -76,5 +76,5 @@ class SourceConfig:
 
     @property
     def publisher(self) -> str:
-        """The identity under which messages are published here."""
+        """The client identity under which messages are published to this broker."""
         return self.identity or f"source:{self.name}"

@@ -1,4 +1,4 @@
-"""Manage the sources of a broker; implements `hookmq_toolkit.sources.SourceManager`."""
+"""Manage a broker's sources. Implements `hookmq_toolkit.sources.SourceManager`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _COUNTS: Final = ("batches", "connections", "delayed", "skipped")
 
 
 class SourceControl:
-    """Manages sources. `processes` returns their processes in the order of the configuration."""
+    """Manages sources. `processes` returns their processes, in configuration order."""
 
     def __init__(self, processes: Callable[[], Sequence[SourceProcess]]) -> None:
         self._processes = processes
@@ -26,7 +26,7 @@ class SourceControl:
         raise SinkError("missing", f"there is no source {name!r}")
 
     def list_sources(self) -> Sequence[SourceStatus]:
-        """Return all sources in the order of the configuration."""
+        """Return all sources, in configuration order."""
         return [status_of(one) for one in self._processes()]
 
     def show_source(self, name: str) -> SourceStatus:

@@ -1,7 +1,7 @@
-"""Make the messages of a source: templates for topic, payload, QoS, RETAIN flag and user properties.
+"""Make a source's messages from templates for topic, payload, QoS, RETAIN flag and user properties.
 
-A source makes a `Record` of each entry that it receives: `topic` is the name of the stream, subject or queue, and the
-user properties are the fields, headers or columns. The templates are those of sinks.
+A source makes a `Record` from each entry that it receives. The record's `topic` is the name of the stream, subject or
+queue. Its user properties are the fields, headers or columns. The templates are the same as for sinks.
 
 A topic never has wildcards. A value that a template puts into a topic is one level: it must not be empty or contain
 ``/``. Only ``${topic}``, and a template that is a single placeholder, can produce several levels. A topic that begins
@@ -31,7 +31,7 @@ _DECODED: Final = ("json", "msgpack", "cbor")
 
 @dataclass(frozen=True)
 class PublishConfig:
-    """How an entry of the origin becomes a message."""
+    """How to turn an entry from the origin into a message."""
 
     topic: str = template_setting(help="the topic, such as orders/${property.region}")
     payload: str = template_setting(
@@ -116,7 +116,7 @@ def _word(value: Any) -> str:
 
 
 def check_topic(topic: str, dollar: bool) -> None:
-    """Raise RecordError if a source must not publish on `topic`."""
+    """Raise RecordError if a source must not publish to `topic`."""
     try:
         validate_topic(topic)
     except ProtocolError as error:
@@ -134,7 +134,9 @@ def sample_record(sample: SampleConfig, decode: str) -> Record:
 
 
 class MessageMaker:
-    """Makes messages from records, as a `PublishConfig` describes. Raises ConfigError for a mistake in it."""
+    """Makes messages from records, as configured by a `PublishConfig`. Raises ConfigError for a mistake in that
+    configuration.
+    """
 
     def __init__(self, config: PublishConfig) -> None:
         self._config = config
@@ -171,7 +173,7 @@ class MessageMaker:
         return find
 
     def incoming(self, record: Record, handle: Any = None, mark: str = "") -> Incoming:
-        """Return the message of a record, or one with a `problem`. `mark` is the key of its mark."""
+        """Convert a record to a message, or to one with a `problem` if that fails. `mark` is the key of its mark."""
         try:
             found = self.make(record)
         except RecordError as error:
@@ -185,7 +187,7 @@ class MessageMaker:
         return found
 
     def make(self, record: Record) -> Incoming:
-        """Return the message of a record. Raises RecordError if the record cannot become a message."""
+        """Convert a record to a message. Raises RecordError if that is not possible."""
         record.value = record.payload if self._decode is None else self._decode(record.payload)
         config = self._config
         topic = self._fill_topic(record)

@@ -1,5 +1,4 @@
-"""Run the process of a source for the broker: start it, restart it if it dies, and publish the messages that it
-hands over."""
+"""Run a source's process for the broker: start it, restart it if it dies, and publish the messages that it hands over."""
 
 import asyncio
 import json
@@ -130,7 +129,7 @@ class SourceProcess:
         return codes
 
     async def _take(self, told: dict[str, Any]) -> str:
-        """Handle a JSON frame. Return the reason if the process reports a failure, otherwise ''."""
+        """Handle a JSON frame. If the process reports a failure, return the reason, otherwise ''."""
         if "log" in told:
             level, event, fields = told["log"]
             self.tell(level, event, **fields)
@@ -150,7 +149,7 @@ class SourceProcess:
             self._writer.write(encode_json(value))
 
     def tell(self, level: str, event: str, **fields: object) -> None:
-        """Log an event of this source."""
+        """Log an event about this source."""
         self._log(level, event, source=self.name, **fields)
 
     def pause(self, paused: bool) -> None:

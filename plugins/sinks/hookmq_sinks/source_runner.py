@@ -1,7 +1,7 @@
-"""The process of a source: ``python -P -m hookmq_sinks.source_runner FD``, started by `hookmq_sinks.source_process`.
+"""A source's process: ``python -P -m hookmq_sinks.source_runner FD``, started by `hookmq_sinks.source_process`.
 
-It shares only a socket pair with the broker, so an origin that is stuck never delays the broker. It gets its settings as
-the first frame, so that secrets do not appear in a process list. It ends when the broker closes the socket.
+The process shares only a socket pair with the broker, so an origin that is stuck never delays the broker. It gets its
+settings in the first frame, so that secrets do not appear in a process list. It ends when the broker closes the socket.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class BrokerEnded(Exception):
 
 
 class BrokerSocket:
-    """The socket to the broker. Each request gets one reply; replies come in the order of the requests."""
+    """The socket to the broker. Each request gets one reply, and replies arrive in request order."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -89,7 +89,7 @@ class BrokerSocket:
         self._writer.write(encode_json(what))
 
     async def ask(self, frame: bytes) -> dict[str, Any]:
-        """Send a frame, and return the reply to it. Raises BrokerEnded."""
+        """Send a frame, and return the broker's reply. Raises BrokerEnded."""
         if self._closed:
             raise BrokerEnded
         reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -126,11 +126,11 @@ class SourceRunner:
         self._told = ""
 
     def log(self, level: str, event: str, **fields: object) -> None:
-        """Have the broker log an event of this source."""
+        """Send the broker an event about this source to log."""
         self.broker.tell(log=[level, event, fields])
 
     async def forget(self, keys: Iterable[str]) -> None:
-        """Delete marks, and return after the commit."""
+        """Delete marks. Return after the commit."""
         wanted = list(keys)
         if wanted:
             await self.broker.ask(encode_json({"forget": wanted}))
@@ -183,7 +183,7 @@ class SourceRunner:
         return longest * random.uniform(0.5, 1.0)
 
     async def _wait(self, seconds: float | None) -> None:
-        """Wait for `seconds`, or until a request of an operator or the broker arrives."""
+        """Wait for `seconds`, or until the broker or an operator sends a request."""
         self.broker.changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -235,7 +235,7 @@ class SourceRunner:
             self._busy = False
 
     async def _hand_over(self, messages: Sequence[Incoming]) -> list[int]:
-        """Publish the messages, and retry those that the broker refuses temporarily. Return their codes."""
+        """Publish messages, retrying those that the broker refuses temporarily. Return their reason codes."""
         codes = [0] * len(messages)
         reasons: dict[int, str] = {}
         packets: dict[int, bytes] = {}
@@ -361,7 +361,7 @@ async def run(descriptor: int) -> None:
 
 
 def main() -> int:
-    """Run until the broker ends."""
+    """Run the source until the broker ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the broker decides when to end
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Frames between the broker and the process of a source, on a socket pair.
+"""Frames exchanged by the broker and a source's process over a socket pair.
 
-A frame consists of its length in four bytes, its kind in one byte, and data. The data is JSON, or MQTT 5 PUBLISH
-packets: the broker's codec is fast, and supports every property.
+A frame consists of its length (four bytes), its kind (one byte), and data. The data is either JSON or MQTT 5 PUBLISH
+packets, because the broker's codec is fast and supports every property.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MessageTuple = tuple[str, bytes, int, bool, Any]
 
 
 def encode_json(value: Any) -> bytes:
-    """Return a frame with JSON."""
+    """Return a frame that contains `value` as JSON."""
     data = json.dumps(value).encode()
     return _HEAD.pack(len(data), JSON) + data
 
@@ -54,13 +54,13 @@ def encode_message(one: Incoming) -> bytes:
 
 
 def encode_frame(packets: Iterable[bytes]) -> bytes:
-    """Return a frame with messages from `encode_message`."""
+    """Return a frame that contains messages encoded by `encode_message`."""
     data = b"".join(packets)
     return _HEAD.pack(len(data), MESSAGES) + data
 
 
 def decode_messages(data: bytes) -> Iterator[MessageTuple]:
-    """Yield the messages of a frame."""
+    """Yield the messages in a frame."""
     at = 0
     while at < len(data):
         found = frame(data, at)
@@ -73,7 +73,7 @@ def decode_messages(data: bytes) -> Iterator[MessageTuple]:
 
 
 def split_identity(message: MessageTuple) -> tuple[str, MessageTuple]:
-    """Split a message into its identity, or '', and the message without it."""
+    """Return the message's identity ('' if it has none), and the message without that identity."""
     pairs = message[4].user_property or ()
     if not pairs or pairs[-1][0] != IDENTITY:
         return "", message

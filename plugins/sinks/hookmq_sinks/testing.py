@@ -1,4 +1,4 @@
-"""Tests of the contracts for drivers and sources. They need pytest; see DRIVERS.md and SOURCES.md."""
+"""Test suites for the driver and source contracts. They require pytest; see DRIVERS.md and SOURCES.md."""
 
 import asyncio
 import itertools
@@ -26,8 +26,9 @@ LOG_ID = "5eed" * 8
 
 
 def make_record(offset: int, payload: Any = None, topic: str = "plant/a", **fields: Any) -> Record:
-    """Return a record as the engine makes it. A payload other than bytes is encoded as JSON, and becomes the
-    record's decoded value."""
+    """Return a record like those that the engine makes. A payload that is not bytes is encoded as JSON, and becomes
+    the record's decoded value.
+    """
     from hookmq_sinks.record import to_bytes
 
     value = {"n": offset} if payload is None else payload
@@ -38,12 +39,13 @@ def make_record(offset: int, payload: Any = None, topic: str = "plant/a", **fiel
 
 
 def make_batch(records: Sequence[Record], end: int | None = None) -> Batch:
-    """Return a batch whose position follows its last record."""
+    """Return a batch that contains the records. By default, its position follows its last record."""
     return Batch(tuple(records), Position(LOG_ID, records[-1].offset + 1 if end is None else end))
 
 
 class DriverContract:
-    """Subclass it in a test module, set `kind`, and implement `target_settings` and `stored_ids`.
+    """Tests of the driver contract. Subclass this in a test module, set `kind`, and implement `target_settings` and
+    `stored_ids`.
 
     Give each test a fresh target, or different names in a shared one. Override `stop_target` and `start_target` if the
     target can be stopped, and `poison` if the target refuses some records.
@@ -52,11 +54,11 @@ class DriverContract:
     kind: ClassVar[type[Driver]]
 
     def target_settings(self) -> Mapping[str, Any]:
-        """Return the `target` of a sink, as in the configuration."""
+        """Return a sink's `target`, as it appears in the configuration."""
         raise NotImplementedError
 
     async def stored_ids(self) -> list[str]:
-        """Return the ids of the records in the target, in the order in which they were stored."""
+        """Return the ids of the records in the target, in the order in which the target stored them."""
         raise NotImplementedError
 
     async def stop_target(self) -> None:
@@ -64,7 +66,7 @@ class DriverContract:
         pytest.skip("the target cannot be stopped")
 
     async def start_target(self) -> None:
-        """Make the target available again, with its data."""
+        """Make the target available again, with its data intact."""
 
     def record(self, offset: int) -> Record:
         """Return a record that the target accepts."""
@@ -183,10 +185,11 @@ REFUSED = 0x99
 
 
 class SourceContract:
-    """Subclass it in a test module, set `kind`, and implement `origin_settings` and `send`.
+    """Tests of the source contract. Subclass this in a test module, set `kind`, and implement `origin_settings` and
+    `send`.
 
     Give each test a fresh origin, or different names in a shared one. Implement `unacknowledged` if the origin knows
-    how many entries are not acknowledged. Override `stop_origin` and `start_origin` if it can be stopped, and
+    how many entries are not acknowledged. Override `stop_origin` and `start_origin` if the origin can be stopped, and
     `send_poison` if an entry can be invalid.
     """
 
@@ -197,11 +200,11 @@ class SourceContract:
     """Whether the source uses marks, so that a committed message is not published again."""
 
     def origin_settings(self) -> Mapping[str, Any]:
-        """Return the `origin` of a source, as in the configuration."""
+        """Return a source's `origin`, as it appears in the configuration."""
         raise NotImplementedError
 
     async def send(self, payloads: Sequence[bytes]) -> None:
-        """Add one entry for each payload to the origin, in this order."""
+        """Add one entry per payload to the origin, in this order."""
         raise NotImplementedError
 
     async def send_poison(self) -> None:
@@ -217,7 +220,7 @@ class SourceContract:
         pytest.skip("the origin cannot be stopped")
 
     async def start_origin(self) -> None:
-        """Make the origin available again, with its entries."""
+        """Make the origin available again, with its entries intact."""
 
     # helpers ---------------------------------------------------------------------------------------------------------
 
@@ -231,26 +234,26 @@ class SourceContract:
             self.marks.pop(key, None)
 
     def make(self, name: str = "test") -> Source:
-        """Return a new source, as after a restart."""
+        """Return a new source object, as there would be after a restart."""
         context = SourceContext(name, self.marks, self._forget)
         return self.kind(bind_values(self.kind.Settings, self.origin_settings()), context)
 
     async def opened(self) -> Source:
-        """Return a new source that is open."""
+        """Return a new, open source."""
         source = self.make()
         async with asyncio.timeout(30):
             await source.open()
         return source
 
     def commit(self, messages: Sequence[Incoming]) -> list[int]:
-        """Store the marks of messages, as the broker does, and return their codes."""
+        """Store the marks of messages as the broker would, and return the reason codes."""
         for one in messages:
             if one.mark is not None and not one.problem:
                 self.marks[one.mark[0]] = one.mark[1]
         return [REFUSED if one.problem else 0 for one in messages]
 
     async def take(self, source: Source, count: int, acknowledge: bool = True) -> list[Incoming]:
-        """Read `count` messages. Commit and acknowledge each batch, unless `acknowledge` is false."""
+        """Read `count` messages. Commit each batch, and acknowledge it unless `acknowledge` is False."""
         found: list[Incoming] = []
         async with asyncio.timeout(30):
             while len(found) < count:

@@ -56,9 +56,9 @@ class TransformStep:
 
 
 def compile_steps(steps: tuple[TransformStep, ...]) -> Callable[[Record], None] | None:
-    """Return a function that transforms the value of a record in place, or None if there are no steps.
+    """Return a function that transforms a record's value in place, or None if there are no steps.
 
-    It raises RecordError if the value is not a mapping, or if a cast fails.
+    The function raises RecordError if the value is not a mapping, or if a cast fails.
     """
     if not steps:
         return None
@@ -153,7 +153,7 @@ _MISSING: Final = object()
 
 
 def _put(value: dict[str, Any], path: list[str], found: Any) -> None:
-    """Set a field, and create missing mappings on its path. Raises RecordError if another value is in the way."""
+    """Set a field, creating missing mappings on its path. Raises RecordError if another value is in the way."""
     for step in path[:-1]:
         value = value.setdefault(step, {})
         if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Try the target of a sink without writing to it, and the origin of a source without reading from it."""
+"""Test a sink's target without writing to it, and a source's origin without reading from it."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ async def try_target(config: SinkConfig, log_id: str, log: Callable[..., None]) 
 
 
 async def try_origin(config: SourceConfig) -> list[Problem]:
-    """Open the origin and close it. This may create a group of consumers. Return all problems."""
+    """Open and close the origin. This may create a group of consumers. Return all problems."""
     source = config.kind(config.origin, SourceContext(config.name))
     try:
         async with asyncio.timeout(_TIMEOUT):

@@ -1,4 +1,4 @@
-"""Test bridges in broker processes: from and to mosquitto, and between two brokers in both directions."""
+"""Test bridges in broker processes: to and from mosquitto, and between two HookMQ brokers in both directions."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Repeatedly kill two brokers that are bridged in both directions. No message may get lost, arrive twice or loop."""
+"""Repeatedly kill two brokers that are bridged in both directions. No message may be lost, duplicated or looped."""
 
 import os
 import random
@@ -19,7 +19,7 @@ KILLS = 4
 
 
 class Node:
-    """A broker that is killed and started again."""
+    """A broker that can be killed and started again."""
 
     def __init__(self, config: str, log: Path) -> None:
         self.config, self.log = config, log

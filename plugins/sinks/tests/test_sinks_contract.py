@@ -1,5 +1,6 @@
-"""Test the plugin contract, and the journal of a sink, in an in-memory broker. The sinks' processes do not run,
-because a virtual event loop cannot start any."""
+"""Test the plugin contract and a sink's journal in an in-memory broker. The sinks' processes do not run, because a
+virtual event loop cannot start processes.
+"""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ def sink(tmp_path: Path, **more: Any) -> dict[str, Any]:
 
 
 class TestSinks(PluginContract):
-    """Runs the plugin contract. Each plugin object has its own folder, because two objects cannot share one."""
+    """Runs the plugin contract. Each plugin object gets its own folder, because two objects cannot share one."""
 
     kind = SinksPlugin
     use = "sinks"

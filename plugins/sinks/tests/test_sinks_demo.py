@@ -20,7 +20,7 @@ DEMO = Path(__file__).parents[1] / "demo" / "sinks_demo.py"
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Yield a temporary folder that the user `postgres` may enter, unlike pytest's."""
+    """Yield a temporary folder that the user `postgres` may enter, unlike pytest's own folders."""
     with TemporaryDirectory() as folder:
         path = Path(folder)
         path.chmod(0o711)

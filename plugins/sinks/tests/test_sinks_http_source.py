@@ -1,4 +1,4 @@
-"""Test the `http` source: each status, limits, and messages in a broker with access rules."""
+"""Test the `http` source: each status, the limits, and messages in a broker with access rules."""
 
 import asyncio
 from base64 import b64encode
@@ -231,7 +231,7 @@ async def test_a_broker_that_does_not_answer_is_a_timeout() -> None:
 
 @pytest.mark.parametrize(("read", "status"), [(False, 503), (True, 504)])
 async def test_requests_that_wait_are_answered_when_it_closes(read: bool, status: int) -> None:
-    """Once the engine has read a message, the result is unknown."""
+    """If the engine has already read a message, the response says that the result is unknown."""
     site = Site()
     await site.source.open()
     site.broker = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
-"""Test the `influxdb` driver. A real server of version 1 covers the driver contract, types, escapes, refused points and
-mistakes. Versions 2 and 3 are not available from Debian or PyPI. For them, a recorder checks the requests, and responds
-as the manuals describe.
+"""Test the `influxdb` driver. Tests with a real server of version 1 cover the driver contract, types, escapes, refused
+points and mistakes.
+
+Versions 2 and 3 are not available from Debian or PyPI. For them, a recorder checks the requests and responds as the
+manuals describe.
 """
 
 import itertools
@@ -86,7 +88,7 @@ class TestInfluxDb(DriverContract):
         self.server.start()
 
     async def written(self, *records: Record, **more: Any) -> list[dict[str, Any]]:
-        """Write records with changed settings. Return all points."""
+        """Write records with some settings changed. Return all points."""
         self.more = more
         driver, _ = await self._opened()
         assert list(await driver.check(records[0])) == []
@@ -95,7 +97,7 @@ class TestInfluxDb(DriverContract):
         return self.points()
 
     async def refused(self, *records: Record, **more: Any) -> Any:
-        """Write records, and return the error that this raises."""
+        """Write records, and return the error that is raised."""
         self.more = more or self.more
         driver, _ = await self._opened()
         try:

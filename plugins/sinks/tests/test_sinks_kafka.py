@@ -31,7 +31,9 @@ def cluster() -> Iterator[KafkaMock]:
 
 
 class TestKafka(DriverContract):
-    """Runs the driver contract. Each test has its own topic. All messages have the same key, and thus one partition."""
+    """Runs the driver contract. Each test has its own topic. All messages have the same key, so they share one
+    partition.
+    """
 
     kind = KafkaDriver
     more: Mapping[str, Any] = {}
@@ -43,7 +45,7 @@ class TestKafka(DriverContract):
         self.create(self.name)
 
     def create(self, name: str) -> None:
-        """Create a topic. The mock cluster gives it four partitions."""
+        """Create a topic, which has four partitions in the mock cluster."""
         admin = AdminClient({"bootstrap.servers": ",".join(self.cluster.servers)})
         for _ in range(100):
             if admin.list_topics(name, 10).topics[name].partitions:
@@ -63,7 +65,7 @@ class TestKafka(DriverContract):
         }
 
     def messages(self, topic: str = "") -> list[Any]:
-        """Return the messages of a topic, by partition."""
+        """Return a topic's messages, by partition."""
         consumer = Consumer(
             {"bootstrap.servers": ",".join(self.cluster.servers), "group.id": "test"}
         )
@@ -236,7 +238,7 @@ class TestKafka(DriverContract):
 
 
 class TestUnreachable:
-    """Clusters that refuse a connection."""
+    """Tests for clusters that refuse connections."""
 
     async def failure(self, **settings: Any) -> TargetUnavailable:
         driver = KafkaDriver(

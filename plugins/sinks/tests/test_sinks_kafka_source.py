@@ -1,4 +1,4 @@
-"""Test the `kafka` source against the mock cluster of librdkafka, which is not a full broker."""
+"""Test the `kafka` source against librdkafka's mock cluster, which is not a full broker."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

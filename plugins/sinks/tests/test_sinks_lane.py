@@ -1,4 +1,4 @@
-"""Test a lane with a scripted driver: order, batches, repeated attempts, dead letters, and the position of the target."""
+"""Test a lane with a scripted driver: order, batches, retries, dead letters, and the target's position."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Test the line protocol. A small parser, written from the protocol's description, reads the lines back."""
+"""Test the line protocol. A small parser, based on the protocol's description, reads the lines back."""
 
 import re
 from contextlib import suppress
@@ -24,14 +24,14 @@ KINDS: Any = {str: "string", bool: "boolean", int: "integer", float: "float"}
 
 
 class Parser:
-    """Reads one line. A backslash makes the next character part of a name only if that character is special."""
+    """Reads one line. A backslash escapes the next character only if that character is special."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
     def name(self, special: str) -> str:
-        """Read until a character of `special` that is not escaped."""
+        """Read up to the next unescaped character in `special`."""
         found = ""
         while self.at < len(self.text) and self.text[self.at] not in special:
             if self.text[self.at] == "\\" and self.text[self.at + 1] in special:
@@ -47,7 +47,7 @@ class Parser:
         return here
 
     def value(self) -> Any:
-        """Read the value of a field."""
+        """Read a field's value."""
         if not self.take('"'):
             word = re.compile(r"[^, ]+").match(self.text, self.at)
             assert word

@@ -1,4 +1,4 @@
-"""Test the conversion of mosquitto's bridges."""
+"""Test converting mosquitto's bridges."""
 
 from argparse import ArgumentParser
 from pathlib import Path

@@ -404,7 +404,9 @@ async def test_a_packet_beyond_the_limit_is_rejected(tmp_path: Path) -> None:
 async def test_what_was_sent_before_a_crash_is_not_published_twice(
     tmp_path: Path, remote: Mosquitto, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver dies before it stores that all messages have arrived, before PUBREL, or before PUBCOMP."""
+    """After a crash, nothing is published twice. The driver dies before it stores that all messages have arrived,
+    before PUBREL, or before PUBCOMP.
+    """
     far = Client(remote.port, "far", "plant/#")
     records = [record(at) for at in range(5)]
     one = driver(tmp_path, remote.port, qos=2)

@@ -25,7 +25,7 @@ def remote(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 class Marks:
-    """The marks of a broker, which outlive the source object."""
+    """A broker's marks, which outlive the source object."""
 
     def __init__(self) -> None:
         self.stored: dict[str, str] = {}
@@ -50,7 +50,7 @@ def make(folder: Path, port: int, marks: Marks | None = None, **origin: Any) -> 
 async def take(
     source: MqttSource, count: int, codes: Mapping[int, int] | None = None
 ) -> list[Incoming]:
-    """Read `count` messages and acknowledge them, as the engine does after the commit."""
+    """Read `count` messages and acknowledge them, as the engine would after the commit."""
     found: list[Incoming] = []
     async with asyncio.timeout(20):
         while len(found) < count:

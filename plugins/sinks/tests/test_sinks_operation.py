@@ -1,4 +1,4 @@
-"""Test how operators manage sinks, over the API and with ``hookmq sinks``."""
+"""Test how operators manage sinks through the API and with ``hookmq sinks``."""
 
 import json
 from pathlib import Path
@@ -112,6 +112,6 @@ def test_the_command_lists_and_tests(
 
 
 def use(broker: SinkBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the address and the token for commands."""
+    """Make commands use the broker's address and token."""
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", broker.base.removesuffix("/api/v1"))
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", broker.token)

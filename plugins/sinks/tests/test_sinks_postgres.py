@@ -33,7 +33,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 class Postgres(DriverContract):
-    """A target that has its own table in each test."""
+    """A driver contract in which each test has its own table."""
 
     kind = PostgresDriver
     more: Mapping[str, Any] = {}

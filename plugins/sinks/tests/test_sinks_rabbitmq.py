@@ -23,7 +23,7 @@ MAX_SIZE = 65_536
 
 
 class TlsServer(RabbitMqServer):
-    """A server that also has a port for TLS."""
+    """A server that also has a TLS port."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()
@@ -100,7 +100,7 @@ class TestRabbitMq(DriverContract):
         self.server.start()
 
     async def refused(self, *records: Record) -> Any:
-        """Write records, and return the error that this raises."""
+        """Write records, and return the error that is raised."""
         driver, _ = await self._opened()
         try:
             with pytest.raises((Rejected, TargetUnavailable)) as caught:

@@ -67,7 +67,7 @@ class TestRabbitMqSource(SourceContract):
         await self.send([b"x"], "+")
 
     async def unacknowledged(self) -> int:
-        """Return how many messages the queue would deliver to another consumer after this one is gone."""
+        """Return how many messages the queue would deliver to another consumer once this one is gone."""
         told = self.server.report("list_queues", "name", "messages")
         return next(
             int(line.split()[1]) for line in told.splitlines() if line.startswith(f"{self.name}\t")

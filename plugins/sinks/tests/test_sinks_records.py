@@ -162,7 +162,7 @@ def test_payloads_that_cannot_be_decoded_are_errors(kind: str, payload: bytes) -
 
 
 def descriptors(path: Path) -> Path:
-    """Write the descriptor set of a message type."""
+    """Write a message type's descriptor set."""
     files = FileDescriptorSet()
     file = files.file.add(name="plant.proto", package="plant", syntax="proto3")
     kinds = FieldDescriptorProto

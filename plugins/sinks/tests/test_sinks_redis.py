@@ -60,7 +60,7 @@ class TestRedis(DriverContract):
         self.server.start()
 
     async def written(self, records: list[Record], **more: Any) -> Any:
-        """Write records with changed settings, and return a client of the server."""
+        """Write records with some settings changed. Return a client of the server."""
         self.more = more
         driver, _ = await self._opened()
         assert list(await driver.check(records[0])) == []

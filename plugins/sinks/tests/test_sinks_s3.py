@@ -62,7 +62,7 @@ class TestS3(DriverContract):
         }
 
     def keys(self) -> list[str]:
-        """Return the names of the objects with messages."""
+        """Return the names of the objects that contain messages."""
         found = self.s3.list_objects_v2(Bucket=self.bucket).get("Contents", ())
         return [one["Key"] for one in found if "/_hookmq/" not in one["Key"]]
 
@@ -180,7 +180,7 @@ class TestS3(DriverContract):
     # interrupted batches ---------------------------------------------------------------------------------------------
 
     async def interrupt(self, allowed: int, records: list[Record]) -> None:
-        """Write a batch, and fail after `allowed` write requests."""
+        """Write a batch that fails after `allowed` write requests."""
         driver: Any
         driver, _ = await self._opened()
         left, put, written = iter(range(allowed)), driver._client.put_object, asyncio.Event()

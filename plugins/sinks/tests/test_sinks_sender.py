@@ -1,4 +1,4 @@
-"""Test a sink's process without a broker: its cursor, its lock, and how it handles a log that lost messages."""
+"""Test a sink's process without a broker: its cursor, its lock, and how it handles a log that has lost messages."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from hookmq_sinks.testing import make_record
 
 
 class Runtime:
-    """Runs blocking work at once, and drops log events."""
+    """Runs blocking work immediately, and drops log events."""
 
     def run_blocking(self, work: Callable[[], Any], done: Callable[..., Any]) -> Callable[[], None]:
         done(work(), None)
@@ -32,7 +32,7 @@ class Runtime:
 
 
 class Sink:
-    """A log with messages, and the folder of the `file` driver."""
+    """A log that contains messages, and the `file` driver's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.out = folder / "out"
@@ -61,7 +61,7 @@ class Sink:
         })  # fmt: skip
 
     async def run(self) -> list[dict[str, Any]]:
-        """Run a process until everything is written. Return all lines in the target."""
+        """Run the process until everything is written. Return all lines in the target."""
         one = self.sender()
         task = asyncio.create_task(one.run())
         async with asyncio.timeout(20):

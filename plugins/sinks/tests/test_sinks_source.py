@@ -1,4 +1,4 @@
-"""Test the engine of sources in broker processes, with a source that reads a file."""
+"""Test the source engine in broker processes, with a source that reads a file."""
 
 import json
 import re
@@ -99,7 +99,7 @@ def test_what_rules_forbid_is_a_dead_letter_and_the_rest_arrives(tmp_path: Path)
 
 @pytest.mark.slow
 def test_messages_wait_while_a_sink_is_full(tmp_path: Path) -> None:
-    """The broker's sink is full because its target is down. The remote broker keeps further messages."""
+    """The broker's sink is full because its target is down. The remote broker holds back further messages."""
     remote = Mosquitto(tmp_path / "remote", "max_queued_messages 0", "max_inflight_messages 100")
     down = free_port()
     out = {**sink(down), "max_bytes": 1 << 16, "topics": ["t/#"]}
@@ -121,7 +121,9 @@ def test_messages_wait_while_a_sink_is_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["http", "kafka", "nats", "postgres", "rabbitmq", "redis"])
 def test_every_setting_is_in_the_reference(name: str) -> None:
-    """Each source's section has a row for each setting, and so does the section `publish`."""
+    """The reference has a table row for each setting, both in the section about each source and in the section
+    `publish`.
+    """
     text = (Path(__file__).parents[1] / "SOURCES-REFERENCE.md").read_text()
     sections = {one.split("\n", 1)[0]: one for one in text.split("\n## ")[1:]}
     settings: Any = find_source(name).Settings

@@ -1,4 +1,4 @@
-"""Test sources in a broker process: HTTP requests, Redis entries, a kill, and operators' commands."""
+"""Test sources in a broker process: HTTP requests, Redis entries, a kill, and commands from operators."""
 
 import json
 import os
@@ -26,7 +26,7 @@ RULES = """rules:
 
 
 def post(port: int, body: Any, path: str = "/publish") -> tuple[int, Any]:
-    """Publish by HTTP."""
+    """Publish over HTTP."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     request = Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), headers)
     try:
@@ -49,7 +49,7 @@ def rows(broker: SinkBroker) -> list[Any]:
 
 
 def source_pid(broker: SinkBroker) -> int:
-    """Return the process id of the only source."""
+    """Return the process id of the broker's only source."""
     for task in Path(f"/proc/{broker.served.process.pid}/task").iterdir():
         for child in (task / "children").read_text().split():
             if b"source_runner" in Path(f"/proc/{child}/cmdline").read_bytes():
@@ -82,7 +82,7 @@ def test_http_passes_the_pipeline(tmp_path: Path) -> None:
 
 
 def answers(port: int) -> bool:
-    """Return whether the source listens."""
+    """Return whether the source is listening."""
     try:
         return post(port, {"topic": "other"})[0] == 202
     except OSError:

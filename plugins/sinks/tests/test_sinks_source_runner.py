@@ -1,4 +1,4 @@
-"""Test how the process of a source handles reason codes. A test double of the broker replies with given codes."""
+"""Test how a source's process handles reason codes. A test double replaces the broker and replies with given codes."""
 
 import struct
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FULL = ReasonCode.QUOTA_EXCEEDED
 
 
 class Broker:
-    """Replies to each request with the next of its codes, and with 0 when none are left."""
+    """Replies to each request with the next of its codes, and with 0 once none are left."""
 
     def __init__(self, *codes: Sequence[int], reasons: dict[str, str] | None = None) -> None:
         self.codes = list(codes)

@@ -1,4 +1,4 @@
-"""Estimate the age of a message by its partition and offset, from samples kept in memory."""
+"""Estimate a message's age from its partition and offset, using samples kept in memory."""
 
 import bisect
 from typing import Final
@@ -10,14 +10,14 @@ _MOST: Final = 2048
 
 
 class Ages:
-    """Samples of the time at which each partition reached an offset. Times are in microseconds since the epoch."""
+    """Samples of when each partition reached an offset. Times are in microseconds since the epoch."""
 
     def __init__(self, partitions: int) -> None:
         self._ends: list[list[int]] = [[] for _ in range(partitions)]
         self._times: list[list[int]] = [[] for _ in range(partitions)]
 
     def note(self, partition: int, end: int, time: int) -> None:
-        """Record the newest time of the messages before the offset `end`. Call this with increasing offsets."""
+        """Record the newest time among the messages before offset `end`. Offsets must increase from call to call."""
         ends, times = self._ends[partition], self._times[partition]
         if len(times) > 1 and time - times[-2] < _GAP:
             ends[-1], times[-1] = end, time

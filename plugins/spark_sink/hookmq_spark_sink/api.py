@@ -55,7 +55,7 @@ class Refusal(Exception):
 
 
 class Served:
-    """A stream and its reader. `queue` is the name of the queue that it serves, or empty."""
+    """A stream and its reader. `queue` is the name of the queue that the stream serves, or empty."""
 
     def __init__(self, given: dict[str, Any], boot: bytes) -> None:
         self.name: str = given["name"]
@@ -187,8 +187,8 @@ class Api:
             return view, await self._run(stream.reader.consumers)
 
     async def let_go(self) -> None:
-        """Close the deleted files of all streams. Call this regularly, because without requests
-        they would stay open.
+        """Close the deleted files of all streams. Call this regularly, because otherwise they stay open while there
+        are no requests.
         """
         for stream in self._streams.values():
             with suppress(
@@ -400,7 +400,7 @@ class Api:
         )
 
     async def _has_room(self, stream: Served, name: str) -> None:
-        """Raise Refusal if the stream already has the maximum number of consumers."""
+        """Raise Refusal if the stream already has the maximum number of consumers and `name` would be a new one."""
         known = await self._run(stream.reader.consumers)
         if name not in known and len(known) >= _MAX_CONSUMERS:
             raise Refusal(400, "bad_request", f"there are already {len(known)} consumers")
@@ -418,8 +418,9 @@ def _common_name(request: web.Request) -> str:
 
 
 def _known(request: web.Request, *names: str) -> dict[str, list[str]]:
-    """Return the query parameters. Raises Refusal for a parameter that is not in `names`, or that is repeated. Only
-    `topics` may be repeated."""
+    """Return the query parameters. Raises Refusal for a parameter that is not in `names` or that is repeated. Only
+    `topics` may be repeated.
+    """
     found: dict[str, list[str]] = {}
     for name, value in request.query.items():
         if name not in names:
@@ -466,7 +467,7 @@ def _columns(given: list[str] | None) -> frozenset[int] | None:
 
 
 def _newest(request: web.Request) -> int:
-    """Return the newest block version that the client supports. Without the header, this is version 1."""
+    """Return the newest block version that the client supports, which is version 1 if the header is missing."""
     given = request.headers.get(NEWEST, "1")
     if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) >= 1):
         message = f"{NEWEST}: {given[:40]!r} is not the version of a block"
@@ -486,8 +487,11 @@ def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
 
 
 def _chunk(blocks: Iterator[bytes]) -> bytes:
-    """Return about a megabyte of blocks, or b'' at the end. This call blocks. It returns earlier after `_LONG` seconds,
-    so that the client gets some data while the server searches for the few records that pass a filter."""
+    """Return about a megabyte of blocks, or b'' at the end. This call blocks.
+
+    It returns after `_LONG` seconds at the latest. The client thus gets some data even while the server is still
+    searching for the few records that pass a filter.
+    """
     parts: list[bytes] = []
     size = 0
     until = monotonic() + _LONG

@@ -1,7 +1,8 @@
-"""Encode and decode blocks: records of one partition, stored as Arrow column buffers. PROTOCOL.md describes each byte.
+"""Encode and decode blocks, which hold the records of one partition as Arrow column buffers. PROTOCOL.md describes
+each byte.
 
-The code needs only the standard library. It works on whole columns, so that `list`, `map` and `join` process the
-records. Readers get the bytes exactly as they were written.
+The code needs only the standard library. It works on whole columns, so that `list`, `map` and `join` do the work for
+each record. Readers get the bytes exactly as they were written.
 """
 
 import struct
@@ -76,7 +77,7 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """A decoded block. The buffers are views of its bytes. `nulls` contains each column's number of nulls."""
+    """A decoded block. The buffers are views of the block's bytes. `nulls` contains each column's number of nulls."""
 
     partition: int
     base: int
@@ -90,7 +91,7 @@ class Block:
 
 
 def little(numbers: "array[int]") -> bytes:
-    """Return the numbers in an array as little-endian bytes."""
+    """Return an array's numbers as little-endian bytes."""
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()
@@ -189,7 +190,7 @@ def utf8(text: str) -> bytes:
 
 
 def weight(message: Message) -> int:
-    """Return the approximate size of a message in a block, in bytes. The result is never less than the size of the
+    """Return the approximate size of a message in a block, in bytes. The result is never below the size of the
     variable fields.
     """
     size = 32 + len(message.payload) + 4 * len(message.topic) + 4 * len(message.sender or "")
@@ -199,7 +200,7 @@ def weight(message: Message) -> int:
 
 
 def properties_size(found: Properties) -> int:
-    """Return an upper bound of the bytes that a message's properties need."""
+    """Return an upper bound for the size of a message's properties in bytes."""
     size = 4 * len(found.content_type or "") + 4 * len(found.response_topic or "")
     size += len(found.correlation_data or b"")
     for key, value in found.user_property or ():
@@ -208,7 +209,7 @@ def properties_size(found: Properties) -> int:
 
 
 def split(messages: Sequence[T], weights: Sequence[int]) -> Iterator[Sequence[T]]:
-    """Split messages into runs that fit into one block each."""
+    """Split messages into runs that each fit into one block."""
     if len(messages) <= MAX_ROWS and sum(weights) <= MAX_BYTES:
         yield messages
         return
@@ -222,7 +223,7 @@ def split(messages: Sequence[T], weights: Sequence[int]) -> Iterator[Sequence[T]
 
 
 def split_columns(columns: MessageColumns) -> Iterator[MessageColumns]:
-    """Split messages into runs that fit into one block each."""
+    """Split messages into runs that each fit into one block."""
     weights = [
         32 + len(payload) + 4 * len(topic) + 4 * len(sender or "")
         for payload, topic, sender in zip(
@@ -236,7 +237,7 @@ def split_columns(columns: MessageColumns) -> Iterator[MessageColumns]:
 
 
 class _Encoded(dict[str | None, bytes | None]):
-    """Caches text encoded as UTF-8. A stream's topics and client ids repeat, so most of them are found here."""
+    """Caches text encoded as UTF-8. A stream's topics and client ids repeat, so most lookups are hits."""
 
     def __missing__(self, text: str | None) -> bytes | None:
         if text is None or len(text) > _LONG:
@@ -392,7 +393,7 @@ def offsets(block: Block) -> Sequence[int]:
 
 
 def project(block: Block, wanted: frozenset[int]) -> Block:
-    """Return the block with only the `wanted` columns, plus `offset` if it is sparse."""
+    """Caches text encoded as UTF-8. A stream's topics and client ids repeat, so most lookups are hits."""
     return Block(
         block.partition, block.base, block.end, block.count, block.sparse, block.min_timestamp, block.max_timestamp,
         {
@@ -433,7 +434,7 @@ def take(block: Block, rows: Sequence[int], base: int, end: int) -> Block:
 
 
 def thinned(block: Block, places: Sequence[int], end: int) -> Block:
-    """Return a sparse form of a block that covers the offsets from its `base` to `end`. Its rows have the offsets
+    """Return a sparse form of a block that covers the offsets from its `base` to `end`. The rows have the offsets in
     `places`.
     """
     buffers = block.buffers | {(OFFSET, VALUES): little(array("q", places))}
@@ -441,7 +442,7 @@ def thinned(block: Block, places: Sequence[int], end: int) -> Block:
 
 
 def empty(partition: int, base: int, end: int) -> Block:
-    """Return a block without rows. It means that no record from `base` to `end` passed the filter."""
+    """Return a block without rows, which means that no record from `base` to `end` passed the filter."""
     buffers: Buffers = {(OFFSET, VALUES): b""}
     return Block(partition, base, end, 0, True, 0, 0, buffers, {})
 
@@ -492,7 +493,8 @@ def _merge_variable(
 
 
 def _shifted(blocks: Sequence[Block], name: int, role: int) -> bytes:
-    """Concatenate the positions of several blocks. Each block's positions continue from those of the previous block.
+    """Concatenate the position buffers of several blocks. Each block's positions continue from those of the block
+    before it.
 
     If a block lacks the column, its rows are empty.
     """
@@ -508,7 +510,7 @@ def _shifted(blocks: Sequence[Block], name: int, role: int) -> bytes:
 
 
 def rows(block: Block) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a complete block for display, by column name, with `partition` and `offset`."""
+    """Yield a complete block's rows for display. Each row maps column names to values, with `partition` and `offset`."""
 
     def text(value: bytes | None) -> str | None:
         return None if value is None else value.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The ``hookmq spark`` command: inspect and export streams on disk, even while a broker runs."""
+"""The ``hookmq spark`` command: inspect and export streams on disk, even while a broker is running."""
 
 import argparse
 import base64
@@ -230,8 +230,9 @@ def _rows(
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Convert a row to JSON values. A value that is not UTF-8 becomes base64 under another name; a missing value is
-    omitted."""
+    """Convert a row to JSON values. A value that is not UTF-8 becomes base64 under a different name. Missing values
+    are omitted.
+    """
     shown: dict[str, Any] = {}
     for name, value in row.items():
         if value is None or value == []:
@@ -250,7 +251,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Read and check all records."""
+    """Read and verify all records."""
     folder: Path = arguments.folder
     chosen = [_one(folder, arguments.stream)] if arguments.stream else _folders(folder)
     damaged = 0

@@ -155,7 +155,7 @@ class StreamConfig:
             object.__setattr__(self, "consumers", (*self.consumers, TIER))
 
     def _check_queue(self) -> None:
-        """Check that a stream of a queue has only the settings that apply to it."""
+        """Check that a stream that serves a queue has only settings that apply to it."""
         if not NAME.fullmatch(self.queue):
             raise ConfigError(
                 f"queue: {self.queue!r} is not the name of a queue; use letters, digits, _ . -"
@@ -171,7 +171,7 @@ class StreamConfig:
 
     @property
     def placement(self) -> str:
-        """Return the name of the placement that a new log gets."""
+        """Return the name of the placement for a new log."""
         return new(self.partition_by)
 
 
@@ -197,7 +197,7 @@ class Access:
 
 @dataclass(frozen=True)
 class ApiConfig:
-    """The read API, which has a listener and a process of its own."""
+    """The read API, which has its own listener and process."""
 
     bind: str = setting("127.0.0.1:1890", "HOST:PORT; port 0 means any free port")
     access: tuple[Access, ...] = setting((), "who may read which streams")

@@ -1,4 +1,4 @@
-"""Compare the consumers that a stream declares with those that have committed offsets."""
+"""Compare a stream's declared consumers with those that have committed offsets."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ SILENT_AFTER: Final = 600.0
 class ConsumerState(NamedTuple):
     """A consumer that is declared or has committed.
 
-    `lag` is the number of records that it has not committed. `updated` is the time of its last commit in epoch seconds;
-    0 if there was none.
+    `lag` is the number of records that it has not committed. `updated` is the time of its last commit in epoch seconds,
+    or 0 if it has never committed.
     """
 
     name: str
@@ -42,9 +42,9 @@ def states(
     latest: Iterable[int],
     time: Callable[[int, int], int | None] = lambda partition, offset: None,
 ) -> list[ConsumerState]:
-    """Return the consumers, declared ones first. `earliest` and `latest` are offsets by partition.
+    """Return the consumers, declared ones first. `earliest` and `latest` map partitions to offsets.
 
-    `time` returns the time of the message in a partition at an offset, in microseconds, or None if it is unknown.
+    `time` returns the time of the message at a partition's offset in microseconds, or None if it is unknown.
     """
     names = tuple(declared)
     ends = list(enumerate(zip(earliest, latest, strict=True)))
@@ -73,7 +73,7 @@ def notes(stream: str, folder: Path, declared: tuple[str, ...]) -> list[str]:
     """Return warnings about a stream's consumers, for checks before the broker starts. Reads two small files.
 
     The result is empty if the stream does not exist yet. It is also empty if the stream cannot be read, because the
-    broker reports that when it starts.
+    broker reports that problem when it starts.
     """
     try:
         described = files.read_description(folder)
@@ -96,7 +96,7 @@ def notes(stream: str, folder: Path, declared: tuple[str, ...]) -> list[str]:
 
 
 class ConsumerWatch:
-    """Logs consumers that a stream does not declare, and declared ones that never commit. Each is logged once."""
+    """Logs consumers that a stream does not declare, and declared consumers that never commit. Logs each of them once."""
 
     def __init__(self, declared: tuple[str, ...], log: Callable[..., None]) -> None:
         self._declared = declared
@@ -106,8 +106,8 @@ class ConsumerWatch:
     def look(self, committed: Iterable[str], messages: bool, seconds: float) -> None:
         """Compare the declared consumers with those that have `committed`.
 
-        `messages` is True if the stream has messages, and `seconds` is how long it has been open. Without declared
-        consumers, nothing is logged, because no reader then expects messages to be kept for it.
+        `messages` is True if the stream has messages, and `seconds` is how long it has been open. If no consumers are
+        declared, nothing is logged, because then no reader expects messages to be kept for it.
         """
         if not self._declared:
             return

@@ -52,9 +52,8 @@ class Description(NamedTuple):
 class State(NamedTuple):
     """The position up to which readers may read.
 
-    `boot` identifies one run of the broker. `generation` increases when segments are replaced or
-    deleted. `readable` is a record number in the log. `earliest` and `latest` are offsets by
-    partition.
+    `boot` identifies one run of the broker. `generation` increases when segments are replaced or deleted. `readable` is
+    a record number in the log. `earliest` and `latest` contain an offset for each partition.
     """
 
     boot: bytes
@@ -79,7 +78,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_description(folder: Path) -> Description | None:
-    """Read a stream's description. Return None if there is none. Raises StoreError if it is invalid."""
+    """Read a stream's description. Return None if there is no description. Raises StoreError if it is invalid."""
     path = folder / STREAM
     found = _read_json(path)
     if found is None:
@@ -140,8 +139,8 @@ class StateFile:
         )
 
     def write(self, generation: int, readable: int, earliest: list[int], latest: list[int]) -> None:
-        """Publish the position up to which readers may read. Writes to the page cache and never syncs. Raises OSError
-        if that fails.
+        """Publish the position up to which readers may read. This writes to the page cache and never syncs. Raises
+        OSError if it fails.
         """
         count = len(earliest)
         rest = struct.pack(
@@ -180,8 +179,8 @@ def read_state(folder: Path) -> State | None:
 
 
 class Reported(NamedTuple):
-    """A consumer's report about its tables: the number of dead letters so far, and the last batch of the query that
-    counted them.
+    """What a consumer has reported about its tables: the number of dead letters so far, and the last batch of the
+    query that counted them.
     """
 
     dead_letters: int
@@ -190,8 +189,9 @@ class Reported(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """A consumer's offsets by partition, and the time of their last update in epoch seconds, or 0 if it has not
-    committed any. `reported` is None if it has not made any report.
+    """A consumer's offsets by partition, and the time of their last update in epoch seconds.
+
+    The time is 0 if the consumer has never committed offsets. `reported` is None if it has never sent a report.
     """
 
     offsets: dict[int, int]
@@ -200,7 +200,7 @@ class Consumer(NamedTuple):
 
 
 def read_consumers(folder: Path, log_id: str) -> dict[str, Consumer]:
-    """Return the consumers by name, without those of another log. Raises StoreError if the file is invalid."""
+    """Return the consumers by name, leaving out those of another log. Raises StoreError if the file is invalid."""
     path = folder / CONSUMERS
     found = _read_json(path)
     if found is None or found.get("log_id") != log_id:
@@ -226,8 +226,9 @@ def _reported(found: dict[str, Any] | None) -> Reported | None:
 
 @contextmanager
 def consumers_locked(locked: Path) -> Iterator[None]:
-    """Lock the consumers' offsets, which both the reader process and the export update. `locked` is the file that all of
-    them lock. Raises OSError if that fails."""
+    """Lock the consumers' offsets, because both the reader process and the export update them. All of them lock the
+    file `locked`. Raises OSError if that fails.
+    """
     file = os.open(locked, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -277,10 +278,11 @@ def write_declared(folder: Path, names: tuple[str, ...]) -> None:
 
 
 class Operation(NamedTuple):
-    """The broker's report about a stream, which commands read. The counters start when the broker starts.
+    """The broker's report about a stream, which commands read. Its counters start from 0 when the broker starts.
 
-    `refused` counts messages refused because the stream was full, and `dropped` those removed before a consumer had
-    committed them. `full` is True if messages are refused, and `held` if retention waits for a consumer.
+    `refused` counts messages that were refused because the stream was full. `dropped` counts those removed before a
+    consumer had committed them. `full` is True while messages are refused, and `held` while retention waits for a
+    consumer.
     """
 
     refused: int = 0
@@ -290,7 +292,7 @@ class Operation(NamedTuple):
 
 
 def read_operation(folder: Path) -> Operation:
-    """Return the newest report. It is empty if there is none. Raises StoreError if the file is invalid."""
+    """Read the newest report. Return an empty one if there is none. Raises StoreError if the file is invalid."""
     found = _read_json(folder / OPERATION)
     if found is None:
         return Operation()
@@ -303,7 +305,7 @@ def read_operation(folder: Path) -> Operation:
 
 
 def write_operation(folder: Path, report: Operation) -> None:
-    """Write a report without syncing it, since it only serves commands. Raises OSError if that fails."""
+    """Write a report without syncing it, because only commands read it. Raises OSError if that fails."""
     target = folder / OPERATION
     made = target.with_name(f"{OPERATION}.new")
     made.write_text(json.dumps({"format": FORMAT, **report._asdict()}))

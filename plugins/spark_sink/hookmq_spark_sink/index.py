@@ -1,5 +1,5 @@
-"""Find a stream's blocks by reading the headers in its segments, but not the payloads. The broker uses this module when
-it starts, and so does every reader of the stream's folder.
+"""Find a stream's blocks by reading the headers in its segments, but not the payloads. Both the broker (at startup)
+and every reader of the stream's folder use this module.
 """
 
 import json
@@ -30,7 +30,7 @@ _TIMES: Final = frozenset({block.TIMESTAMP})
 
 
 class Place(NamedTuple):
-    """The offset range of a block, and its position in the segment's file."""
+    """A block's offset range, and its position in the segment file."""
 
     base: int
     end: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Part:
-    """The blocks of one partition in one segment, stored by column."""
+    """The blocks of one partition in one segment, stored as columns."""
 
     __slots__ = ("bases", "end", "highs", "lengths", "positions")
 
@@ -68,12 +68,12 @@ class Part:
         return Place(self.bases[number], end, self.positions[number], self.lengths[number])
 
     def find(self, offset: int) -> int:
-        """Return the number of the block that contains `offset`. There must be such a block."""
+        """Return the number of the block that contains `offset`. Such a block must exist."""
         return bisect_right(self.bases, offset) - 1
 
 
 class SegmentIndex:
-    """The blocks of one segment. Its file remains open, so it can be read after it has been replaced or deleted."""
+    """The blocks of one segment. Its file stays open, so it can be read even after it has been replaced or deleted."""
 
     def __init__(self, path: Path) -> None:
         """Open the segment. Raises StoreError or OSError if it cannot be read."""
@@ -107,8 +107,9 @@ class SegmentIndex:
         raise StoreError(f"{self.path} does not begin like a segment: it is damaged")
 
     def extend(self, readable: int | None = None) -> None:
-        """Add the log's blocks up to record `readable`, or all complete blocks if it is None. Raises StoreError for
-        a damaged block."""
+        """Add the log's blocks up to record `readable`. If it is None, add all complete blocks. Raises StoreError for
+        a damaged block.
+        """
         size = os.fstat(self.file).st_size
         while readable is None or self.end < readable:
             header = os.pread(self.file, FRAME.size + block.HEADER.size, self.position)
@@ -144,7 +145,7 @@ class SegmentIndex:
             raise StoreError(f"{self.path} is damaged at byte {self.position}")
 
     def read(self, place: Place) -> bytes:
-        """Read the bytes of a block. Raises StoreError or OSError if that fails."""
+        """Read a block's bytes. Raises StoreError or OSError if that fails."""
         data = os.pread(self.file, place.length, place.position)
         if len(data) != place.length:
             raise StoreError(f"{self.path} has become shorter")
@@ -163,7 +164,7 @@ class SegmentIndex:
 
 
 class StreamIndex:
-    """All segments in a stream's folder, updated by `refresh`."""
+    """An index of all segments in a stream's folder, updated by `refresh`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,8 +173,9 @@ class StreamIndex:
         self._generation: tuple[bytes, int] | None = None
 
     def refresh(self, state: State | None) -> None:
-        """Add new blocks that `state` allows to be read, or all new blocks if there is no state. Raises StoreError
-        or OSError if a segment cannot be read."""
+        """Add the new blocks that `state` allows readers to read. If there is no state, add all new blocks. Raises
+        StoreError or OSError if a segment cannot be read.
+        """
         readable = None if state is None else state.readable
         known = None if state is None else (state.boot, state.generation)
         if known is None or known != self._generation:
@@ -223,7 +225,7 @@ class StreamIndex:
                 number += 1
 
     def at(self, partition: int, timestamp: int, earliest: int, latest: int) -> int | None:
-        """Return the first offset whose timestamp is not before `timestamp` (µs), or None if there is none.
+        """Return the offset of the first message at or after `timestamp` (µs), or None if there is none.
 
         Searches the offsets from `earliest` to `latest - 1`. Raises StoreError for a damaged block.
         """
@@ -245,8 +247,9 @@ class StreamIndex:
         return None
 
     def newest(self, partition: int, offset: int) -> int | None:
-        """Return the newest timestamp (µs) up to the end of the block that contains `offset`, or None if there is no
-        such block."""
+        """Return the newest timestamp (µs) up to the end of the block that contains `offset`. Return None if no block
+        contains `offset`.
+        """
         for segment in self.segments:
             part = segment.parts.get(partition)
             if part is not None and part.bases[0] <= offset < part.end:
@@ -254,7 +257,7 @@ class StreamIndex:
         return None
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """Return each partition's first offset and end. Partitions without blocks are omitted."""
+        """Return the first offset and the end of each partition. Partitions without blocks are omitted."""
         found: dict[int, tuple[int, int]] = {}
         for segment in self.segments:
             for number, part in segment.parts.items():
@@ -269,8 +272,8 @@ class StreamIndex:
 
 
 def closed_indexes(folder: Path) -> list[SegmentIndex]:
-    """Return an index of each segment that is no longer written to. The segments' files are closed. Raises StoreError
-    or OSError if a segment cannot be read.
+    """Return an index for each segment that is no longer being written, with its file closed. Raises StoreError or
+    OSError if a segment cannot be read.
     """
     found: list[SegmentIndex] = []
     for path in sorted((folder / LOG).glob(f"*{SUFFIX}")):
@@ -284,7 +287,7 @@ def closed_indexes(folder: Path) -> list[SegmentIndex]:
 
 
 def raise_file_limit() -> None:
-    """Raise this process's limit on open files to the maximum, because a reader opens a file for each segment."""
+    """Raise this process's limit on open files to the maximum, because a reader opens one file per segment."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
@@ -293,8 +296,9 @@ def raise_file_limit() -> None:
 
 
 def parse(segment: SegmentIndex, place: Place, wanted: frozenset[int] | None = None) -> block.Block:
-    """Decode a block and verify its checksum. With `wanted`, leave out other columns. Raises StoreError if it is
-    damaged."""
+    """Decode a block and verify its checksum. With `wanted`, omit all other columns. Raises StoreError if the block is
+    damaged.
+    """
     try:
         return packed.parse(segment.read(place), wanted)
     except block.Damaged as error:

@@ -1,7 +1,7 @@
-"""Rewrite a sealed segment, merging each partition's small blocks and compressing them.
+"""Rewrite a sealed segment, merging and compressing each partition's small blocks.
 
-``python -P -m hookmq_spark_sink.merge SEGMENT TARGET COMPRESSION`` runs in a separate process, so that it does not
-compete for the interpreter lock with the broker's event loop.
+``python -P -m hookmq_spark_sink.merge SEGMENT TARGET COMPRESSION`` runs as a separate process, so that it does not
+compete with the broker's event loop for the interpreter lock.
 """
 
 import ctypes
@@ -28,9 +28,9 @@ _DEATH_SIGNAL: Final = 1
 
 
 def worthwhile(blocks: int, packed: int, partitions: int, size: int, compression: str) -> bool:
-    """Return whether it is worthwhile to rewrite a segment.
+    """Return whether rewriting a segment is worthwhile.
 
-    The segment has `blocks` blocks with a total of `size` bytes. Of these blocks, `packed` are already compressed.
+    The segment has `blocks` blocks with a total size of `size` bytes. Of these blocks, `packed` are already compressed.
     """
     if compression == "zstd" and packed < blocks:
         return True
@@ -38,8 +38,9 @@ def worthwhile(blocks: int, packed: int, partitions: int, size: int, compression
 
 
 def merge(source: Path, target: Path, compression: str) -> None:
-    """Write the merged segment to `target`, without a sync: `SegmentLog.replace` does that. Raises OSError, StoreError or
-    block.Damaged if that fails."""
+    """Write the merged segment to `target` without syncing it, because `SegmentLog.replace` does that. Raises OSError,
+    StoreError or block.Damaged if that fails.
+    """
     encoded = packed.pack if compression == "zstd" else block.assemble
     segment = read(source, False, verify=False)
     blocks: dict[int, list[block.Block]] = {}
@@ -61,7 +62,7 @@ def merge(source: Path, target: Path, compression: str) -> None:
 
 
 def groups(blocks: list[block.Block]) -> Iterator[list[block.Block]]:
-    """Yield groups of consecutive blocks. Each group fits into one block."""
+    """Yield groups of consecutive blocks, each of which fits into one block."""
     group: list[block.Block] = []
     size = rows = 0
     for one in blocks:
@@ -78,7 +79,7 @@ def groups(blocks: list[block.Block]) -> Iterator[list[block.Block]]:
 
 def die_with_parent() -> None:
     """Make the kernel kill this process when the broker dies. Otherwise, it could write to a folder that the next
-    broker uses.
+    broker is already using.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Encode and decode blocks of version 2, whose buffers may be compressed. PROTOCOL.md describes each byte.
+"""Encode and decode version 2 blocks, whose buffers may be compressed. PROTOCOL.md describes each byte.
 
-A block of version 2 has the rows of a block of version 1. Each buffer is stored as it is or as a Zstandard frame, and
+A version 2 block has the same rows as a version 1 block. Each buffer is stored either as is or as a Zstandard frame.
 `topic` and `client_id` may be stored as a dictionary. Sealed segments contain such blocks. A reader that supports them
-gets the requested columns as they are on disk. For other readers, the server decodes them.
+gets the requested columns exactly as they are on disk. For other readers, the server decodes them.
 """
 
 import sys
@@ -39,7 +39,7 @@ _SHARE: Final = 2
 
 
 class Buffer(NamedTuple):
-    """A stored buffer. `size` is its number of bytes after decompression."""
+    """A stored buffer. `size` is its size in bytes after decompression."""
 
     data: Data
     size: int
@@ -48,7 +48,7 @@ class Buffer(NamedTuple):
 
 @dataclass(slots=True)
 class Packed:
-    """A block of version 2, with its buffers as they are stored."""
+    """A version 2 block, with its buffers as stored."""
 
     head: block.Head
     buffers: dict[tuple[int, int], Buffer]
@@ -79,7 +79,7 @@ def _compress(data: Data) -> Buffer:
 
 
 def _index(buffers: Buffers, column: int) -> None:
-    """Replace a column's values with a dictionary and indices, if enough of the values are equal."""
+    """Replace a column's values with a dictionary and indices if the values repeat often enough."""
     if (column, block.OFFSETS) not in buffers:
         return
     values = block.slices(buffers[column, block.OFFSETS], buffers[column, block.VALUES])
@@ -125,8 +125,9 @@ def version(data: Data) -> int:
 
 
 def parse(data: Data, wanted: frozenset[int] | None = None, verify: bool = True) -> Block:
-    """Decode exactly one block of either version. With `wanted`, leave out other columns, except the offsets of a
-    sparse block. Raises Damaged if the block is invalid."""
+    """Decode exactly one block of either version. With `wanted`, omit all other columns except the offsets of a sparse
+    block. Raises Damaged if the block is invalid.
+    """
     if version(data) == VERSION:
         return unpack(read(data, verify), wanted)
     one = block.parse(data, verify)
@@ -134,8 +135,9 @@ def parse(data: Data, wanted: frozenset[int] | None = None, verify: bool = True)
 
 
 def read(data: Data, verify: bool = True) -> Packed:
-    """Return the buffers of a block of version 2, without decompressing them. Raises Damaged if the block is invalid
-    or too large."""
+    """Return the buffers of a version 2 block, without decompressing them. Raises Damaged if the block is invalid or
+    too large.
+    """
     head = block.read_head(data)
     view = memoryview(data)
     if head.length != len(view):
@@ -167,7 +169,7 @@ def read(data: Data, verify: bool = True) -> Packed:
 
 
 def select(one: Packed, wanted: frozenset[int] | None) -> bytes:
-    """Encode the block with only the `wanted` columns. None of them is decompressed."""
+    """Encode the block with only the `wanted` columns, without decompressing any of them."""
     if wanted is not None:
         kept = {key: data for key, data in one.buffers.items() if key[0] in wanted}
         nulls = {column: count for column, count in one.nulls.items() if column in wanted}
@@ -176,7 +178,7 @@ def select(one: Packed, wanted: frozenset[int] | None) -> bytes:
 
 
 def unpack(one: Packed, wanted: frozenset[int] | None = None) -> Block:
-    """Decode the `wanted` columns, or all. Raises Damaged if a buffer is invalid."""
+    """Decode the `wanted` columns, or all if it is None. Raises Damaged if a buffer is invalid."""
     columns = {key[0] for key in one.buffers}
     if wanted is not None:
         columns &= wanted
@@ -198,7 +200,7 @@ def unpack(one: Packed, wanted: frozenset[int] | None = None) -> Block:
 
 
 def plain(stored: Buffer) -> Data:
-    """Return a buffer's bytes, decompressed. Raises Damaged if they are invalid or have another size."""
+    """Return a buffer's decompressed bytes. Raises Damaged if they are invalid or do not have the expected size."""
     if stored.encoding == PLAIN:
         return stored.data
     decoder = zstd.ZstdDecompressor()
@@ -213,9 +215,10 @@ def plain(stored: Buffer) -> Data:
 
 
 def dictionary(one: Packed, column: int) -> tuple[list[bytes], Sequence[int]]:
-    """Return a column's distinct values, and the index of each row's value. Raises Damaged if the column is invalid.
+    """Return a column's distinct values, and for each row the index of its value. Raises Damaged if the column is
+    invalid.
 
-    A column that is not a dictionary has one value for each row.
+    A column that is not stored as a dictionary has one value per row.
     """
     values = block.slices(
         plain(one.buffers[column, block.OFFSETS]), plain(one.buffers[column, block.VALUES])
@@ -231,7 +234,7 @@ def dictionary(one: Packed, column: int) -> tuple[list[bytes], Sequence[int]]:
 
 
 def _expand(one: Packed, column: int, buffers: Buffers) -> None:
-    """Add a dictionary's rows to `buffers`."""
+    """Expand a dictionary to one value per row, and add the result to `buffers`."""
     values, indices = dictionary(one, column)
     if sum(map(list(map(len, values)).__getitem__, indices)) > LARGEST:
         raise Damaged(f"a dictionary with more than {LARGEST} bytes of rows")

@@ -1,7 +1,7 @@
-"""Choose the partition of a message.
+"""Choose a message's partition.
 
-A log keeps the placement with which it was created; the log's description names it. PROTOCOL.md specifies each
-placement. A placement must never change, because a topic's messages would then be in two partitions.
+A log keeps the placement that it was created with, which is named in the log's description. PROTOCOL.md specifies each
+placement. A placement must never change, because otherwise a topic's messages would be in two partitions.
 """
 
 import re
@@ -29,20 +29,20 @@ _DIGITS: Final = frozenset("0123456789")
 
 
 def by_crc32(topic: str, partitions: int) -> int:
-    """Return a topic's partition in a log that an early version created.
+    """Return a topic's partition in a log created by an early version.
 
-    A CRC is linear: topics that differ in few bits often get the same remainder. Such topics are spread over few
-    partitions.
+    A CRC is linear, so topics that differ in only a few bits often get the same remainder. Such topics end up in only a
+    few partitions.
     """
     return crc32(block.utf8(topic)) % partitions
 
 
 def by_name(topic: str, partitions: int) -> int:
-    """Return a topic's partition: a hash of the name, plus its last number.
+    """Return a topic's partition, computed from a hash of its name plus its last number.
 
     Topics with consecutive numbers are therefore in consecutive partitions. With a hash alone, a few topics would leave
-    partitions empty. Only the last two digits are added, and the hash covers all other characters. The tens digit is
-    multiplied by 11 instead of 10. Numbers in steps of two, five or ten therefore also use all partitions, unless
+    some partitions empty. Only the last two digits are added, and the hash covers all other characters. The tens digit
+    is multiplied by 11 instead of 10. Numbers in steps of two, five or ten therefore also use all partitions, unless
     `partitions` is a multiple of 11.
     """
     found = _LAST_DIGIT.match(topic)
@@ -60,8 +60,9 @@ def by_name(topic: str, partitions: int) -> int:
 
 
 class Placement(Protocol):
-    """Chooses partitions. `places` caches the partitions of topics for which `place` need not be called. If `mixed` is
-    set, the messages of a topic are in several partitions."""
+    """Chooses partitions. `places` caches the partitions of topics, for which `place` need not be called. If `mixed`
+    is True, a topic's messages are spread over several partitions.
+    """
 
     places: dict[str, int]
     mixed: bool
@@ -70,11 +71,11 @@ class Placement(Protocol):
         """Return the partition of a message."""
 
     def flushed(self) -> None:
-        """Record the end of a commit."""
+        """Note that a commit has ended."""
 
 
 class ByTopic:
-    """Keeps the messages of a topic in one partition, and therefore in order."""
+    """Keeps a topic's messages in one partition, and therefore in order."""
 
     mixed = False
 
@@ -95,10 +96,10 @@ class ByTopic:
 
 
 class RoundRobin:
-    """Fills one partition after the other, each with up to `BATCH` messages of one commit, so that blocks are large.
+    """Fills one partition after another, each with up to `BATCH` messages of one commit, so that blocks are large.
 
-    The messages of a topic are in several partitions, and therefore not in order. The partition with the fewest
-    messages comes first; `ends` contains the offset after the last message of each.
+    A topic's messages are spread over several partitions, and therefore not in order. The partition with the fewest
+    messages comes first. `ends` contains the offset after each partition's last message.
     """
 
     mixed = True
@@ -126,7 +127,7 @@ class RoundRobin:
 
 
 def make(name: str, partitions: int, ends: Sequence[int]) -> Placement:
-    """Return the placement with this name. `ends` is as in `RoundRobin`."""
+    """Return the placement with this name. `ends` has the same meaning as in `RoundRobin`."""
     if name == ROUND_ROBIN:
         return RoundRobin(partitions, ends)
     return ByTopic(by_crc32 if name == CRC32 else by_name, partitions)
@@ -138,7 +139,7 @@ def new(partition_by: PartitionBy) -> str:
 
 
 def setting(name: str) -> PartitionBy:
-    """Return the value of `partition_by` that the placement `name` implements."""
+    """Return the value of `partition_by` that selects the placement `name`."""
     return "round_robin" if name == ROUND_ROBIN else "topic"
 
 

@@ -55,7 +55,7 @@ class SparkSinkPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for `hookmq check`: the address for readers, unsuitable partitions, and consumers that do not match.
+        """Notes for `hookmq check`: the address for readers, unsuitable partitions, and mismatched consumers.
 
         Reads two small files per stream.
         """
@@ -137,7 +137,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Find the queues that streams serve, now that all plugins are started."""
+        """Find the queues that streams serve, now that all plugins have started."""
         for one in self.queues:
             one.follow(broker)
             one.look()

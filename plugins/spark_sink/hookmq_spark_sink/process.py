@@ -23,7 +23,7 @@ COUNTS: Final = ("requests", "refused", "reads", "failed", "bytes")
 class ReaderProcess:
     """Manages the reader process. Call `start` and `stop` on a running event loop.
 
-    `counts` includes the counters of processes that have ended. `port` is the port that the process listens on.
+    `counts` includes the counters of processes that have ended. `port` is the port that the process is listening on.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ReaderProcess:
         return {name: self._before[name] + self._now[name] for name in COUNTS}
 
     async def start(self) -> None:
-        """Start the process, and wait until it listens. Raises StoreError with the reason if it fails to start."""
+        """Start the process, and wait until it is listening. Raises StoreError with the reason if it fails to start."""
         process = await self._spawn()
         self._task = asyncio.get_running_loop().create_task(self._watch(process))
 
@@ -131,7 +131,7 @@ class ReaderProcess:
                 break
 
     async def stop(self, deadline: float) -> None:
-        """End the process. The process has `deadline` seconds to complete its responses."""
+        """End the process, giving it `deadline` seconds to complete its responses."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Move groups of a queue to the offsets that consumers of the read API have committed.
+"""Move a queue's groups to the offsets that consumers of the read API have committed.
 
 A group that is behind keeps messages in the queue, within the limit `wait_for_groups` of the queue's `retention`.
 Messages are therefore also kept for a consumer that has the same name as a group.
@@ -13,7 +13,7 @@ from hookmq_spark_sink.files import Consumer
 
 
 class QueueGroups:
-    """The groups of one queue that have the same names as the consumers in `names`."""
+    """The groups of one queue whose names match the consumers in `names`."""
 
     def __init__(self, queue: str, names: Iterable[str], log: Callable[..., None]) -> None:
         self._queue = queue
@@ -23,13 +23,13 @@ class QueueGroups:
         self._problems: dict[str, str] = {}
 
     def renew(self) -> None:
-        """Record that the queue has a new log, in which offsets start again."""
+        """Record that the queue has a new log, whose offsets start from the beginning."""
         self._moved.clear()
 
     async def move(
         self, broker: BrokerHandle, known: Mapping[str, Consumer], earliest: int, latest: int
     ) -> None:
-        """Move each group to the offset of its consumer. A problem is logged once."""
+        """Move each group to its consumer's offset. Each problem is logged only once."""
         if not self._names:
             return
         found = broker.services(SERVICE).values()
@@ -51,7 +51,7 @@ class QueueGroups:
             self._problems[name] = problem
 
     def _problem(self, manager: QueueManager, name: str) -> str:
-        """Return why the group cannot follow its consumer, or ''. Raises QueueError."""
+        """Return why the group cannot follow its consumer, or '' if it can. Raises QueueError."""
         groups = {one.name: one for one in manager.show_queue(self._queue).groups}
         if name not in groups:
             known = ", ".join(groups)

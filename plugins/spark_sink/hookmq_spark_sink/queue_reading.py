@@ -1,7 +1,7 @@
 """Read a queue's messages for clients, from the files that the queue's plugin writes.
 
-Offsets are the queue's offsets, and the only partition is 0. Messages are encoded as blocks when they are read. Blocks
-are sparse if messages are missing, because of compaction or a filter. Every function here may block on the disk.
+Offsets are the queue's own offsets, and the only partition is 0. Messages are encoded as blocks when they are read. A
+block is sparse if compaction or a filter has left out messages. Every function here may block on the disk.
 """
 
 from bisect import bisect_left
@@ -27,7 +27,7 @@ _TRIES: Final = 5
 
 
 class QueueView:
-    """The readable part of a queue at one moment. `earliest` and `latest` are by partition."""
+    """The readable part of a queue at one moment. `earliest` and `latest` contain an offset for each partition."""
 
     def __init__(self, found: StreamFiles, segments: Sequence[SegmentReader]) -> None:
         self.log_id = found.log_id
@@ -39,10 +39,10 @@ class QueueView:
         self._segments = segments
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return the first offset whose timestamp is not before `timestamp` (µs), or None.
+        """Return the offset of the first message at or after `timestamp` (µs), or None.
 
-        Like the queue itself, this method searches by bisection. If the broker's clock was set back, the result may be
-        a later offset. Raises StoreError for a damaged message.
+        This is a binary search, as in the queue itself. If the broker's clock was ever set back, the result may be a
+        later offset. Raises StoreError for a damaged message.
         """
         first, end = self.earliest[0], self.latest[0]
         segments = [one for one in self._segments if one.base < end]
@@ -76,7 +76,8 @@ class QueueView:
             raise Removed(trimmed.earliest) from None
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
-        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Each is cut to the range.
+        """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Each block is cut to fit
+        the range.
 
         Raises StoreError for a damaged message.
         """
@@ -111,8 +112,8 @@ class QueueView:
 
 
 class QueueReader(ConsumerOffsets):
-    """Reads the queue of the stream in `folder`, during the broker's run `boot`. Make one call at a time. Only calls of
-    a view may run in parallel.
+    """Reads the queue of the stream in `folder`, during the broker run identified by `boot`. Make one call at a time.
+    Only the methods of a view may run in parallel.
     """
 
     def __init__(self, folder: Path, boot: bytes) -> None:
@@ -122,8 +123,10 @@ class QueueReader(ConsumerOffsets):
         self._found: StreamFiles | None = None
 
     def refresh(self) -> QueueView:
-        """Return the part that can be read now. Raises Unavailable if that is unknown, NotServed if the queue cannot be
-        read, and StoreError or OSError if its files cannot be read.
+        """Return the part that can be read now.
+
+        Raises Unavailable if that part is unknown, NotServed if the queue cannot be read, and StoreError or OSError if
+        its files cannot be read.
         """
         for left in reversed(range(_TRIES)):
             state = self._state()
@@ -145,7 +148,7 @@ class QueueReader(ConsumerOffsets):
         raise Unavailable
 
     def let_go(self) -> None:
-        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed.
+        """Close files that were deleted or replaced since the last `refresh`, which frees their disk space.
 
         Raises the same errors as `refresh`.
         """
@@ -199,7 +202,7 @@ def _entries(frame: Frame) -> list[Entry]:
 
 
 def _block(rows: Sequence[Entry], base: int, end: int, wanted: Wanted) -> bytes:
-    """Return the block that covers the offsets from `base` to `end` and has these rows."""
+    """Return a block that contains these rows and covers the offsets from `base` to `end`."""
     if not rows:
         return block.assemble(block.empty(0, base, end))
     made = block.build(0, base, [message for _, message in rows])

@@ -1,4 +1,4 @@
-"""The files of a stream that serves a queue. The messages are in the folder of the queue.
+"""The files of a stream that serves a queue. The messages themselves are in the queue's folder.
 
 NAME/queue.json       the name of the queue
 NAME/consumers.json   each consumer's offsets; written by the reader process
@@ -30,8 +30,7 @@ _TRIES: Final = 100
 class QueueState(NamedTuple):
     """The readable part of a queue. `boot` identifies one run of the broker.
 
-    `found` is None if the broker does not know the queue yet. If nothing can be read, `found` is a text with the
-    reason.
+    `found` is None if the broker does not know the queue yet. If nothing can be read, `found` is the reason as text.
     """
 
     boot: bytes
@@ -48,7 +47,7 @@ class QueueStateFile:
         )
 
     def write(self, found: StreamFiles | str | None) -> None:
-        """Publish the readable part. Writes to the page cache and never syncs. Raises OSError if that fails."""
+        """Publish the readable part. This writes to the page cache and never syncs. Raises OSError if it fails."""
         given: object = found
         if isinstance(found, StreamFiles):
             place = str(found.folder.absolute())
@@ -105,7 +104,7 @@ def describe_queue(folder: Path, queue: str) -> None:
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Raise StoreError if the folder contains a stream that stores messages."""
+    """Raise StoreError if the folder belongs to a stream that stores messages."""
     if (folder / files.STREAM).exists():
         raise StoreError(
             f"{folder} contains messages of topics, but the stream {name} serves a queue: move the folder away, or use "

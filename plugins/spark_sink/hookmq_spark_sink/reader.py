@@ -1,8 +1,9 @@
 """The reader process: ``python -P -m hookmq_spark_sink.reader``, started by `hookmq_spark_sink.process`.
 
-It shares only the streams' files with the broker, not the interpreter lock or the event loop. It gets its settings as
-one line of JSON on standard input, so that tokens do not appear in a process list. It writes lines of JSON: first
-that it listens, then its counters. It ends when its standard input closes, which happens when the broker ends.
+The process shares only the streams' files with the broker, not the interpreter lock or the event loop. It reads its
+settings as one line of JSON from standard input, so that tokens do not appear in a process list. It writes lines of
+JSON: first that it is listening, then its counters. It ends when its standard input closes, which happens when the
+broker ends.
 """
 
 import asyncio
@@ -49,8 +50,8 @@ async def listen(
 ) -> None:
     """Listen on `host` and `port`. Raises OSError if that fails.
 
-    The reader of a broker that was killed may hold the address for a moment. If the address is in use, try `TRIES`
-    times, with `AGAIN` seconds in between.
+    The reader of a killed broker may hold the address for a moment. If the address is in use, try `TRIES` times, with
+    `AGAIN` seconds in between.
     """
     for left in reversed(range(TRIES)):
         try:

@@ -42,8 +42,8 @@ class Removed(Exception):
 
 
 class Wanted(NamedTuple):
-    """A request for a range of a partition. If `columns` is None, all columns are wanted, and if `match` is None, all
-    rows. `newest` is the newest block version that the client supports.
+    """A request for a range of a partition. If `columns` is None, all columns are wanted. If `match` is None, all rows
+    are wanted. `newest` is the newest block version that the client supports.
     """
 
     partition: int
@@ -74,7 +74,7 @@ class Matcher:
 
 
 class View(Protocol):
-    """The readable part of a stream at one moment. `earliest` and `latest` are by partition.
+    """The readable part of a stream at one moment. `earliest` and `latest` contain an offset for each partition.
 
     The methods block, and may be called in parallel. They raise StoreError for a damaged block.
     """
@@ -89,14 +89,14 @@ class View(Protocol):
 
     @property
     def earliest(self) -> Sequence[int]:
-        """The first remaining offset of each partition."""
+        """Each partition's first remaining offset."""
 
     @property
     def latest(self) -> Sequence[int]:
-        """The offset of each partition's next message."""
+        """The offset of the next message in each partition."""
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return the first offset in each partition whose timestamp is not before `timestamp` (µs), or None."""
+        """For each partition, return the offset of the first message at or after `timestamp` (µs), or None."""
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
         """Yield the blocks of a range, as specified in PROTOCOL.md, up to about `max_bytes`. Raises Removed if
@@ -108,8 +108,10 @@ class Reader(Protocol):
     """Reads one stream. Make one call at a time."""
 
     def refresh(self) -> View:
-        """Return the part that can be read now. Raises Unavailable if that is unknown, NotServed if nothing can be
-        read, and StoreError or OSError if the files cannot be read.
+        """Return the part that can be read now.
+
+        Raises Unavailable if that part is unknown, NotServed if nothing can be read, and StoreError or OSError if the
+        files cannot be read.
         """
 
     def let_go(self) -> None:
@@ -119,17 +121,17 @@ class Reader(Protocol):
         """Return the consumers by name. Raises StoreError if the file is invalid."""
 
     def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
-        """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
+        """Durably record a consumer's offsets. Raises StoreError or OSError if that fails."""
 
     def report(self, name: str, query: str, batch: int, dead_letters: int) -> Consumer:
-        """Add the dead letters of a batch to those of a consumer, as in `ConsumerOffsets`."""
+        """Add a batch's dead letters to the consumer's count, as in `ConsumerOffsets`."""
 
     def forget(self, name: str) -> bool:
         """Remove a consumer. Return whether it existed. Raises StoreError or OSError if that fails."""
 
 
 class ConsumerOffsets:
-    """The offsets of a stream's consumers, in `folder`. All processes that update them lock the file `locked`."""
+    """The offsets of a stream's consumers, stored in `folder`. All processes that update them lock the file `locked`."""
 
     def __init__(self, folder: Path, locked: Path) -> None:
         self.folder = folder
@@ -137,7 +139,7 @@ class ConsumerOffsets:
 
     @property
     def log_id(self) -> str:
-        """The id of the log that the offsets belong to."""
+        """The id of the log to which the offsets belong."""
         raise NotImplementedError
 
     def consumers(self) -> dict[str, Consumer]:
@@ -145,7 +147,7 @@ class ConsumerOffsets:
         return files.read_consumers(self.folder, self.log_id)
 
     def commit(self, name: str, offsets: dict[int, int]) -> Consumer:
-        """Record a consumer's offsets durably. Raises StoreError or OSError if that fails."""
+        """Durably record a consumer's offsets. Raises StoreError or OSError if that fails."""
         with files.consumers_locked(self._locked):
             known = self.consumers()
             before = known.get(name, Consumer({}, 0.0))
@@ -154,8 +156,8 @@ class ConsumerOffsets:
         return known[name]
 
     def report(self, name: str, query: str, batch: int, dead_letters: int) -> Consumer:
-        """Add the dead letters of a batch to those of a consumer, durably. A batch that the query has already reported
-        has no effect. Raises StoreError or OSError if that fails.
+        """Durably add a batch's dead letters to the consumer's count. A batch that the query has already reported has
+        no effect. Raises StoreError or OSError if that fails.
         """
         with files.consumers_locked(self._locked):
             known = self.consumers()
@@ -179,7 +181,9 @@ class ConsumerOffsets:
 
 
 class StreamView:
-    """Implements `View` for a stream that stores messages. Its filters and log do not change while it is open."""
+    """Implements `View` for a stream that stores messages. The stream's filters and log do not change while it is
+    open.
+    """
 
     def __init__(self, reader: "StreamReader", state: State) -> None:
         self.log_id = reader.log_id
@@ -189,7 +193,7 @@ class StreamView:
         self._reader = reader
 
     def at(self, timestamp: int) -> list[int | None]:
-        """Return the first offset in each partition whose timestamp is not before `timestamp` (µs), or None."""
+        """For each partition, return the offset of the first message at or after `timestamp` (µs), or None."""
         return self._reader.at(self.state, timestamp)
 
     def blocks(self, wanted: Wanted, max_bytes: int) -> Iterator[bytes]:
@@ -201,7 +205,7 @@ class StreamReader(ConsumerOffsets):
     """Reads one stream's folder.
 
     Call `refresh` first. Make one call at a time, except for `blocks`, which may run in parallel. `boot` identifies the
-    run of the broker whose state to trust; None trusts any run.
+    broker run whose state can be trusted. If it is None, any run is trusted.
     """
 
     def __init__(self, folder: Path, boot: bytes | None, filters: Sequence[str] = ()) -> None:
@@ -212,8 +216,8 @@ class StreamReader(ConsumerOffsets):
         self._boot = boot
 
     def refresh(self) -> StreamView:
-        """Return the part that can be read now. Raises Unavailable if that is unknown, and StoreError or OSError if the
-        files cannot be read.
+        """Return the part that can be read now. Raises Unavailable if that part is unknown, and StoreError or OSError
+        if the files cannot be read.
         """
         state = files.read_state(self.folder)
         if state is None or (self._boot is not None and state.boot != self._boot):
@@ -223,7 +227,7 @@ class StreamReader(ConsumerOffsets):
         return StreamView(self, state)
 
     def let_go(self) -> None:
-        """Close files that were deleted or replaced since the last `refresh`, so that their disk space is freed.
+        """Close files that were deleted or replaced since the last `refresh`, which frees their disk space.
 
         Raises the same errors as `refresh`.
         """
@@ -239,7 +243,7 @@ class StreamReader(ConsumerOffsets):
         return self.index.log_id
 
     def at(self, state: State, timestamp: int) -> list[int | None]:
-        """Return the first offset in each partition whose timestamp is not before `timestamp` (µs), or None.
+        """For each partition, return the offset of the first message at or after `timestamp` (µs), or None.
 
         Raises StoreError for a damaged block.
         """
@@ -303,7 +307,7 @@ class StreamReader(ConsumerOffsets):
 
 
 def _small(data: bytes, wanted: Wanted) -> block.Block | None:
-    """Decode a block that is small enough to be merged with its neighbors. Return None for other blocks.
+    """Decode a block that is small enough to merge with its neighbors. Return None for larger blocks.
 
     Raises Damaged if the block is invalid.
     """
@@ -317,16 +321,17 @@ def _small(data: bytes, wanted: Wanted) -> block.Block | None:
 
 
 def _merged(small: list[block.Block]) -> Iterator[bytes]:
-    """Yield the blocks merged into one, if there are any, and empty the list."""
+    """Merge the blocks into one, yield it, and empty the list. If the list is empty, yield nothing."""
     if small:
         yield block.assemble(block.merge(small) if small[1:] else small[0])
         small.clear()
 
 
 def _encoded(data: bytes, wanted: Wanted, reached: int) -> Iterator[tuple[bytes, int]]:
-    """Yield a stored block in the form that the client requested, with the offset after it. Yield nothing if no row
-    passes the filter. With a filter, the block also covers the offsets from `reached`. Raises Damaged if the block is
-    invalid.
+    """Yield a stored block in the form that the client requested, together with the offset after it.
+
+    Yield nothing if no row passes the filter. With a filter, the block also covers the offsets from `reached` on.
+    Raises Damaged if the block is invalid.
     """
     head = block.read_head(data)
     if wanted.match is None:

@@ -58,7 +58,7 @@ def check_log(folder: Path, log: SegmentLog, described: files.Description | None
 def edges(
     folder: Path, partitions: int, segments: Sequence[SegmentIndex], trimmed: Mapping[int, int]
 ) -> tuple[list[int], list[int]]:
-    """Return the first and the next offset of each partition. Raises StoreError if offsets are missing."""
+    """Return each partition's first offset and next offset. Raises StoreError if offsets are missing."""
     first = segments[0].base if segments else 0
     if first and not trimmed:
         raise StoreError(f"{folder / files.TRIMMED} is missing: records were deleted before")

@@ -38,7 +38,7 @@ class Sealed(Protocol):
 
 
 class Plan(NamedTuple):
-    """The input of `keep_up`. All members except the log are copies."""
+    """The input for `keep_up`. All members except the log are copies."""
 
     config: StreamConfig
     folder: Path
@@ -56,7 +56,7 @@ class Upkeep:
     """The result of `keep_up`.
 
     `consumers` contains the names of the consumers that have committed. `earliest` contains only partitions whose first
-    offset has changed. `dropped` is the number of removed records that a declared consumer had not committed.
+    offset has changed. `dropped` is the number of removed records that some declared consumer had not committed.
     """
 
     removed: list[Sealed] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Upkeep:
 
 
 class Merged(NamedTuple):
-    """A merged segment's new numbers of blocks, compressed blocks and bytes.
+    """A merged segment's new number of blocks, number of compressed blocks, and size in bytes.
 
     All of them are 0 if merging does not make the segment smaller.
     """
@@ -84,7 +84,7 @@ class Merged(NamedTuple):
 
 
 def held(plan: Plan, known: dict[str, files.Consumer]) -> dict[int, int]:
-    """Return each partition's first offset that some declared consumer has not committed.
+    """For each partition, return the first offset that some declared consumer has not committed.
 
     `known` contains the consumers that have committed. The result is empty if there are no declared consumers.
     """
@@ -100,14 +100,14 @@ def held(plan: Plan, known: dict[str, files.Consumer]) -> dict[int, int]:
 
 
 def unread(one: Sealed, hold: dict[int, int]) -> int:
-    """Return the number of records in a segment that some declared consumer has not committed."""
+    """Return how many of a segment's records have not been committed by every declared consumer."""
     if not hold:
         return 0
     return sum(max(0, end - max(first, hold[place])) for place, (first, end) in one.parts.items())
 
 
 def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list[Sealed], int]:
-    """Return the segments to remove, oldest first, and how many of their records a consumer had not committed."""
+    """Return the segments to remove, oldest first, and how many of their records some consumer had not committed."""
     config = plan.config
     oldest = (plan.time - config.retention_time) * 1e6 if config.retention_time else float("-inf")
     removed: list[Sealed] = []
@@ -130,7 +130,7 @@ def choose(plan: Plan, hold: dict[int, int], size: int, free: int) -> tuple[list
 def holders(
     plan: Plan, known: dict[str, files.Consumer], removed: Sequence[Sealed], size: int
 ) -> frozenset[str]:
-    """Return the consumers that prevent the removal of the oldest remaining segment, although it is due.
+    """If the oldest remaining segment is due for removal, return the consumers that prevent it.
 
     `size` is the size of the log.
     """
@@ -151,7 +151,7 @@ def holders(
 
 
 def keep_up(plan: Plan) -> Upkeep:
-    """Remove the segments that are due. This call blocks. Failures are part of the result, and retried later."""
+    """Remove the segments that are due. This call blocks. Failures are included in the result, and retried later."""
     done = Upkeep()
     try:
         free = plan.log.free()
@@ -171,7 +171,7 @@ def keep_up(plan: Plan) -> Upkeep:
 
 
 class MergeProcess:
-    """Runs `merge.merge` in a separate process. `stop` permanently ends it, and may be called from any thread."""
+    """Runs `merge.merge` in a separate process. `stop` ends it for good, and may be called from any thread."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -179,8 +179,9 @@ class MergeProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def __call__(self, source: Path, target: Path, compression: str) -> None:
-        """Merge a segment. Raises OSError, StoreError or subprocess.SubprocessError if that fails, Stopped after
-        `stop`."""
+        """Merge a segment. Raises OSError, StoreError or subprocess.SubprocessError if that fails, and Stopped after
+        `stop`.
+        """
         words = ["-P", "-m", "hookmq_spark_sink.merge", str(source), str(target), compression]
         with self._lock:
             if self.stopped:
@@ -213,7 +214,7 @@ class MergeProcess:
 
 
 def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
-    """Record where each partition begins, and only then delete older records."""
+    """Record where each partition now begins, and only then delete the older records."""
     earliest = {place: end for one in removed for place, (_, end) in one.parts.items()}
     trimmed = dict(enumerate(plan.earliest)) | earliest
     files.write_trimmed(plan.folder, plan.log.id, trimmed)
@@ -225,8 +226,8 @@ def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:
 def merge_one(
     log: SegmentLog, merge: Callable[[Path, Path, str], None], compression: str, one: Sealed
 ) -> Merged | None:
-    """Merge and compress a segment's blocks, unless that makes it larger. Return None if retention deletes it in the
-    meantime.
+    """Merge and compress a segment's blocks, unless that makes the segment larger. Return None if retention deletes it
+    in the meantime.
 
     This call blocks. Raises OSError, StoreError or subprocess.SubprocessError if it fails.
     """

@@ -26,8 +26,9 @@ NO_PLUGIN: Final = "no plugin has queues: add the plugin queues to the configura
 
 
 class ServedQueue:
-    """A stream that serves a queue of another plugin. Call `open`, then `follow`, and then `look` regularly, all on the
-    event loop. Call `close` at the end.
+    """A stream that serves a queue from another plugin.
+
+    First call `open`, then `follow`, and then `look` regularly, all on the event loop. Call `close` at the end.
     """
 
     def __init__(self, config: StreamConfig, path: Path, boot: bytes, plugin: str) -> None:
@@ -50,12 +51,12 @@ class ServedQueue:
 
     @property
     def missing(self) -> str:
-        """Why the queue cannot be read, or ''."""
+        """The reason why the queue cannot be read, or '' if it can."""
         return self.found if isinstance(self.found, str) else ""
 
     @property
     def files(self) -> StreamFiles | None:
-        """The readable part, or None."""
+        """The readable part of the queue, or None."""
         return self.found if isinstance(self.found, StreamFiles) else None
 
     @property
@@ -119,7 +120,7 @@ class ServedQueue:
             self._ages.note(0, latest, int(self._broker.time() * 1e6))
 
     def look(self) -> None:
-        """Look for a plugin that was missing, and move the groups of the declared consumers."""
+        """Look again for a plugin that was missing, and move the groups of the declared consumers."""
         broker = self._broker
         if broker is None:
             return
@@ -148,7 +149,7 @@ class ServedQueue:
         return partial(files.read_consumers, self.folder, log_id)
 
     def states(self, known: dict[str, Consumer]) -> list[ConsumerState]:
-        """Return the declared consumers, and the `known` ones, which have committed."""
+        """Return the declared consumers, and those in `known`, which have committed."""
         if self.files is None:
             return []
         ends = (self.files.earliest,), (self.files.latest,)
@@ -166,7 +167,7 @@ class ServedQueue:
             self._broker.runtime.log(level, event, plugin=self._plugin, **fields)
 
     def close(self) -> None:
-        """Stop reporting."""
+        """Stop reporting to readers."""
         if self._end is not None:
             self._end()
             self._end = None

@@ -1,7 +1,7 @@
-"""Count the bytes of a stream against its `max_bytes`.
+"""Count a stream's bytes against its `max_bytes`.
 
-The log's files count, including the newest one, the blocks that are being written, and the copy of a file that is being
-merged. Buffered messages count with an estimate that is never too low.
+This includes the log's files (even the newest), blocks being written, and the copy of a file being merged. Buffered
+messages count with an estimate that is never too low.
 """
 
 from typing import Final
@@ -22,19 +22,19 @@ _FILE: Final = 512
 
 
 class Space:
-    """The bytes of a stream. Call `settle` after changing a number.
+    """A stream's use of space in bytes. Call `settle` after changing a number.
 
     - `stored`: the log's files.
-    - `writing`: the blocks that are being written.
-    - `copying`: the size of the file whose copy is being made.
-    - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when both together
-      reach `limit`.
+    - `writing`: the blocks being written.
+    - `copying`: the size of the file that is being copied.
+    - `floor`: what counts against `limit` in addition to the buffered messages. Messages are refused when the sum of both
+      reaches `limit`.
     - `low_disk`: whether the disk has too little free space, so that all messages are refused.
     - `pending`: the estimated size of the buffered messages, which is never too low, and the size at which messages are
       refused.
 
     With `on_full: drop_oldest`, files are deleted before a commit is written (`lacking`), so only buffered messages
-    count. Two commits and one file fit into `max_bytes`, because only the newest file must be kept.
+    count. `max_bytes` has room for two commits and one file, because only the newest file must be kept.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Space:
 
     @property
     def used(self) -> int:
-        """Return the bytes that are on disk or being written there."""
+        """Return the number of bytes that are on disk or being written."""
         return self.stored + self.writing + self.copying
 
     def settle(self) -> None:
@@ -70,7 +70,7 @@ class Space:
         return self._drop and self.used + _FILE > self._max
 
     def fits(self, copy: int) -> bool:
-        """Return whether there is room for a copy of this size. With `on_full: reject`, the same amount must remain
-        free in addition, so that the copy does not cause refusals.
+        """Return whether there is room for a copy of this size. With `on_full: reject`, the same amount must also
+        remain free afterwards, so that the copy does not cause refusals.
         """
         return self.used + copy * (1 if self._drop else 2) <= self._max

@@ -13,7 +13,7 @@ from hookmq_spark_sink.stream import Stream
 
 
 class SparkStreams:
-    """Implements `hookmq_toolkit.streams.StreamOwner`. `streams` and `broker` are those of the running plugin."""
+    """Implements `hookmq_toolkit.streams.StreamOwner`. `streams` and `broker` come from the running plugin."""
 
     def __init__(
         self,

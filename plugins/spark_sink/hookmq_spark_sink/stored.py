@@ -13,7 +13,7 @@ from hookmq_spark_sink.index import StreamIndex, raise_file_limit
 
 
 class StoredStream:
-    """The current contents of a stream's folder."""
+    """What a stream's folder currently contains."""
 
     def __init__(self, folder: Path) -> None:
         described = files.read_description(folder)
@@ -49,7 +49,7 @@ class StoredStream:
         return states(declared, known, self.earliest, self.latest, self.time)
 
     def time(self, partition: int, offset: int) -> int | None:
-        """Return the newest time of the block with this offset in µs, or None if there is none."""
+        """Return the newest time in µs in the block that contains this offset, or None if there is no such block."""
         return self.index.newest(partition, offset)
 
     @property
@@ -61,8 +61,9 @@ class StoredStream:
 
 
 def describe(found: StoredStream, now: float) -> dict[str, Any]:
-    """Return the state of a stream as JSON values. `now` is the time in epoch seconds. Raises StoreError or OSError if a
-    file cannot be read."""
+    """Return a stream's state as JSON values. `now` is the time in epoch seconds. Raises StoreError or OSError if a
+    file cannot be read.
+    """
     size = sum(path.stat().st_size for path in (found.folder / files.LOG).glob("*.segment"))
     records = sum(found.latest) - sum(found.earliest)
     oldest = found.oldest
@@ -102,7 +103,7 @@ def _consumer(one: ConsumerState, now: float) -> dict[str, Any]:
 
 
 def lines(shown: dict[str, Any]) -> Iterator[str]:
-    """Yield lines that show the result of `describe` to users."""
+    """Yield lines that present the result of `describe` to users."""
     yield f"{shown['name']}  (log {shown['log_id']})"
     for name in ("records", "bytes", "segments", "blocks"):
         yield f"  {name:<10} {shown[name]:,}"

@@ -1,7 +1,7 @@
 """A stream: a journal that stores its messages in a segmented log.
 
-All partitions of a stream share one log, so a commit costs one fsync, regardless of the number of partitions. Each
-frame of the log contains a block of one partition.
+All partitions of a stream share one log, so a commit costs one fsync however many partitions there are. Each frame of
+the log contains a block of one partition.
 """
 
 import os
@@ -42,8 +42,9 @@ Parts = list[tuple[int, MessageColumns]]
 
 
 class Stream:
-    """A stream, which implements `Journal`, `Readable` and `Bounded` of `hookmq.storage_api`. Open it with
-    `recover` and close it with `close`."""
+    """A stream. It implements `Journal`, `Readable` and `Bounded` from `hookmq.storage_api`. Open it with `recover`
+    and close it with `close`.
+    """
 
     def __init__(
         self,
@@ -109,8 +110,9 @@ class Stream:
 
     @property
     def full(self) -> bool:
-        """Return whether to refuse messages. They are refused if the disk is full, or if the stream has reached its
-        hard limit and nothing may be deleted."""
+        """Return whether messages must be refused. They are refused if the disk is full, or if the stream has reached
+        its hard limit and nothing may be deleted.
+        """
         if self._room.used < self._room.limit:
             return False
         self.counts.refused += 1
@@ -120,11 +122,13 @@ class Stream:
 
     @property
     def fill(self) -> float:
-        """Return the used fraction of `max_bytes`. With `on_full: reject`, messages are refused from 1.0 on."""
+        """Return how much of `max_bytes` is used, as a fraction. With `on_full: reject`, messages are refused from 1.0
+        on.
+        """
         return (self.space.used + self._room.used) / self.config.max_bytes
 
     def look_at_fill(self) -> None:
-        """Log an event if the stream is now nearly full or full, or has room again."""
+        """Log an event if the stream has become nearly full or full, or has room again."""
         if self.config.on_full == "reject":
             self._fill.look(max(self.fill, 1.0 if self.upkeep.low_disk else 0.0))
 
@@ -141,15 +145,17 @@ class Stream:
     def refusing(self) -> bool:
         """Return whether messages are refused, or were refused within the last minute.
 
-        A stream at its limit often has room for a few messages again a moment later, so the current state alone would
-        hide refusals.
+        A stream at its limit often has room for a few more messages a moment later. The current state alone would
+        therefore hide refusals.
         """
         return (
             self._room.used >= self._room.limit or self._runtime.now() - self._refused_at < REFUSING
         )
 
     def columns(self, topic: str) -> MessageColumns:
-        """Return the columns of the partition of `topic`, or of all partitions with `partition_by: round_robin`."""
+        """Return the columns for the partition of `topic`. With `partition_by: round_robin`, all partitions share the
+        columns.
+        """
         if self._places is None:
             place = 0
         else:
@@ -161,7 +167,7 @@ class Stream:
         return found
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Buffer a message. `flush` writes it as part of a block."""
+        """Buffer a message, which `flush` will write as part of a block."""
         if commit is not self._commit:
             if self._commit is not None and commit != self._commit:
                 self._end_commit(self._commit)
@@ -179,7 +185,7 @@ class Stream:
             self._groups.append((commit, parts))
 
     def _divided(self, place: int, columns: MessageColumns) -> Parts:
-        """Return the messages by partition."""
+        """Return the buffered messages, divided by partition."""
         if self._places is not None:
             return [(place, columns)]
         parts: Parts = []
@@ -250,7 +256,7 @@ class Stream:
             write()
 
     def _written(self, made: list[tuple[int, block.Head]]) -> None:
-        """Update the summaries on the event loop, before the next write starts."""
+        """Update the summaries on the event loop before the next write starts."""
         segment = self.log.segments[-1]
         sealed = self.begin_segment()
         active = self.summaries[-1]
@@ -270,7 +276,7 @@ class Stream:
             self.upkeep.look()
 
     def begin_segment(self) -> bool:
-        """Add a summary if the log has begun a new segment. Return whether it has."""
+        """Add a summary if the log has started a new segment. Return whether it has."""
         segment = self.log.segments[-1]
         if self.summaries[-1].base == segment.base:
             return False
@@ -279,7 +285,7 @@ class Stream:
         return True
 
     def committed(self, commit: CommitId) -> None:
-        """Make the messages of `commit` visible to readers. Their publishers are acknowledged afterwards."""
+        """Make the messages of `commit` visible to readers. Their publishers get their acknowledgements afterwards."""
         self.log.committed(commit)
         moved = False
         while self._unread and self._unread[0][0] <= commit.number:
@@ -308,7 +314,7 @@ class Stream:
             self._state_failed = True
 
     def write_operation(self) -> None:
-        """Write the counters for commands, if they have changed."""
+        """Write the counters that commands read, if they have changed."""
         told = files.Operation(
             self.counts.refused, self.counts.dropped, self.refusing, self.upkeep.held
         )
@@ -392,7 +398,7 @@ class Stream:
         return next((one.oldest / 1e6 for one in self.summaries if one.blocks), None)
 
     def tell(self, level: str, event: str, **fields: object) -> None:
-        """Log an event of this stream."""
+        """Log an event about this stream."""
         self._runtime.log(level, event, plugin=self._plugin, stream=self.config.name, **fields)
 
     def close(self) -> None:

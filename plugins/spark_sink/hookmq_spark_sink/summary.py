@@ -1,4 +1,4 @@
-"""The data about a stream that the broker keeps in memory: summaries of its segments, and counters."""
+"""What the broker keeps in memory about a stream: summaries of its segments, and counters."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from hookmq_spark_sink.index import SegmentIndex
 
 @dataclass(slots=True)
 class Summary:
-    """A summary of one segment: each partition's first offset and end.
+    """A summary of one segment, including each partition's first offset and end.
 
     `newest` and `oldest` are timestamps in µs. `oldest` is the timestamp of the newest message in the first block.
     """

@@ -1,8 +1,8 @@
 """Run the processes that write old messages to Parquet: start them, restart them, and log their output.
 
 There is one process per target, because only one process may write to a target. Retention waits for the consumer
-`TIER`, whose offsets the process records after its files are complete. No message is therefore deleted before it is in
-a file.
+`TIER`, whose offsets the process records once its files are complete. No message is therefore deleted before it is in a
+file.
 """
 
 import asyncio
@@ -88,8 +88,8 @@ class TierProcess:
         return process
 
     async def stop(self, deadline: float) -> None:
-        """End the process. It has `deadline` seconds to complete its file; otherwise, the next process writes the file
-        again.
+        """End the process, giving it `deadline` seconds to complete its file. If it runs out of time, the next process
+        writes the file again.
         """
         task, self._task = self._task, None
         if task is not None:
@@ -113,7 +113,7 @@ class TierProcess:
 def processes(
     folder: Path, streams: Sequence[StreamConfig], log: Callable[..., None]
 ) -> list[TierProcess]:
-    """Return a process for each target of the streams."""
+    """Return a process for each target that the streams use."""
     tiers: dict[TierConfig, list[str]] = {}
     for one in streams:
         if one.tier is not None:

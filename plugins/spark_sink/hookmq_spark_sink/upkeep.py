@@ -26,7 +26,7 @@ IDLE_BYTES: Final = 1 << 20
 
 
 class KeptStream(Protocol):
-    """The part of a stream that the upkeep uses."""
+    """The part of a stream that its maintenance uses."""
 
     config: StreamConfig
     folder: Path
@@ -45,19 +45,19 @@ class KeptStream(Protocol):
         """Return whether the stream is open."""
 
     def begin_segment(self) -> bool:
-        """Add a summary if the log has begun a new segment. Return whether it has."""
+        """Add a summary if the log has started a new segment. Return whether it has."""
 
     def look_at_fill(self) -> None:
-        """Log an event if the stream is now nearly full or full, or has room again."""
+        """Log an event if the stream has become nearly full or full, or has room again."""
 
     def write_state(self) -> None:
         """Write the position up to which readers may read."""
 
     def write_operation(self) -> None:
-        """Write the counters for commands, if they have changed."""
+        """Write the counters that commands read, if they have changed."""
 
     def tell(self, level: str, event: str, **fields: object) -> None:
-        """Log an event of this stream."""
+        """Log an event about this stream."""
 
 
 class StreamUpkeep:
@@ -87,12 +87,13 @@ class StreamUpkeep:
         self._watch = ConsumerWatch(stream.config.consumers, stream.tell)
 
     def open(self) -> None:
-        """Record that the stream is open."""
+        """Record that the stream is now open."""
         self.began = self._opened = self._runtime.now()
 
     def look(self) -> bool:
-        """Run retention, then merge the small blocks of sealed segments. Both run in threads, with at most one call of
-        each at a time. Return whether retention was started.
+        """Apply retention, then merge the small blocks of sealed segments. Return whether retention was started.
+
+        Both run in threads, with at most one call of each at a time.
         """
         stream = self._stream
         if self._keeping:
@@ -158,7 +159,7 @@ class StreamUpkeep:
         )
 
     def _merge_next(self) -> None:
-        """Merge the blocks of one segment if there is room for its copy, then those of the next one."""
+        """Merge the blocks of one segment if there is room for its copy, then continue with the next segment."""
         stream = self._stream
         if self._merging or stream.closed or stream.log.failure is not None:
             return
@@ -244,8 +245,9 @@ class StreamUpkeep:
         self._say_quiet()
 
     def _seal_idle(self) -> None:
-        """Begin a new segment if no message has arrived for a while, so that the small blocks of the old one are
-        merged."""
+        """Start a new segment if no message has arrived for a while. The old segment's small blocks can then be
+        merged.
+        """
         stream = self._stream
         log, active = stream.log, stream.summaries[-1]
         if (
@@ -265,8 +267,8 @@ class StreamUpkeep:
     def make_room(self, then: Callable[[], None]) -> None:
         """Delete the oldest segments, then call `then`.
 
-        All segments except the newest can be deleted. The store has committed their messages, because it finishes each
-        commit before the next one is written.
+        All segments except the newest can be deleted. The store has already committed their messages, because it
+        finishes each commit before the next one is written.
         """
         if self._keeping:
             self._after.append(partial(self.make_room, then))

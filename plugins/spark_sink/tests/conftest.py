@@ -17,7 +17,7 @@ BOOT = bytes(range(16))
 
 
 class Kept:
-    """A stream, its store's commits, and the messages published to it."""
+    """A stream, the commits of its store, and the messages published to it."""
 
     def __init__(self, path: Path, **config: Any) -> None:
         self.path = path
@@ -51,8 +51,8 @@ class Kept:
         properties: Properties = EMPTY,
         commit: bool = True,
     ) -> list[StoreFailed | None]:
-        """Publish the payloads in one commit and return the results of its flush. If `commit` is False, the store never
-        commits.
+        """Publish the payloads in one commit, and return the results of its flush. If `commit` is False, the store
+        never commits them.
         """
         self.commit += 1
         one = CommitId(self.store, self.commit)

@@ -1,4 +1,4 @@
-"""Test the estimate of a message's age."""
+"""Test how a message's age is estimated."""
 
 from hookmq_spark_sink.ages import Ages
 

@@ -27,7 +27,7 @@ class Client:
         self.token = TOKEN
 
     async def get(self, path: str, **query: Any) -> tuple[int, Any]:
-        """Return the status and the body, as JSON or blocks."""
+        """Return the status and the body of a response. The body is JSON or blocks."""
         pairs = [
             (name, str(one))
             for name, value in query.items()
@@ -48,7 +48,7 @@ class Client:
         )
 
     async def rows(self, **query: Any) -> list[tuple[int, bytes]]:
-        """Return the offsets and payloads of a response, limited to the requested range. Its blocks must have no gaps."""
+        """Return the offsets and payloads in a response, limited to the requested range. Its blocks must have no gaps."""
         status, found = await self.records(**query)
         assert status == 200, found
         start, end = query.get("start", 0), query.get("end", 1 << 60)
@@ -86,7 +86,7 @@ def blocks_of(data: bytes) -> list[block.Block]:
 
 @pytest.fixture
 async def make(keep: Callable[..., Any]) -> AsyncIterator[Callable[..., Any]]:
-    """Return a function that creates a stream and a client of its API."""
+    """Return a function that creates a stream and an API client for it."""
     runners: list[web.AppRunner] = []
     sessions: list[ClientSession] = []
 
@@ -239,7 +239,7 @@ async def test_columns_are_left_out(make: Make) -> None:
 
 
 async def raw(client: Client, newest: str | None, **query: Any) -> tuple[int, bytes]:
-    """Return the status and the bytes of a response to a client that reads blocks up to version `newest`."""
+    """Return the status and bytes of the response for a client that reads block versions up to `newest`."""
     url = f"{client.url}/v1/streams/all/records"
     pairs = {"partition": "0", "start": "0"} | {name: str(one) for name, one in query.items()}
     headers = {"Authorization": f"Bearer {TOKEN}"}

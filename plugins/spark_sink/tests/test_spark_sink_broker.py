@@ -1,6 +1,4 @@
-"""Test the plugin in broker processes with real clients. Acknowledged messages are in the stream,
-even after SIGKILL.
-"""
+"""Test the plugin in broker processes with real clients. Acknowledged messages are in the stream, even after SIGKILL."""
 
 import json
 import os
@@ -211,7 +209,7 @@ def killed(config: str) -> Any:
 
 
 class Publisher:
-    """A client that keeps a ledger of its messages, and resends those that were not acknowledged."""
+    """A client that keeps a ledger of its messages, and resends any that were not acknowledged."""
 
     def __init__(self, name: str, qos: int) -> None:
         self.name = name
@@ -222,7 +220,7 @@ class Publisher:
         self.recs: set[int] = set()
 
     def run(self, port: int, messages: int) -> None:
-        """Publish `messages` messages. The last ones are not awaited."""
+        """Publish `messages` messages, without waiting for the last ones to be acknowledged."""
         line = over_tcp(port)
         clean = not self.sent
         line.send(m.connect(self.name, clean=clean, properties=m.session_expiry(3600)))

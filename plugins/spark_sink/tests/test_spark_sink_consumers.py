@@ -23,7 +23,7 @@ def commit(kept: Any, **offsets: int) -> None:
 
 
 def logged(kept: Any) -> list[tuple[str, str]]:
-    """Return the events about consumers, with the consumer of each."""
+    """Return the logged events about consumers, each with its consumer."""
     return [
         (event, fields["consumer"])
         for _, event, fields in kept.runtime.logged

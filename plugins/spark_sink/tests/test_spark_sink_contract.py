@@ -1,5 +1,5 @@
-"""Test the plugin contract, in an in-memory broker. Each plugin object has its own folder, because
-two cannot share one.
+"""Test the plugin contract in an in-memory broker. Each plugin object has its own folder, because two objects cannot
+share one.
 """
 
 import itertools
@@ -18,7 +18,7 @@ STREAM = StreamConfig("all", ("#",))
 
 
 class TestSparkSink(PluginContract):
-    """The contract without the read API, because a virtual event loop has no processes."""
+    """Runs the plugin contract without the read API, because a virtual event loop cannot start processes."""
 
     kind = SparkSinkPlugin
     use = "spark_sink"

@@ -1,6 +1,6 @@
 """Test landing mode. Files are complete or absent, and no row is missing or duplicated, no matter which process dies.
 
-The rows here are lines of JSON. The Spark tests check that Parquet contains the same.
+The rows here are lines of JSON. The Spark tests check that Parquet files contain the same rows.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ONCE = Rules(tail=True, once=True)
 
 
 class Lines:
-    """A format that needs no pyarrow."""
+    """A file format that does not need pyarrow."""
 
     suffix = ".parquet"
 
@@ -74,7 +74,7 @@ class Target:
         return sorted(one for one in names if not one.startswith(("_", ".")))
 
     def rows(self, log: str = "") -> list[tuple[int, int, str]]:
-        """Return the partition, offset and payload of every row of every file, in order."""
+        """Return the partition, offset and payload of every row in every file, in order."""
         found = []
         for one in [log] if log else self.folders():
             for name in self.files(one):
@@ -346,8 +346,8 @@ def test_a_declared_consumer_leaves_no_gap(keep: Keep, place: Place) -> None:
 
 
 def test_consumers_that_commit_at_once(exports: Exports) -> None:
-    """The reader process and the export may commit offsets at the same time. Both write the same
-    file, and neither loses the other's changes.
+    """The reader process and the export may commit offsets at the same time. Both write to the same file, and neither
+    loses the other's changes.
     """
     fill(exports.kept, 1)
     folder = exports.kept.stream.folder
@@ -435,7 +435,7 @@ def test_a_manifest_that_is_gone_or_damaged(exports: Exports) -> None:
 
 @pytest.mark.parametrize("change", ["next", "file", "gap", "start"])
 def test_a_manifest_that_was_edited(exports: Exports, change: str) -> None:
-    """An edited manifest is refused, because the export would otherwise omit messages or export them again."""
+    """An edited manifest is refused, because the export could otherwise skip messages or export them twice."""
     at = f"all/{exports.kept.stream.log.id}/_manifest/000001.json"
     fill(exports.kept, *range(20))
     exports.all()
@@ -486,7 +486,7 @@ def test_no_broker_said_how_far(exports: Exports) -> None:
 
 
 class Unreliable:
-    """A store that fails before or after it has stored the data."""
+    """A store that fails either before or after storing the data."""
 
     def __init__(self, place: Place) -> None:
         self.url, self._place = place.url, place
@@ -716,8 +716,8 @@ def test_it_waits_for_a_stream_that_comes(
 
 @pytest.mark.timeout(600)  # hundreds of fsyncs, which other processes may delay
 def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
-    """An export is killed at each system call that changes a file, one call per round. After more
-    publishes, another process continues.
+    """In each round, an export is killed at the next system call that changes a file. After more messages are
+    published, another process continues.
 
     The process has no threads, because it forks.
     """
@@ -741,7 +741,7 @@ def test_killed_at_every_call_of_the_system(keep: Keep, tmp_path: Path) -> None:
 
 
 class Killer:
-    """Kills this process at call number `last` among those that change files. An interrupted write is half complete."""
+    """Kills this process at the file-changing call with the number `last`. An interrupted write is left half done."""
 
     CALLS = ("open", "write", "fsync", "replace", "unlink", "mkdir")
 

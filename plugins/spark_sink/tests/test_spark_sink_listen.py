@@ -1,4 +1,4 @@
-"""Test the address where the reader process listens."""
+"""Test the address on which the reader process listens."""
 
 import socket
 
@@ -15,7 +15,7 @@ def taken() -> socket.socket:
 async def test_an_address_that_is_let_go_is_taken(
     taken: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader retries if its address is in use. The reader of a killed broker may hold the address for a moment."""
+    """If its address is in use, the reader retries. A killed broker's reader may hold the address for a moment."""
     port = taken.getsockname()[1]
     waits = []
 

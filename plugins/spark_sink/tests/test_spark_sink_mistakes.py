@@ -1,6 +1,6 @@
-"""Test errors of operators and publishers, with whole brokers.
+"""Test mistakes by operators and publishers, using whole brokers.
 
-Each error is reported in one line, and no acknowledged message is lost.
+Each mistake is reported in one line, and no acknowledged message is lost.
 """
 
 import json
@@ -28,7 +28,7 @@ LONGEST = 268_435_455
 
 
 def config(tmp_path: Path, *streams: dict[str, Any], **broker: Any) -> str:
-    """Write a configuration with these streams, or one named `all`."""
+    """Write a configuration with these streams, or with one named `all`."""
     defaults = {"topics": ["#"], "partitions": 2}
     sink = {
         "path": str(tmp_path / "spark"),
@@ -149,8 +149,8 @@ def test_a_stream_that_is_not_the_one_of_the_configuration(tmp_path: Path) -> No
 def test_a_disk_without_room_ends_the_broker_and_nothing_acknowledged_is_lost(
     tmp_path: Path,
 ) -> None:
-    """A full disk ends the broker, and no acknowledged message is lost. The kernel refuses to let
-    the log grow, so write() fails as on a full disk.
+    """A full disk ends the broker, and no acknowledged message is lost. The kernel refuses to let the log grow, so
+    write() fails as it would on a full disk.
     """
     path = config(tmp_path)
     limit = 3 << 20
@@ -245,9 +245,7 @@ def test_a_packet_beyond_the_limit_is_refused_before_it_is_kept(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_largest_message_of_all_is_one_record(tmp_path: Path) -> None:
-    """The largest possible message becomes one record. It has 256 MB, which `max_packet_size`
-    allows here.
-    """
+    """The largest possible message becomes one record. It has 256 MB, which `max_packet_size` allows in this test."""
     payload = bytes(range(256)) * (1 << 20)
     payload = payload[: LONGEST - len(m.text("t/1")) - 3]
     packet = m.publish("t/1", payload, 1, 1)

@@ -1,5 +1,5 @@
-"""Test compressed blocks. They have the same rows as the original blocks, and damaged or hostile ones are refused
-before anything large is decompressed.
+"""Test compressed blocks. They have the same rows as the original blocks. Damaged or hostile ones are refused before
+anything large is decompressed.
 """
 
 import random
@@ -105,7 +105,7 @@ def test_the_layout_is_that_of_the_protocol() -> None:
 
 
 def damage(data: bytes, number: int, **fields: int) -> bytes:
-    """Change fields of a table entry and correct the checksum."""
+    """Change fields of a table entry, and update the checksum to match."""
     names = ("column", "role", "nulls", "position", "length", "size", "encoding")
     at = 64 + 32 * number
     entry = dict(zip(names, packed.ENTRY.unpack_from(data, at), strict=True)) | fields

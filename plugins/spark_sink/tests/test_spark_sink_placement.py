@@ -1,5 +1,5 @@
-"""Test the choice of partitions. It never changes, and it spreads even a few similar topics evenly. With `round_robin`,
-the partitions take turns.
+"""Test how partitions are chosen. The choice never changes, and even a few similar topics are spread evenly. With
+`round_robin`, the partitions take turns.
 """
 
 import json
@@ -48,7 +48,7 @@ def spread(topics: list[str], partitions: int) -> list[int]:
     ],
 )
 def test_partitions_never_change(topic: str, places: tuple[int, ...]) -> None:
-    """A change would put a topic of an existing log into a second partition."""
+    """If a topic's partition changed, an existing log would have the topic in two partitions."""
     assert tuple(by_name(topic, partitions) for partitions in (2, 3, 101, 256)) == places
 
 
@@ -79,8 +79,8 @@ def test_few_topics_fill_most_partitions(
 ) -> None:
     """Topics whose numbers rise in steps, within the same hundred, are spread almost evenly.
 
-    A partition has at most 2.5 topics more than its share. For two partitions, all even numbers of a decade are in the
-    same partition.
+    A partition has at most 2.5 topics more than its share. With two partitions, all even numbers in a group of ten
+    share a partition.
     """
     numbers = range(first, min(100, first + count * step), step)
     topics = [pattern.format(hundreds * 100 + number) for number in numbers]

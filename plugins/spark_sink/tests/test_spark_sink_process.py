@@ -1,5 +1,5 @@
-"""Test the reader process alone: TLS with client certificates, an occupied port, the end of its broker, and removed
-streams.
+"""Test the reader process on its own: TLS with client certificates, an occupied port, the end of its broker, and
+removed streams.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Test streams that serve a queue in broker processes: readers see the messages and offsets that MQTT consumers see.
+"""Test streams that serve a queue, in broker processes. Readers see the same messages and offsets as MQTT consumers.
 
-The plugin `queues` is configured by name, as users would do.
+The plugin `queues` is configured by name, as users would do it.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ COMPACTED = {
 def write(
     tmp_path: Path, queues: Iterable[dict[str, Any]], stream: dict[str, Any] | None = None
 ) -> str:
-    """Write a configuration whose stream `all` serves the queue `log`. The plugin `queues` is last, so it starts last."""
+    """Write a configuration in which the stream `all` serves the queue `log`. The plugin `queues` comes last, so it
+    starts last.
+    """
     path = tmp_path / "hookmq.yaml"
     sink = {
         "path": str(tmp_path / "spark"),
@@ -86,7 +88,7 @@ def ask(served: Served, path: str, body: Any = None) -> tuple[int, bytes]:
 
 
 def facts(served: Served, path: str, body: Any = None) -> Any:
-    """Return a response as JSON, with its status."""
+    """Return a JSON response, with its status."""
     status, text = ask(served, path, body)
     return {"status": status} | json.loads(text)
 
@@ -97,7 +99,7 @@ def ends(served: Served) -> tuple[int, int]:
 
 
 def parsed(data: bytes, start: int, end: int) -> dict[int, bytes]:
-    """Return the payloads of a response by offset. Its blocks must cover the range without gaps."""
+    """Return the payloads in a response, by offset. Its blocks must cover the range without gaps."""
     found, at = [], 0
     while at < len(data):
         length = block.read_head(data, at).length
@@ -137,13 +139,13 @@ def client(served: Served, name: str) -> aiomqtt.Client:
 
 
 def logged(served: Served, event: str) -> Any:
-    """Return the last log entry with this event, which may be older than the last call of `wait_for`."""
+    """Return the last log entry for this event, even if it is older than the last call of `wait_for`."""
     found = [one for one in served.log if one["event"] == event]
     return found[-1] if found else served.wait_for(event)
 
 
 async def publish(served: Served, first: int, count: int, size: int = 1000) -> None:
-    """Publish numbered messages. All of them are acknowledged when this returns."""
+    """Publish numbered messages, and wait until all of them are acknowledged."""
     async with client(served, "publisher") as publisher:
 
         async def one(number: int) -> None:
@@ -157,7 +159,7 @@ async def publish(served: Served, first: int, count: int, size: int = 1000) -> N
 
 
 async def consumed(served: Served, group: str, last: int) -> dict[int, bytes]:
-    """Consume from the first message in a new group. Return the payloads by the user property `offset`."""
+    """Consume all messages from the first one on, in a new group. Return the payloads, by the user property `offset`."""
     found: dict[int, bytes] = {}
     pairs = [("consumer-group", group), ("start", "first")]
     properties = user_properties(PacketTypes.SUBSCRIBE, *pairs)

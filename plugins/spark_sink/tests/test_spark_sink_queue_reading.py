@@ -1,6 +1,4 @@
-"""Test reading a queue's log: the offsets of the queue, gaps, filters, times, and a log that
-changes in the meantime.
-"""
+"""Test reading a queue's log: the queue's offsets, gaps, filters, times, and a log that changes in the meantime."""
 
 import os
 import shutil
@@ -41,7 +39,7 @@ def message(number: int, size: int = 100) -> Message:
 
 
 class Queue:
-    """A queue's log, as its plugin writes it."""
+    """A queue's log, as the queue's plugin writes it."""
 
     def __init__(self, path: Path) -> None:
         self.runtime = VirtualRuntime()

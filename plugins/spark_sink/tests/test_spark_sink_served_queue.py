@@ -25,7 +25,7 @@ GROUPS = {**LOG, "groups": ["etl"], "retention": {"messages": 10, "wait_for_grou
 
 
 class Pair:
-    """Starts brokers with both plugins, one after the other. They share their folders and store."""
+    """Starts brokers with both plugins, one broker after another. The brokers share their folders and store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Pair:
         self.harness: Harness
 
     def start(self, *given: dict[str, Any], plugins: str = "sq", **stream: Any) -> Harness:
-        """Start a broker with these queues. `plugins` is their order: s for spark_sink, q for queues."""
+        """Start a broker with these queues. `plugins` gives the plugins' order: s for spark_sink, q for queues."""
         config = {
             "path": str(self.path / "spark"),
             "streams": [{"name": "all", "queue": "log", **stream}],

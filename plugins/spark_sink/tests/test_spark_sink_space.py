@@ -1,4 +1,4 @@
-"""Test `max_bytes` in bytes on disk: the newest file, blocks being written and copies for merging all count."""
+"""Test `max_bytes` against the bytes on disk. The newest file, blocks being written and copies for merging all count."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ PROPERTIES = Properties(
 
 
 def on_disk(folder: Path) -> int:
-    """Return the total size of a log's files in bytes."""
+    """Return the total size of a log's files, in bytes."""
     return sum(path.stat().st_size for path in (folder / "log").iterdir())
 
 
@@ -73,7 +73,7 @@ def test_reject_exceeds_the_limit_by_one_message_at_most(
 
 
 class Slow:
-    """Delays merging while the copy of a file is on disk."""
+    """Delays merging while a file's copy is on disk."""
 
     def __init__(self, runtime: Any) -> None:
         self.held: list[tuple[Any, Any]] = []

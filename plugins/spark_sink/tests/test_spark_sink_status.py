@@ -1,4 +1,4 @@
-"""Test the description of the streams for other plugins."""
+"""Test how the streams are described to other plugins."""
 
 from pathlib import Path
 from typing import Any

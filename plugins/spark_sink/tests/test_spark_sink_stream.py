@@ -1,6 +1,4 @@
-"""Test a stream as a journal: the contract, the data that readers may see, retention, merging and
-changed folders.
-"""
+"""Test a stream as a journal: the contract, the data that readers may see, retention, merging and changed folders."""
 
 import json
 import os
@@ -28,7 +26,7 @@ Keep = Callable[..., Any]
 
 
 class TestStreamIsAJournal(JournalContract):
-    """The journal contract."""
+    """Runs the journal contract."""
 
     @pytest.fixture(autouse=True)
     def _runtime(self) -> None:

@@ -34,7 +34,7 @@ sys.exit(2)
 
 
 class Log:
-    """Records the log events of a process."""
+    """Records a process's log events."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, dict[str, Any]]] = []

@@ -1,7 +1,7 @@
-"""Set the timestamp of a Sparkplug B payload.
+"""Set the timestamp in a Sparkplug B payload.
 
 Source: Eclipse Sparkplug 3.0.0, chapter 6, message type ``org.eclipse.tahu.protobuf.Payload``. Only its first field is
-declared here. Protobuf keeps the other fields of a payload as they are.
+declared here. Protobuf leaves a payload's other fields unchanged.
 """
 
 from typing import Any, Final
@@ -29,7 +29,7 @@ _PAYLOAD: Final = _payload_class()
 
 
 def with_timestamp(payload: bytes, seconds: float) -> bytes | None:
-    """Return the payload with a new timestamp, or None if it is not a Protobuf message. `seconds` is epoch time."""
+    """Return the payload with a new timestamp in epoch `seconds`, or None if it is not a Protobuf message."""
     found: Any = _PAYLOAD()
     try:
         found.ParseFromString(payload)

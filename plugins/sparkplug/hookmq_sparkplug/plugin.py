@@ -1,7 +1,7 @@
-"""Implement the `sparkplug` plugin: the duties of a Sparkplug aware broker.
+"""Implement the `sparkplug` plugin, which fulfills the duties of a Sparkplug aware broker.
 
-Source: Eclipse Sparkplug 3.0.0, section 10.1.4, on Sparkplug aware brokers. The names in the comments are its
-requirement ids.
+Source: Eclipse Sparkplug 3.0.0, section 10.1.4, on Sparkplug aware brokers. The names in the comments are the
+specification's requirement ids.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ class SparkplugConfig:
 class SparkplugPlugin(Plugin):
     """A plugin that publishes birth certificates as retained messages, and sets the timestamps of death certificates.
 
-    List this plugin after plugins that refuse messages in `on_publish`. Otherwise, it also
-    publishes birth certificates that are then refused.
+    List this plugin after plugins that refuse messages in `on_publish`. Otherwise, it also publishes birth certificates
+    that are refused later.
     """
 
     Config = SparkplugConfig
@@ -64,8 +64,8 @@ class SparkplugPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Deny | None:
-        """Publish a copy of a birth certificate below ``$sparkplug/certificates/``. Refuse clients' messages below that
-        topic.
+        """Publish a copy of each birth certificate below ``$sparkplug/certificates/``. Refuse messages that clients
+        publish there.
         """
         topic = message.topic
         if topic.startswith(self._prefix):
@@ -83,8 +83,8 @@ class SparkplugPlugin(Plugin):
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Deny | None:
-        """Deny clients' messages on the topics of certificates, even if another plugin rewrote the
-        topic. Leave other topics to other plugins.
+        """Deny clients' messages on certificate topics, even if another plugin rewrote the topic. Leave other topics
+        to other plugins.
         """
         if action is not Action.SUBSCRIBE and topic.startswith(CERTIFICATES):
             return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes certificates")

@@ -1,5 +1,6 @@
-"""Copy a store to a new folder as of one moment, even while a broker is running. Used by the command and as a
-service."""
+"""Copy a store as it is at one moment to a new folder, even while a broker is running. Both the command and the backup
+service use this.
+"""
 
 import os
 import shutil
@@ -47,8 +48,8 @@ _LARGE_LOG: Final = 64 << 20
 
 
 def _spare_log(folder: Path) -> None:
-    """Raise StoreError if the store's log may soon fill its disk, which would stop the broker. The log cannot be
-    emptied while a copy is made.
+    """Raise StoreError if the store's log may soon fill its disk, which would stop the broker. While a copy is being
+    made, the log cannot be emptied.
     """
     try:
         size = (folder / f"{DATABASE}-wal").stat().st_size
@@ -68,10 +69,13 @@ def _spare_log(folder: Path) -> None:
 def write_backup(folder: Path, target: Path, progress: Callable[[int, int], None]) -> int:
     """Copy the store in `folder` to the new folder `target`, and return the number of bytes. Blocks.
 
-    The copy is made in a folder with ``.part`` appended to its name, which is renamed when it is complete and synced. A
-    kill or a power cut therefore never leaves a `target` that a broker would mistake for an empty store. `progress` is
-    called with the number of copied pages and the total. If it raises, or if the copy fails, the folder is removed. The
-    log grows meanwhile; the copy fails before it can fill the store's disk. Raises StoreError.
+    The copy is made in a folder with ``.part`` appended to its name. That folder is renamed once the copy is complete
+    and synced. Even after a kill or a power cut, no broker can therefore mistake an incomplete `target` for an empty
+    store.
+
+    `progress` is called with the number of pages copied and the total. If it raises, or if the copy fails, the folder
+    is removed. The log grows during the copy. The copy fails before the log can fill the store's disk. Raises
+    StoreError.
     """
     target = target.absolute()
 
@@ -96,7 +100,7 @@ def write_backup(folder: Path, target: Path, progress: Callable[[int, int], None
 
 @contextmanager
 def _own_folder(part: Path) -> Iterator[None]:
-    """Create the folder `part`, or take over one left by a killed process. Remove it if the block raises."""
+    """Create the folder `part`, or take over one left behind by a killed process. Remove it if the block raises."""
     make_folder(part)
     held = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -124,7 +128,7 @@ class _Stopped(Exception):
 
 
 class BackupJob:
-    """Implements `hookmq_toolkit.backups.BackupMaker` for the store in `folder`, in a thread of the runtime."""
+    """Implements `hookmq_toolkit.backups.BackupMaker` for the store in `folder`, using one of the runtime's threads."""
 
     def __init__(self, folder: Path, log: Log) -> None:
         self._folder = folder
@@ -134,7 +138,7 @@ class BackupJob:
         self._pages = (0, 0)
 
     def open(self, runtime: Runtime) -> None:
-        """Allow backups."""
+        """Allow backups from now on."""
         self._runtime = runtime
 
     def close(self) -> None:
@@ -154,7 +158,7 @@ class BackupJob:
         runtime.run_blocking(copying, partial(self._ended, runtime))
 
     def _advance(self, done: int, total: int) -> None:
-        """Record the progress. Called in the thread."""
+        """Record the progress. Called in the backup thread."""
         if self._runtime is None:
             raise _Stopped
         self._pages = (done, total)
@@ -170,7 +174,7 @@ class BackupJob:
         self._log("error", "storage.backup_failed", target=str(status.target), error=why)
 
     def status(self) -> BackupStatus:
-        """Return the progress or the result of the latest backup."""
+        """Return the progress or result of the latest backup."""
         done, total = self._pages
         if self._status.state != "running" or not total:
             return self._status

@@ -1,4 +1,4 @@
-"""Reduce a batch of records to its net effect. A row that the same batch adds and removes is never written.
+"""Reduce a batch of records to its net effect. A row that is both added and removed in the batch is never written.
 
 Records cross a socket, so they are plain tuples that begin with their kind (`hookmq_storage.rows`).
 """
@@ -33,8 +33,9 @@ Operation = tuple[Any, ...]
 
 
 class Plan:
-    """The changes in a batch, applied in this order: ended sessions, removals, additions, and messages that have lost
-    their last entry."""
+    """The changes in a batch. They are applied in this order: ended sessions, removals, additions, and messages that
+    have lost their last entry.
+    """
 
     __slots__ = (
         "dequeued", "dropped", "entries", "foreign", "messages", "next_message", "plugin_state", "publishers",
@@ -159,8 +160,7 @@ def entry_row(queued: Operation) -> list[Any]:
 
 
 def _apart(plan: Plan, message: int, first: dict[int, Operation]) -> None:
-    """Split a `QUEUED` operation into a message and its entry, because the message gets a second entry in this
-    batch."""
+    """Split a `QUEUED` operation into a message and its entry, because the message gets a second entry in this batch."""
     queued = first[message]
     if message in plan.messages:
         return
@@ -218,7 +218,7 @@ def _rare(plan: Plan, operation: Operation) -> None:
 
 
 def _forget_unused(plan: Plan) -> None:
-    """Drop this batch's messages that no entry refers to. No other batch can refer to them."""
+    """Drop messages of this batch that no entry refers to. No other batch can refer to them."""
     if not plan.messages:
         return
     used = {

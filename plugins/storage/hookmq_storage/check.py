@@ -1,4 +1,4 @@
-"""Check every row's checksum, and check that the rows it refers to exist."""
+"""Verify every row's checksum, and check that every row it refers to exists."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -76,8 +76,9 @@ def row_ok(table: str, row: Sequence[Any]) -> bool:
 
 
 def _whole(sent: int, crc: int, body: bytes, rest: Sequence[Any]) -> bool:
-    """Return whether an entry that contains its message is intact. `rest` are the columns in `_HELD`. Raises TypeError
-    like `_right`."""
+    """Return whether an entry that contains its message is intact. `rest` contains the columns in `_HELD`. Raises
+    TypeError like `_right`.
+    """
     found = crc32(body, crc32(KEY.pack(*rest[:4])))
     return found + sent * SENT_CHECK == crc and rest[4:] == _NOTHING
 
@@ -85,9 +86,7 @@ def _whole(sent: int, crc: int, body: bytes, rest: Sequence[Any]) -> bool:
 def problems(
     db: sqlite3.Connection, thorough: bool = False, progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield a description of each problem as it is found. With `thorough`, every index is also compared with its
-    table.
-    """
+    """Yield a description of each problem as it is found. With `thorough`, also compare every index with its table."""
     try:
         pragma = "integrity_check" if thorough else "quick_check"
         for (text,) in db.execute(f"PRAGMA {pragma}(20)"):
@@ -115,8 +114,9 @@ def problems(
 
 
 def _picked(table: str, publishers: bool) -> str:
-    """Return the columns of a table in the order for `_right`: the payload, the checksum, then the others. Rows in this
-    order need not be sliced."""
+    """Return a table's columns in the order for `_right`: the payload, the checksum, then the others. Rows in this
+    order need not be sliced.
+    """
     names = COLUMNS[table].split(", ")[:-1]
     if table == "retained" and not publishers:
         names.remove("publisher")
@@ -129,8 +129,9 @@ def _picked(table: str, publishers: bool) -> str:
 
 
 def _right(apart: Any, crc: int, rest: tuple[Any, ...]) -> bool:
-    """Return whether a row's checksum is right, three times as fast as `row_ok`. Raises TypeError if the type of a
-    value has changed."""
+    """Return whether a row's checksum is right. This is three times as fast as `row_ok`. Raises TypeError if the type
+    of a value has changed.
+    """
     found = crc32(ascii(rest).encode())
     if apart is None:
         return found == crc
@@ -138,7 +139,7 @@ def _right(apart: Any, crc: int, rest: tuple[Any, ...]) -> bool:
 
 
 def _right_entry(sent: int, crc: int, body: bytes | None, rest: tuple[Any, ...]) -> bool:
-    """Return whether an entry's checksum is right, like `_right`."""
+    """Return whether an entry's checksum is right; see `_right`."""
     if body is not None:
         return _whole(sent, crc, body, rest)
     owner, seq, message, size, qos, *others = rest

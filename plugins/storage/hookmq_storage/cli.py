@@ -132,7 +132,7 @@ class Bar:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock a store to change it. Raises StoreError if it is in use."""
+    """Lock a store, in order to change it. Raises StoreError if it is in use."""
     if not (folder / DATABASE).exists() and not (folder / BUILT).exists():
         raise StoreError(f"{folder} contains no store")
     held = lock_folder(folder, in_use=_STOP, cure=CURE)
@@ -188,7 +188,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def plugin_state(arguments: argparse.Namespace) -> int:
-    """Print how much state each plugin has, or delete one plugin's state."""
+    """Print how much state each plugin has stored, or delete one plugin's state."""
     folder: Path = arguments.folder
     if arguments.delete is not None:
         return _delete_state(folder, arguments.delete)
@@ -264,7 +264,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Rebuild the store from its readable rows. The damaged files are kept in a subfolder."""
+    """Rebuild the store from its readable rows, keeping the damaged files in a subfolder."""
     folder: Path = arguments.folder
     with _alone(folder):
         if arguments.accept:
@@ -319,7 +319,7 @@ def _last_number(db: sqlite3.Connection) -> int:
 
 @contextmanager
 def _new(folder: Path) -> Iterator[Engine]:
-    """Yield an engine for a new store. The individual commits of an import need not be durable."""
+    """Yield an engine for a new store. Individual commits during an import need not be durable."""
     db, found = open_store(folder, durability="os")
     engine = Engine(folder, db, found, "os")
     try:
@@ -356,7 +356,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def _write_whole(lines: Iterable[dict[str, Any]], output: Path) -> None:
-    """Write all lines to `output`. If that fails, `output` remains unchanged."""
+    """Write all lines to `output`. If that fails, leave `output` unchanged."""
     # Mode 0600, because the lines contain messages, user names and claims.
     with (
         replacing(output.absolute(), output.absolute().with_name(f"{output.name}.part")) as number,

@@ -1,4 +1,4 @@
-"""Convert a client to and from JSON: its identity, and how it connected. A session's record includes this JSON.
+"""Convert a client's identity and connection details to and from JSON. The JSON is part of a session's record.
 
 `client_id`, `version` and `connected_at` have columns of their own.
 """
@@ -23,7 +23,7 @@ ADDED: Final[Mapping[str, Any]] = {
 
 
 def complete(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data` with all fields of the current version. Any version of the schema may have written it."""
+    """Return `data` with all fields of the current version, whichever schema version wrote it."""
     return {**data, **{name: value for name, value in ADDED.items() if name not in data}}
 
 
@@ -59,7 +59,7 @@ def client_data(client: ClientRecord) -> dict[str, Any]:
 def client_of(
     client_id: str, version: int, connected_at: float, data: Mapping[str, Any]
 ) -> ClientRecord:
-    """Return the client described by `data`, which `client_data` wrote."""
+    """Return the client described by `data`, which comes from `client_data`."""
     kept = data["certificate"]
     certificate = None
     if kept is not None:

@@ -1,4 +1,4 @@
-"""Open the database after checking that it belongs to HookMQ, is intact, and is not older than the mark."""
+"""Open the database after checking that it belongs to HookMQ, is intact, and is not older than the mark says."""
 
 import os
 import secrets
@@ -28,7 +28,7 @@ MIN_SQLITE: Final = (3, 24, 0)
 
 
 class Limits(NamedTuple):
-    """Size limits in bytes for the files and the page cache; 0 means no limit."""
+    """Size limits for the files and the page cache, in bytes; 0 means no limit."""
 
     page_cache: int = 32 << 20
     wal: int = 16 << 20
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 
 def wrong(folder: Path, error: BaseException) -> StoreError:
-    """Convert an SQLite or system error to a StoreError with the path and, if possible, advice."""
+    """Convert an SQLite or system error to a StoreError that names the path and, if possible, gives advice."""
     text = str(error)
     path = folder / DATABASE
     if isinstance(error, sqlite3.Error):
@@ -107,7 +107,7 @@ def connect(
 
 
 def connect_reading(folder: Path, page_cache: int = 8 << 20) -> sqlite3.Connection:
-    """Return a read-only connection. It sees every finished commit of a concurrent writer."""
+    """Return a read-only connection. It sees every completed commit of a concurrent writer."""
     path = (folder / DATABASE).absolute()
     db = sqlite3.connect(
         path.as_uri() + "?mode=ro",
@@ -129,7 +129,7 @@ def open_store(
     migrations: Mapping[int, schema.Migration] = schema.MIGRATIONS,
     version: int = schema.VERSION,
 ) -> tuple[sqlite3.Connection, State]:
-    """Open the database in a locked folder. Create or migrate it if necessary.
+    """Open the database in a locked folder, creating or migrating it if necessary.
 
     Raises StoreError if the database belongs to another program or to a newer version of this plugin, if it cannot be
     written, or if its commits would not be safe.
@@ -191,14 +191,17 @@ def state(db: sqlite3.Connection, fresh: bool = False) -> State:
 
 
 def _sync_log(folder: Path) -> None:
-    """Sync the log of a writer that was killed or ran with ``durability: os``. From now on its commits count as
-    safe, so the broker may acknowledge them without another commit."""
+    """Sync the log left by a writer that was killed or ran with ``durability: os``. Its commits then count as safe, so
+    the broker may acknowledge them without another commit.
+    """
     with suppress(FileNotFoundError):
         sync_file(folder / f"{DATABASE}-wal")
 
 
 def _check_header(folder: Path) -> bool:
-    """Refuse another program's file before SQLite writes to it. Return whether the database has any content."""
+    """Refuse a file that belongs to another program, before SQLite writes to it. Return whether the database has any
+    content.
+    """
     path = folder / DATABASE
     try:
         with path.open("rb") as file:
@@ -270,8 +273,8 @@ def copy(
 ) -> None:
     """Copy a snapshot of the database to the file `target`. Other processes may write to the database during the copy.
 
-    `progress` is called with the number of copied pages and the total. The copy has a temporary name until it is
-    complete and synced, so that no broker can open it too early. The copy gets a new identity when it is first opened.
+    `progress` is called with the number of pages copied and the total. The copy has a temporary name until it is
+    complete and synced, so that no broker can open it too early. It gets a new identity when it is first opened.
     """
     with_progress = None
     if progress is not None:

@@ -1,6 +1,7 @@
-"""The database's writer: commits, checkpoints and marks. `pages` reads queues; `sweep` removes leftover rows.
+"""The database's writer, which handles commits, checkpoints and marks. `pages` reads queues, and `sweep` removes
+leftover rows.
 
-In a running broker the engine has a process of its own (`hookmq_storage.writer`). In tests with a virtual clock it
+In a running broker, the engine has a process of its own (`hookmq_storage.writer`). In tests with a virtual clock, it
 runs in the broker's process.
 """
 
@@ -56,7 +57,8 @@ Rows = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]
 
 def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows:
     """Return the rows that a plan adds to queues, in three lists: messages, entries, and entries that contain their
-    message. The last list is for `_PUT_INLINE`."""
+    message. The last list is for `_PUT_INLINE`.
+    """
     messages = list(plan.messages.values())
     entries: list[tuple[Any, ...]] = []
     inline: list[tuple[Any, ...]] = []
@@ -99,7 +101,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class Engine:
-    """The database's only writer. `db` is its connection, and `state` is the stored state at the time of opening."""
+    """The database's only writer. `db` is its connection, and `state` is the state that was stored when it was opened."""
 
     def __init__(
         self,
@@ -136,8 +138,8 @@ class Engine:
     def commit(self, operations: Iterable[Operation]) -> int:
         """Commit a batch, all or nothing, and return the commit's number.
 
-        Raises sqlite3.Error if the commit fails, or StoreError if the files were replaced. The contents of the disk are
-        then unknown, and only `abandon` may be called.
+        Raises sqlite3.Error if the commit fails, or StoreError if the files were replaced. After that, it is unknown
+        what is on disk, and only `abandon` may be called.
         """
         plan = reduce(operations)
         db = self.db
@@ -177,8 +179,8 @@ class Engine:
         )
 
     def _still_there(self) -> None:
-        """Raise StoreError if the files or their folder were removed or replaced. Data written to the open files would
-        be missing at the next startup.
+        """Raise StoreError if the files or their folder were removed or replaced. Anything written to the open files
+        would then be missing at the next startup.
         """
         found = _identity(self._path), _identity(self._wal)
         if found != self._files:
@@ -236,7 +238,7 @@ class Engine:
             loose.clear()
 
     def _share(self, ids: set[int]) -> None:
-        """Move messages that get a second entry into rows of their own."""
+        """Move messages that get a second entry to rows of their own."""
         db = self.db
         found = "SELECT 1 FROM message WHERE id = ?"
         missing = [id for id in ids if db.execute(found, (id,)).fetchone() is None]
@@ -321,7 +323,9 @@ class Engine:
                 db.execute("DELETE FROM entry WHERE owner = ? AND seq = ?", pair)
 
     def _end(self, name: str) -> None:
-        """Mark an owner as ended by updating one row, however large its queue is. `sweep` removes the rest."""
+        """Mark an owner as ended. This updates a single row, however large the owner's queue is. `sweep` removes the
+        rest.
+        """
         owner = self._find(name)
         if owner is not None:
             self.db.execute("UPDATE owner SET name = NULL WHERE id = ?", (owner,))
@@ -355,31 +359,32 @@ class Engine:
     # --- background work ----------------------------------------------------------------------------------------------
 
     def sweep(self, seconds: float = SLICE) -> bool:
-        """Sweep one slice. Return whether more work remains."""
+        """Sweep for one time slice. Return whether work remains."""
         self.ended = sweep(self.db, self.durability, self._now(), seconds)
         return self.ended
 
     def give_back(self) -> bool:
-        """Return free pages to the disk if there are many. Return whether to call it again."""
+        """Return free pages to the disk if there are many. Return whether this method should be called again."""
         return give_back(self.db, self.durability)
 
     def mark(self, at_once: bool = False) -> None:
-        """Record the newest commit in the mark file, at most once a second. Call it only after that commit is on
-        disk."""
+        """Record the newest commit in the mark file, at most once a second. Call this only after the commit is on
+        disk.
+        """
         now = time.monotonic()
         if self._marked != self.number and (at_once or now - self._marked_at >= 1.0):
             write_mark(self._mark, Mark(self.identity, self.number))
             self._marked, self._marked_at = self.number, now
 
     def wal_size(self) -> int:
-        """Return the log's size in bytes. If it exceeds `limits.wal`, a checkpoint is due."""
+        """Return the log's size in bytes. A checkpoint is due once it exceeds `limits.wal`."""
         try:
             return os.stat(self._wal).st_size
         except FileNotFoundError:
             return 0
 
     def checkpoint(self, mode: str = "PASSIVE") -> bool:
-        """Move the log into the database. Return whether the whole log was moved."""
+        """Move the log into the database. Return whether all of it was moved."""
         _, log, done = self.db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         whole: bool = log == done
         if whole:
@@ -387,7 +392,7 @@ class Engine:
         return whole
 
     def size(self) -> int:
-        """Return the size of the database in bytes, without its log."""
+        """Return the size of the database in bytes, excluding its log."""
         pages: int = self.db.execute("PRAGMA page_count").fetchone()[0]
         page: int = self.db.execute("PRAGMA page_size").fetchone()[0]
         return pages * page

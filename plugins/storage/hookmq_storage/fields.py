@@ -1,4 +1,4 @@
-"""Check the lines of an export, so that an edited or truncated file fails at import, not later in the broker."""
+"""Check the lines of an export, so that an edited or truncated file fails at import rather than later in the broker."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -180,7 +180,8 @@ RULES: Final[Mapping[str, Mapping[str, _Rule]]] = {
 
 def check(line: Mapping[str, Any], rules: Mapping[str, _Rule]) -> None:
     """Check a line's fields. Raise KeyError for a missing field, and ValueError or the rule's own error for an invalid
-    value."""
+    value.
+    """
     for name, right in rules.items():
         value = line[name]
         if not right(value):
@@ -189,7 +190,7 @@ def check(line: Mapping[str, Any], rules: Mapping[str, _Rule]) -> None:
 
 
 class References:
-    """The objects defined by the lines read so far. It detects duplicates and references to missing objects."""
+    """The objects defined by the lines read so far. Detects duplicates and references to missing objects."""
 
     __slots__ = ("_clients", "_count", "_messages", "_publishers")
 

@@ -1,4 +1,4 @@
-"""The store's folder: its files, replacing its database, and the mark that records the last safe commit."""
+"""The store's folder: its files, how its database is replaced, and the mark that records the last safe commit."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ _EMPTY: Final = "name an empty folder with --data-dir, or as `path` of the plugi
 
 
 class Mark(NamedTuple):
-    """The commit `number` of the store `identity`, which is known to be safe."""
+    """A commit that is known to be safe: its `number`, and the `identity` of the store."""
 
     identity: str
     number: int
@@ -58,8 +58,9 @@ def _is_known(name: str) -> bool:
 
 
 def begin_building(folder: Path) -> Path:
-    """Return an empty folder in which to build a new database for `folder`. `folder` must be locked. Files that an
-    earlier attempt left behind are removed."""
+    """Return an empty folder in which to build a new database for `folder`, which must be locked. Files left behind by
+    an earlier attempt are removed.
+    """
     path = folder / BUILDING
     if path.exists():
         shutil.rmtree(path)
@@ -70,7 +71,8 @@ def begin_building(folder: Path) -> Path:
 def end_building(folder: Path) -> None:
     """Replace the old database, log and mark with the new database, which must be complete and synced.
 
-    After a kill or a power cut, the folder contains either database, or `finish_building` completes the replacement.
+    After a kill or a power cut, the folder contains either the old or the new database, or `finish_building` completes
+    the replacement.
     """
     sync_folder(folder / BUILDING)
     os.rename(folder / BUILDING, folder / BUILT)
@@ -79,7 +81,7 @@ def end_building(folder: Path) -> None:
 
 
 def finish_building(folder: Path) -> None:
-    """Complete a replacement that `end_building` started but did not finish, if there is one."""
+    """Complete any replacement that `end_building` started but did not finish."""
     built = folder / BUILT
     if not built.is_dir():
         return
@@ -94,7 +96,7 @@ def finish_building(folder: Path) -> None:
 
 
 def saved_folder(folder: Path, why: str) -> Path:
-    """Create a new subfolder of `folder` for a copy of its files."""
+    """Create a new subfolder of `folder` for a copy of the folder's files."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     for number in range(1, 1000):
         path = folder / f"{_SAVED}{why}-{stamp}-{number}"
@@ -107,7 +109,7 @@ def saved_folder(folder: Path, why: str) -> Path:
 
 
 def read_mark(folder: Path) -> Mark | None:
-    """Return the mark, or None if it is missing or damaged. It is only an additional check."""
+    """Return the mark, or None if it is missing or damaged. The mark serves only as an additional check."""
     try:
         data = (folder / MARK).read_bytes()[:_MARK_SIZE]
     except OSError:
@@ -129,7 +131,7 @@ def open_mark(folder: Path) -> int:
 
 
 def write_mark(file: int, mark: Mark) -> None:
-    """Overwrite the mark. It fits into one sector, which disks write atomically."""
+    """Overwrite the mark. The mark fits into one sector, which disks write atomically."""
     text = f"hookmq-storage {mark.identity} {mark.number}".encode()
     text += b" %08x" % crc32(text)
     os.pwrite(file, text.ljust(_MARK_SIZE - 1) + b"\n", 0)

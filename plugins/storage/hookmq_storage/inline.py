@@ -1,13 +1,12 @@
-"""The `body` column of an entry, which contains the entry and its message in one row. No other entry uses that
-message.
+"""The `body` column, which holds an entry and its message in a single row. No other entry uses that message.
 
 The layout, with little-endian numbers:
 
     text size (2 bytes), property section size (2), text, section, received_at (8), payload
 
-The text is UTF-8. Its fields are separated by NUL, which MQTT strings cannot contain: three digits (the message's
-flags, the entry's QoS and retain flag), topic, filter, origin, identifiers, and the sender if there is one. The row's
-`crc` is the CRC of `KEY` followed by `body`, plus `sent` times `SENT_CHECK`.
+The text is UTF-8. Its fields are separated by NUL, which MQTT strings cannot contain. They are three digits (the
+message's flags, the entry's QoS and retain flag), topic, filter, origin, identifiers, and the sender if there is one.
+The row's `crc` is the CRC of `KEY` followed by `body`, plus `sent` times `SENT_CHECK`.
 """
 
 from collections.abc import Sequence
@@ -34,8 +33,8 @@ Head = tuple[int, bool, tuple[int, ...], str, str, str, int, bytes | None, str |
 def head_of(one: Head) -> bytes | None:
     """Return the part of a body that precedes `received_at`, or None if the message needs a row of its own.
 
-    A message needs its own row in three cases: it may move between the queues of a shared subscription, its text is
-    long, or its text contains NUL.
+    A message needs its own row if it may move between the queues of a shared subscription, if its text is long, or if
+    its text contains NUL.
     """
     qos, retain, identifiers, filter, group, topic, flags, properties, sender, origin = one
     if group:
@@ -69,13 +68,14 @@ def body_of(head: bytes, received_at: float, payload: bytes) -> bytes:
 
 
 def inline_crc(owner: int, seq: int, message: int, size: int, sent: int, body: bytes) -> int:
-    """Return the `crc` of an entry that has a body."""
+    """Return the `crc` for an entry that has a body."""
     return crc32(body, crc32(KEY.pack(owner, seq, message, size))) + sent * SENT_CHECK
 
 
 def parts_of(body: bytes) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Unpack a body. Return the entry's qos, retain, identifiers, filter and group, and the message's columns after its
-    id."""
+    """Unpack a body. Return the entry's qos, retain, identifiers, filter and group, and the message's columns after
+    its id.
+    """
     size, section = _SIZES.unpack_from(body)
     start = _SIZES.size + size
     end = start + section
@@ -98,7 +98,7 @@ def parts_of(body: bytes) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def spread(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Split an entry that has a body (`COLUMNS["entry"]`).
+    """Split the row of an entry that has a body (`COLUMNS["entry"]`).
 
     Return the columns of an entry without a body, up to `sent`, followed by the message's columns after its id.
     """

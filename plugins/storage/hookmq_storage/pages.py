@@ -1,4 +1,4 @@
-"""Read queues one page at a time and check each row, on a connection that never waits for a commit."""
+"""Read queues one page at a time and check each row, using a connection that never waits for a commit."""
 
 from collections.abc import Sequence
 from math import inf
@@ -35,8 +35,7 @@ Lapsed = tuple[list[tuple[str, int, int, int]], Place | None]
 
 
 def unfold(row: Sequence[Any]) -> Sequence[Any]:
-    """Return a row of `PAGE` with its body, if any, unpacked into columns. Raises ValueError if a body's checksum is
-    wrong."""
+    """Unpack a `PAGE` row's body, if it has one, into columns. Raises ValueError if the checksum of a body is wrong."""
     body = row[20]
     if body is None:
         return row
@@ -47,7 +46,7 @@ def unfold(row: Sequence[Any]) -> Sequence[Any]:
 
 
 def checked(row: Sequence[Any]) -> Sequence[Any]:
-    """Unpack a row like `unfold`, and check the checksum of every row, with or without a body."""
+    """Unpack a row like `unfold`, but verify the checksum even if the row has no body."""
     if row[20] is not None:
         return unfold(row)
     if row[10] != entry_crc(row[0], row[1:10]):
@@ -60,14 +59,13 @@ def checked(row: Sequence[Any]) -> Sequence[Any]:
 
 
 class Pages:
-    """Reads queues on its own connection, which never waits for a commit."""
+    """Reads queues on a connection of its own, which never waits for a commit."""
 
     def __init__(self, folder: Path) -> None:
         self.db = connect_reading(folder)
 
     def read(self, owner: str, after: int, max_count: int, max_size: int) -> Page:
-        """Return rows of `PAGE` in order; see `hookmq.storage_api.Store.read`. Raises StoreError for a damaged
-        row."""
+        """Return `PAGE` rows in order; see `hookmq.storage_api.Store.read`. Raises StoreError for a damaged row."""
         page: Page = []
         size = 0
         found = self.db.execute("SELECT id FROM owner WHERE name = ?", (owner,)).fetchone()
@@ -93,7 +91,7 @@ class Pages:
     def expired(self, now: float, place: Place | None, max_count: int) -> Lapsed:
         """Return expired entries; see `hookmq.storage_api.ExpiringStore.expired`.
 
-        One call examines at most `max_count` messages, so that page requests need not wait long.
+        One call examines at most `max_count` messages, so that page requests do not have to wait long.
         """
         at, first, owner, seq = place or (-inf, 0, 0, -_LAST)
         found: list[tuple[str, int, int, int]] = []

@@ -28,7 +28,7 @@ from hookmq_storage.store import SQLiteStore
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """The location of the broker's stored state, and the durability of acknowledged messages."""
+    """Where to store the broker's state, and how durable acknowledged messages are."""
 
     path: Path = field(
         default_factory=partial(default_folder, "storage", cure=CURE),
@@ -48,7 +48,7 @@ class StorageConfig:
     verify: bool = setting(True, "check every row at start, while loading")
 
     def __post_init__(self) -> None:
-        """Check values that a program passed. The configuration loader has already checked those from a file."""
+        """Check values set by a program. The configuration loader has already checked values from a file."""
         object.__setattr__(self, "path", Path(self.path))
         if self.durability not in get_args(Durability):
             raise ConfigError(f"durability: {self.durability!r} is not one of memory, os, group")
@@ -95,7 +95,7 @@ class StoragePlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self) -> None:
-        """End a running backup."""
+        """End any running backup."""
         self._backups.close()
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""Export and import a store as text, one JSON object per line, for another version, store or program.
+"""Export and import a store as text, with one JSON object per line, for use with another version, store or program.
 
     {"kind": "hookmq-storage", "version": 3}
     {"kind": "session", "client_id": …}  {"kind": "subscription", …}  {"kind": "received", …}
@@ -8,7 +8,7 @@
     {"kind": "end", "lines": 8}
 
 Payloads, plugin values and MQTT 5 property sections are base64. A message precedes its entries, a session precedes its
-subscriptions and entries, and a publisher precedes its retained messages. The last line contains the number of lines
+subscriptions and entries, and a publisher precedes its retained messages. The last line gives the number of lines
 before it, so that a truncated export is detected.
 """
 
@@ -64,9 +64,9 @@ Step = Callable[[str, int, int], None]
 
 
 def rows(db: sqlite3.Connection, table: str, bad: Callable[[str], None]) -> Iterator[Row]:
-    """Yield the readable rows of a table whose checksums are right, and report the others to `bad`.
+    """Yield a table's readable rows that have the right checksum, and report the others to `bad`.
 
-    If a damaged page stops the forward scan, the remaining rows are scanned backwards.
+    If a damaged page stops the forward scan, scan the remaining rows backwards.
     """
     keys = _KEYS[table]
     width = len(keys)
@@ -124,8 +124,9 @@ def _text(names: Iterable[str], values: Row) -> dict[str, Any]:
 def lines(
     db: sqlite3.Connection, bad: Callable[[str], None], step: Step | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a database's contents as the objects that become lines. Unreadable rows and rows with dangling
-    references are omitted and reported to `bad`."""
+    """Yield a database's contents as objects, one for each line of an export. Unreadable rows and rows with dangling
+    references are omitted and reported to `bad`.
+    """
 
     def counted(table: str) -> Iterator[Row]:
         total = 0
@@ -219,8 +220,10 @@ def _all(
 
 
 def _names(db: sqlite3.Connection, bad: Callable[[str], None]) -> dict[int, str]:
-    """Return the owners' names by id. A name has no checksum, but is stored twice: in the table and in its index. If
-    they differ, neither is used; if one is unreadable, the other is used."""
+    """Return the owners' names by id. A name has no checksum, but is stored twice: in the table and in its index.
+
+    If the two copies differ, neither is used. If one copy is unreadable, the other is used.
+    """
     found: list[dict[int, str]] = []
     for how in ("NOT INDEXED", "INDEXED BY sqlite_autoindex_owner_1"):
         found.append({})
@@ -354,8 +357,9 @@ def operations(source: Iterable[str | bytes], known: References) -> Iterator[Ope
 
 
 def trusted(source: Iterable[dict[str, Any]]) -> Iterator[Operation]:
-    """Yield an operation for each object that `lines` yields. The checksums of the objects' rows have already been
-    verified."""
+    """Yield an operation for each object from `lines`. The checksums of the underlying rows have already been
+    verified.
+    """
     for line in source:
         read = _READ.get(line["kind"])
         if read is not None:
@@ -389,7 +393,7 @@ def put(engine: Engine, source: Iterable[Operation]) -> int:
 
 
 def check_rows(engine: Engine, known: References) -> None:
-    """Raise StoreError if there are fewer rows than lines, which means that two lines describe the same object."""
+    """Raise StoreError if there are fewer rows than lines. In that case, two lines describe the same object."""
     for table, count in known.counts().items():
         found: int = engine.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         if found != count:

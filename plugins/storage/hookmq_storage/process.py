@@ -1,4 +1,6 @@
-"""Run the writer process for the broker. Frames are sent and responses received on the event loop, without blocking."""
+"""Run the writer process for the broker. Frames are sent and responses are received on the event loop, without
+blocking.
+"""
 
 import asyncio
 import json
@@ -20,8 +22,9 @@ _CHUNK = 1 << 18
 
 
 class Channel:
-    """One end of a socket pair that carries values. Calls `received` with each value, and `ended` after the other
-    end has closed."""
+    """One end of a socket pair that carries values. Calls `received` with each value, and `ended` once the other end
+    has closed.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class Channel:
         loop.add_reader(self._connection.fileno(), self._read)
 
     def send(self, value: Any) -> None:
-        """Send a value. Data that the socket does not accept now is sent later."""
+        """Send a value. Data that the socket cannot accept yet is sent later."""
         view = memoryview(frame(value))
         if not self._out:
             try:
@@ -109,7 +112,7 @@ class Channel:
 
     def wait(self) -> tuple[bool, Any]:
         """Return (True, value) for the next value, or (False, None) if the other end has closed. This call blocks, so
-        call it only before `start`.
+        use it only before `start`.
         """
         return receive(self._connection)
 
@@ -175,8 +178,9 @@ class WriterProcess:
         self._reads = Channel(other, self._read, self._reader_ended)
 
     def verdict(self) -> str:
-        """Wait until the writer has checked the whole database. Return a description of the problem, or '' if it is
-        intact."""
+        """Wait until the writer has checked the whole database. Return a description of the problem, or '' if the
+        database is intact.
+        """
         there, answer = self._reads.wait()
         if there:
             problem: str = answer[1]
@@ -190,7 +194,7 @@ class WriterProcess:
         self._reads.start(loop)
 
     def part(self, batch: list[Any]) -> None:
-        """Send one part of a batch. `commit` sends the last part."""
+        """Send one part of a batch. Use `commit` for the last part."""
         self._commits.send((batch,))
 
     def commit(self, batch: list[Any]) -> None:
@@ -198,7 +202,7 @@ class WriterProcess:
         self._commits.send(batch)
 
     def ask(self, *request: Any) -> None:
-        """Send the reading thread a request, which consists of a name and its arguments."""
+        """Send a request to the reading thread. A request consists of a name and its arguments."""
         self._reads.send(request)
 
     def close(self, done: Callable[[], None]) -> None:
@@ -207,7 +211,7 @@ class WriterProcess:
         self._commits.send(CLOSE)
 
     def kill(self) -> None:
-        """Kill the process. Use it for a store that was never started."""
+        """Kill the process. Use this for a store that was never started."""
         self._commits.close()
         self._reads.close()
         self.process.kill()
@@ -239,7 +243,7 @@ class WriterProcess:
             done()
 
     def _reader_ended(self) -> None:
-        """Do nothing: the process is ending, and the commit channel reports the reason."""
+        """Do nothing, because the process is ending and the commit channel reports the reason."""
 
     def _death(self) -> str:
         try:

@@ -60,7 +60,7 @@ def message_row(message: Message) -> tuple[Any, ...]:
 
 
 def message_of(row: Sequence[Any]) -> Message:
-    """Return the message of a row that `message_row` made."""
+    """Return the message in a row that `message_row` made."""
     topic, payload, flags, properties, sender, origin, received_at, expires_at = row
     return make_message(
         topic,
@@ -80,7 +80,7 @@ def _client(client: ClientRecord) -> str:
 
 
 def publisher_of(row: Sequence[Any]) -> PutPublisher:
-    """Return the publisher of a row."""
+    """Return the publisher in a row."""
     id, client_id, version, data = row[:4]
     return PutPublisher(id, client_of(client_id, version, 0.0, json.loads(data)))
 
@@ -145,8 +145,8 @@ def _subscription(record: PutSubscription) -> Operation:
 class _SubscriptionFields:
     """The fields of a `Subscription`.
 
-    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This is fast, since startup may
-    load a million of them.
+    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This is fast, which matters
+    because startup may load a million of them.
     """
 
     __slots__ = Subscription.__slots__
@@ -235,9 +235,9 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], Operation]]] = {
 
 
 def operations(records: Sequence[Record]) -> list[Operation]:
-    """Convert records to operations of `hookmq_storage.batch`, which consist of plain values for `marshal`.
+    """Convert records to the operations of `hookmq_storage.batch`, which consist of plain values for `marshal`.
 
-    A message and the entry after it become one `QUEUED` operation, even if more entries of the message follow.
+    A message and the entry that follows it become one `QUEUED` operation, even if the message has more entries later.
     """
     encoders = _ENCODERS
     made: list[Operation] = []

@@ -1,8 +1,8 @@
 """The database's tables, and the migrations from older versions.
 
-Columns used in lookups are declared as integers. The other columns have no declared type, so values are read exactly as
-they were written: a float remains a float, even infinity. A row's `crc` column is the CRC-32 of its other columns (see
-`checksum`), which reveals bits flipped on disk.
+Columns used in lookups are declared as integers. The other columns have no declared type, so values are read back
+exactly as they were written: a float stays a float, even infinity. A row's `crc` column is the CRC-32 of its other
+columns (see `checksum`), which reveals bits flipped on disk.
 """
 
 import json
@@ -80,7 +80,7 @@ Migration = Callable[[sqlite3.Connection], object]
 
 
 def _inline(db: sqlite3.Connection) -> None:
-    """Add the `body` column. Existing entries remain unchanged."""
+    """Add the `body` column. Existing entries stay unchanged."""
     db.execute("ALTER TABLE entry ADD COLUMN body")
     db.execute("DROP INDEX entry_message")
     db.execute(ENTRY_MESSAGE)
@@ -104,9 +104,9 @@ def _publishers(db: sqlite3.Connection) -> None:
 
 
 def _clients(db: sqlite3.Connection) -> None:
-    """Add the missing client fields to each session; values that were not stored are unknown.
+    """Add the missing client fields to each session. Values that were never stored are unknown.
 
-    A damaged row remains unchanged, and loading it reports the damage.
+    A damaged row stays unchanged, and the damage is reported when the row is loaded.
     """
     columns = COLUMNS["session"]
     at = columns.split(", ").index("data")
@@ -133,27 +133,28 @@ MIGRATIONS: Final[Mapping[int, Migration]] = {
 
 
 def columns_in(db: sqlite3.Connection, columns: str) -> str:
-    """Adapt `columns` of the `entry` table to the database's version, and return them for a query."""
+    """Adapt the `columns` of the `entry` table to the database's version, and return them for use in a query."""
     if db.execute("SELECT 1 FROM pragma_table_info('entry') WHERE name = 'body'").fetchone():
         return columns
     return columns.replace("body", "NULL")
 
 
 def knows_publishers(db: sqlite3.Connection) -> bool:
-    """Return whether the database's version stores the publishers of retained messages."""
+    """Return whether this version of the database stores the publishers of retained messages."""
     found = db.execute("SELECT 1 FROM pragma_table_info('retained') WHERE name = 'publisher'")
     return found.fetchone() is not None
 
 
 def knows_plugin_state(db: sqlite3.Connection) -> bool:
-    """Return whether the database's version stores the state of plugins."""
+    """Return whether this version of the database stores plugin state."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     return version > 4
 
 
 def checksum(*columns: Any) -> int:
-    """Return the CRC-32 of a row's columns. It uses `ascii`, whose output is the same in every Python version, unlike
-    `repr`."""
+    """Return the CRC-32 of a row's columns. It is based on `ascii`, whose output is the same in every Python version,
+    unlike that of `repr`.
+    """
     return crc32(ascii(columns).encode())
 
 
@@ -163,7 +164,7 @@ def checksum_payload(payload: bytes, *columns: Any) -> int:
 
 
 def create(db: sqlite3.Connection, identity: str, inode: int, now: float) -> None:
-    """Create the tables in an empty database, within the caller's transaction."""
+    """Create the tables in an empty database, as part of the caller's transaction."""
     for statement in TABLES:
         db.execute(statement)
     db.execute("INSERT INTO state VALUES (1, ?, ?, 0, 1, ?)", (identity, inode, now))
@@ -190,18 +191,19 @@ def migrate(
 
 
 def entry_crc(owner: int, row: Sequence[Any]) -> int:
-    """Return the `crc` of an entry. `row` is seq, message, qos, size, retain, identifiers, filter, group, sent."""
+    """Return an entry's `crc`. `row` contains seq, message, qos, size, retain, identifiers, filter, group and sent."""
     sent: int = row[8]
     return checksum(owner, *row[:8]) + sent * SENT_CHECK
 
 
 def plugin_state_crc(row: Sequence[Any]) -> int:
-    """Return the `crc` of a row of plugin state, which begins with space, key, value and due."""
+    """Return the `crc` for a row of plugin state, which begins with space, key, value and due."""
     return checksum_payload(row[2], row[0], row[1], row[3])
 
 
 def message_crc(row: Sequence[Any]) -> int:
-    """Return the `crc` of a message. `row` begins with its id or topic, as in `COLUMNS`; its first `bytes` value is the
-    payload."""
+    """Return a message's `crc`. `row` begins with the message's id or topic, as in `COLUMNS`. Its first `bytes` value
+    is the payload.
+    """
     at = 2 if type(row[0]) is int else 1
     return checksum_payload(row[at], *row[:at], *row[at + 1 :])

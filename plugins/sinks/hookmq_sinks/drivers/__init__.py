@@ -1,1 +1,1 @@
-"""The drivers of this package. Their client libraries are extras, which are imported only when a target is opened."""
+"""The drivers in this package. Their client libraries are optional extras, imported only when a target is opened."""

@@ -1,9 +1,9 @@
-"""The `file` driver: JSON lines in files that rotate, each message exactly once.
+"""The `file` driver: JSON lines in rotating files, each message exactly once.
 
-The files of a sink are in one folder. The file that is being written ends in ``.open``. A complete file has its final
-name and does not change. The folder also has a small file with the position: the size of the newest file, and the offset
-of the next record. It is replaced after each batch, once the lines are on disk. Lines beyond that size belong to a batch
-that was interrupted, and are cut off before the first write.
+A sink's files are in one folder. The file being written has a name that ends in ``.open``. A complete file has its
+final name and does not change. The folder also has a small position file, which holds the size of the newest file and
+the offset of the next record. It is replaced after each batch, once the lines are on disk. Lines beyond that size
+belong to an interrupted batch, and are cut off before the first write.
 """
 
 import asyncio
@@ -77,8 +77,9 @@ class FileSettings:
 
 @dataclass
 class _State:
-    """The contents of the position file. `file` is the first offset in the newest file, and `size` is that file's
-    size."""
+    """The contents of the position file: the first offset in the newest file (`file`), and the size of that file
+    (`size`).
+    """
 
     log_id: str
     offset: int
@@ -110,7 +111,7 @@ class FileDriver(Driver):
         self._state = _State(context.log_id, 0)
 
     async def open(self) -> Position | None:
-        """Open the folder and cut off an interrupted batch."""
+        """Open the folder, and cut off lines left by an interrupted batch."""
         held: Position | None = await self._run(self._open)
         return held
 
@@ -124,7 +125,7 @@ class FileDriver(Driver):
         return ()
 
     async def write(self, batch: Batch) -> None:
-        """Append the lines, sync them and replace the position."""
+        """Append the lines, sync them, and replace the position file."""
         lines = make_each(batch, self._line)
         first = batch.records[0].offset if batch.records else batch.position.offset
         await self._run(lambda: self._write(b"".join(lines), first, batch.position))
@@ -240,7 +241,7 @@ class FileDriver(Driver):
         self._state = new
 
     def _complete(self) -> None:
-        """Give the file that is being written its final name."""
+        """Rename the file being written to its final name."""
         if self._file < 0:
             return
         if self.settings.sync:
@@ -270,7 +271,9 @@ class FileDriver(Driver):
 
 
 def _compile(template: Any, key: str) -> Any:
-    """Return a function that computes a field's value from a record. A value that is not text is a constant."""
+    """Return a function that computes a field's value from a record. A template that is not text is used as a
+    constant.
+    """
     return (
         RecordTemplate(template, key).optional
         if isinstance(template, str)
@@ -279,7 +282,7 @@ def _compile(template: Any, key: str) -> Any:
 
 
 def envelope(record: Record) -> dict[str, Any]:
-    """Return the payload and all properties of a message as a JSON value. Properties that are not set are left out."""
+    """Return a message's payload and all its properties as a JSON value. Unset properties are omitted."""
     made: dict[str, Any] = {
         "id": record.id, "topic": record.topic, "received_at": record.received_at, "qos": record.qos,
     }  # fmt: skip

@@ -1,11 +1,12 @@
 """The `influxdb` driver: points in InfluxDB 1, 2 or 3, as line protocol over HTTP.
 
-A batch is one request. InfluxDB identifies a point by its measurement, tags and timestamp, and replaces the fields of
-an existing point. Writing a batch again therefore changes nothing. For the same reason, two messages with the same
-measurement, tags and timestamp become one point. `spread` keeps them apart.
+Each batch is one request. InfluxDB identifies a point by its measurement, tags and timestamp, and replaces the fields
+of an existing point. Writing a batch again therefore changes nothing. For the same reason, two messages with the same
+measurement, tags and timestamp become one point. The setting `spread` keeps them apart.
 
-InfluxDB stores the valid points of a request even if it refuses others, and does not always say which ones. The driver
-then splits the batch in half repeatedly until it has found the refused points. It rejects their records.
+InfluxDB stores a request's valid points even if it refuses others, and does not always say which ones it refused. In
+that case, the driver splits the batch in half repeatedly until it has found the refused points. It rejects their
+records.
 """
 
 import asyncio
@@ -187,8 +188,9 @@ class InfluxDbDriver(Driver):
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return a problem if the sample is not a valid point. With version 1, also compare its fields with the
-        types in the measurement."""
+        """Return a problem if the sample is not a valid point. With version 1, also compare the types of its fields
+        with those in the measurement.
+        """
         if sample is None:
             return ()
         try:
@@ -270,7 +272,7 @@ class InfluxDbDriver(Driver):
         return values
 
     async def _known_types(self, measurement: str) -> dict[str, str]:
-        """Return the types of the measurement's fields, or nothing if the user may not read them."""
+        """Return the types of the measurement's fields. Return nothing if the user is not allowed to read them."""
         settings = self.settings
         quoted = re.sub(r'["\\]', lambda found: f"\\{found[0]}", measurement)
         query = urlencode({"db": settings.database, "q": f'SHOW FIELD KEYS FROM "{quoted}"'})
@@ -388,7 +390,7 @@ def _message(answer: dict[str, Any]) -> Any:
 
 
 def _refusal(status: int, text: str) -> TargetUnavailable:
-    """Return the error for a response that is not about individual points."""
+    """Return the error for a response that does not concern individual points."""
     permanent = bool(_OPERATOR.search(text)) or (300 <= status < 500 and status not in (408, 425, 429))  # fmt: skip
     reason = _reason(text)
     return TargetUnavailable(f"status {status}: {reason}" if reason else f"status {status}", permanent)  # fmt: skip

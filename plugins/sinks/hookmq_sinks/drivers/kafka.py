@@ -1,12 +1,11 @@
 """The `kafka` driver: messages in topics of Apache Kafka and compatible clusters.
 
 The producer is idempotent and waits for all in-sync replicas (``acks=all``). Retries within a connection therefore
-neither duplicate messages nor change their order. A batch that is repeated after a failure has new sequence numbers, so
-its messages can be in the topic twice. Both copies have the same header ``hookmq-id``, by which consumers can recognize
-them.
+neither duplicate messages nor change their order. A batch repeated after a failure gets new sequence numbers, so its
+messages can appear in the topic twice. Both copies have the same ``hookmq-id`` header, so consumers can recognize them.
 
-The user properties of a message become headers. The headers ``mqtt-topic``, ``mqtt-content-type`` and
-``mqtt-client-id`` say where the message comes from. The timestamp is the time when the broker received the message.
+A message's user properties become headers. The headers ``mqtt-topic``, ``mqtt-content-type`` and ``mqtt-client-id`` say
+where the message comes from. The timestamp is the time when the broker received the message.
 """
 
 import asyncio
@@ -67,7 +66,7 @@ _MANAGED: Final = frozenset(
 
 @dataclass(frozen=True)
 class SaslConfig:
-    """How the sink authenticates to a cluster with SASL."""
+    """SASL credentials for the cluster."""
 
     user: str = setting("", "user name")
     password: str = setting("", "password of the user")
@@ -278,7 +277,7 @@ class KafkaDriver(Driver):
     # producing; these methods run in a thread ------------------------------------------------------------------------
 
     def _produce(self, producer: "Producer", messages: list[Message]) -> dict[int, "KafkaError"]:
-        """Produce messages. Return the errors of the messages that were not stored, by index."""
+        """Produce messages. Return the errors of messages that were not stored, by index."""
         from confluent_kafka import KafkaError
 
         errors = self._produce_some(producer, dict(enumerate(messages)))
@@ -330,7 +329,7 @@ class KafkaDriver(Driver):
     # errors ----------------------------------------------------------------------------------------------------------
 
     def _on_error(self, error: "KafkaError") -> None:
-        """Remember a connection error, unless a known one names the cause more clearly."""
+        """Remember a connection error, unless an earlier one names the cause more clearly."""
         if self._error is None or _weight(error) >= _weight(self._error):
             self._error = error
 
@@ -420,7 +419,7 @@ def _weight(error: "KafkaError") -> int:
 
 
 def _discard(holder: "list[Producer]") -> None:
-    """Discard a producer's messages, and release the producer."""
+    """Discard a producer's unsent messages, and release the producer."""
     holder.pop().purge(in_queue=True, in_flight=True, blocking=False)
 
 

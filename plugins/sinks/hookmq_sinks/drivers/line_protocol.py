@@ -1,9 +1,9 @@
-"""The line protocol of InfluxDB: one line of text for each point.
+"""InfluxDB's line protocol: one line of text per point.
 
     MEASUREMENT,TAG=VALUE FIELD=VALUE,FIELD=VALUE TIMESTAMP
 
 In names and tag values, a backslash escapes commas, equals signs and spaces. A backslash itself cannot be escaped
-there, so no name can end with one. In field strings, a backslash escapes quotes and backslashes.
+there, so no name can end with one. In string values of fields, a backslash escapes quotes and backslashes.
 """
 
 import math
@@ -37,7 +37,7 @@ def line(
     fields: Mapping[str, str],
     nanoseconds: int,
 ) -> bytes:
-    """Return a line without the newline. The values of `fields` are results of `field_value`. Raises RecordError."""
+    """Return a line without its newline. The values in `fields` come from `field_value`. Raises RecordError."""
     if not fields:
         raise RecordError("no value for any of the fields")
     found = mistake(measurement, "measurement")
@@ -88,8 +88,11 @@ def field_value(name: str, value: Any, kind: FieldType | None) -> str:
 
 
 def nanoseconds(value: Any, precision: Precision) -> int:
-    """Convert a timestamp to nanoseconds. It is a number in the unit `precision`, or text such as
-    2026-01-31T12:00:00.123Z. Text without an offset is in UTC. Raises RecordError."""
+    """Convert a timestamp to nanoseconds. Raises RecordError.
+
+    `value` is a number in the unit `precision`, or text such as 2026-01-31T12:00:00.123Z. Text without an offset is in
+    UTC.
+    """
     value = _text(value, "timestamp")
     found: int | None = None
     number = None if isinstance(value, bool) else _decimal(value)
@@ -118,7 +121,7 @@ _NAMES: Final[Mapping[FieldType, str]] = {
 
 
 def _text(value: Any, what: str) -> Any:
-    """Return bytes, such as a raw payload, as text, and any other value unchanged."""
+    """Decode bytes, such as a raw payload, as text. Return any other value unchanged."""
     if not isinstance(value, bytes):
         return value
     try:
@@ -152,7 +155,7 @@ def _float(value: Any) -> str | None:
 
 
 def _decimal(value: Any) -> Decimal | None:
-    """Convert a number, or text that contains one, to an exact Decimal. Return None if it is not finite."""
+    """Convert a number, or text that contains a number, to an exact Decimal. Return None if it is not finite."""
     if not isinstance(value, int | float | str):
         return None
     try:

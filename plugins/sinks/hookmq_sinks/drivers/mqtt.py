@@ -1,4 +1,4 @@
-"""The `mqtt` driver: publishes to a remote broker. With the source of the same name, it makes a bridge.
+"""The `mqtt` driver, which publishes to a remote broker. Together with the source of the same name, it forms a bridge.
 
 At QoS 0 and 1, a batch is confirmed when all PUBACKs have arrived. At QoS 2, the remote broker gets each message
 exactly once, even if this process or this broker is killed; `hookmq_sinks.mqtt.in_flight` explains how.
@@ -118,7 +118,7 @@ class MqttDriver(Driver):
     # open and close --------------------------------------------------------------------------------------------------
 
     async def open(self) -> Position | None:
-        """Connect, and send PUBREL for the messages that have arrived."""
+        """Connect, and send PUBREL for the messages that the remote broker already has."""
         held = await asyncio.to_thread(self._read) if self._exact else None
         if held is not None:
             self._state = held
@@ -171,7 +171,7 @@ class MqttDriver(Driver):
         return not (self._state.sent and self._state.address == str(address))
 
     async def _stay_connected(self, link: MqttLink) -> None:
-        """Reconnect if the connection is lost while nothing is written, so that the state topic stays correct."""
+        """Reconnect if the connection is lost while the driver is idle, so that the state topic stays correct."""
         reason = await asyncio.shield(link.lost)
         if self._waiting or self._releasing or self._state.sent:
             return  # `write` reports it, and the engine opens a new driver
@@ -192,7 +192,7 @@ class MqttDriver(Driver):
             await self._remote.close(self._link)
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return a problem if the sample has no topic at the remote broker, or if it is too large."""
+        """Return a problem if the sample maps to no topic on the remote broker, or is too large."""
         if sample is None:
             return ()
         try:
@@ -202,13 +202,13 @@ class MqttDriver(Driver):
         return ()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the number of connections, and of messages that expired, were in a loop or were sent again."""
+        """Return the number of connections, and of messages that expired, looped or were sent again."""
         return self._counts
 
     # packets ---------------------------------------------------------------------------------------------------------
 
     def _encode(self, index: int, record: Record) -> _Packet | None:
-        """Return the packet of a record, or None if it has expired or is in a loop. Raises RecordError."""
+        """Return the packet for a record, or None if the record has expired or is in a loop. Raises RecordError."""
         settings = self.settings
         if record.user_properties and is_loop(
             record.user_properties, settings.broker, self._remote_name
@@ -331,7 +331,7 @@ class MqttDriver(Driver):
     async def _send(
         self, link: MqttLink, packets: Sequence[_Packet], again: Sequence[int] = ()
     ) -> None:
-        """Send packets within the window, and wait for their acknowledgements."""
+        """Send packets without exceeding the window, and wait for their acknowledgements."""
         window = min(self.settings.window_for(2 if self._exact else 1), link.receive_maximum)
         waiting = self._waiting
         parts: list[bytes] = []
@@ -364,8 +364,9 @@ class MqttDriver(Driver):
             raise TargetUnavailable(error.reason, error.permanent) from error
 
     def _refusals(self) -> dict[int, str]:
-        """Return the reasons for the records that the remote broker will never accept, by index. Raises
-        TargetUnavailable for any other refusal."""
+        """Return the reasons for records that the remote broker will never accept, by index. Raises TargetUnavailable
+        for any other refusal.
+        """
         codes, self._codes = self._codes, {}
         for code in codes.values():
             if code not in REFUSED:

@@ -1,12 +1,11 @@
-"""The `nats` driver: messages in a NATS JetStream stream, or for NATS subscribers that are online.
+"""The `nats` driver: messages for a NATS JetStream stream, or for NATS subscribers that are online.
 
-With JetStream, every message is confirmed by the stream and has the header ``Nats-Msg-Id``. The stream ignores a
-message whose id it has seen within its duplicate window. Messages that are written again after a failure are therefore
-not duplicated, if the sink repeats them within that window. Without JetStream, only subscribers that are online get a
-message.
+With JetStream, the stream confirms every message, which has the header ``Nats-Msg-Id``. The stream ignores an id that
+it has seen within its duplicate window. Messages repeated after a failure are therefore not duplicated, provided that
+the sink repeats them within that window. Without JetStream, only subscribers that are online get a message.
 
-The user properties of a message become headers. The headers ``Mqtt-Topic``, ``Mqtt-Content-Type`` and
-``Mqtt-Client-Id`` say where the message comes from.
+A message's user properties become headers. The headers ``Mqtt-Topic``, ``Mqtt-Content-Type`` and ``Mqtt-Client-Id`` say
+where the message comes from.
 """
 
 import asyncio
@@ -117,7 +116,9 @@ class NatsDriver(Driver):
         self._error = ""
 
     async def open(self) -> Position | None:
-        """Connect to one of the servers. A lost connection is not reopened: the engine creates a new driver object."""
+        """Connect to one of the servers. A lost connection is not reopened. Instead, the engine creates a new driver
+        object.
+        """
         from nats.aio.client import Client
 
         closed = self._closed = asyncio.get_running_loop().create_future()
@@ -286,7 +287,7 @@ class NatsDriver(Driver):
             raise Rejected(reasons, stored=True)
 
     async def _on_reply(self, message: Any) -> None:
-        """Record whether a stream has stored or refused a message."""
+        """Record whether a stream stored or refused a message."""
         future = self._waiting.pop(int(message.subject.rpartition(".")[2]), None)
         if future is None or future.done():
             return

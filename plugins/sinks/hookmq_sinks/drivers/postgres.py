@@ -1,11 +1,11 @@
 """The `postgres` driver: rows in a PostgreSQL table, each message exactly once.
 
-A batch is one transaction: its rows, and the position in the table ``hookmq_positions``. The position is replaced only
-if it is still the one that this driver knows, so two processes never write for the same sink. Rows are copied (COPY).
-With `conflict`, they are copied to a temporary table and inserted from there.
+A batch is one transaction. It contains the rows, and the position in the table ``hookmq_positions``. The position is
+replaced only if it is still the one that this driver knows, so two processes never write for the same sink. Rows are
+copied with COPY. With `conflict`, they are copied to a temporary table and inserted from there.
 
-If the target refuses a row, the transaction is rolled back. A second transaction tries each row after a savepoint and
-is rolled back too. It finds the rows that the target refuses, and the database's reasons.
+If the database refuses a row, the transaction is rolled back. A second transaction then tries each row after a
+savepoint, and is rolled back too. It finds the refused rows and the database's reasons.
 """
 
 import re
@@ -106,7 +106,7 @@ class PostgresDriver(Driver):
         self._insert: Composed | None = None
 
     async def open(self) -> Position | None:
-        """Connect, execute `setup`, and read the position."""
+        """Connect, execute the `setup` statements, and read the position."""
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
@@ -322,7 +322,7 @@ class PostgresDriver(Driver):
     async def _refused(
         self, connection: "AsyncConnection[Any]", rows: list[list[Any]], error: Exception
     ) -> dict[int, str]:
-        """Find the rows that the database refuses. Return the reasons by index. Nothing is stored."""
+        """Find the rows that the database refuses. Return its reasons by row index. Nothing is stored."""
         import psycopg
 
         reasons: dict[int, str] = {}
@@ -363,7 +363,7 @@ def _is_lost(connection: "AsyncConnection[Any]", error: Exception) -> bool:
 
 
 def _is_refusal(error: Any) -> bool:
-    """Return whether a row's values caused the error: SQLSTATE class 22 or 23, or a value that psycopg refuses."""
+    """Return whether a row's values caused the error: SQLSTATE class 22 or 23, or a value refused by psycopg."""
     import psycopg
 
     state = error.sqlstate

@@ -1,13 +1,13 @@
-"""The `rabbitmq` driver: messages for the exchanges of RabbitMQ, over AMQP 0.9.1.
+"""The `rabbitmq` driver: messages for RabbitMQ exchanges, over AMQP 0.9.1.
 
-RabbitMQ confirms each message once the queues have it: on disk, if queue and message are persistent. The driver
-publishes a batch in order and waits for all confirmations. If a confirmation does not arrive, the batch is repeated, so
-a message can be in a queue twice. Both copies have the same property ``message_id``: consumers can ignore ids that they
-have already seen.
+RabbitMQ confirms a message once the queues have it. If both queue and message are persistent, the message is then on
+disk. The driver publishes a batch in order and waits for all confirmations. If one does not arrive, the batch is
+repeated, so a message can be in a queue twice. Both copies have the same ``message_id`` property, so consumers can
+ignore ids that they have already seen.
 
-RabbitMQ returns a message that is not routed to any queue (`mandatory`). The driver then rejects its record.
+With `mandatory`, RabbitMQ returns a message that is not routed to any queue. The driver then rejects its record.
 
-The user properties of a message become headers. The headers ``mqtt-topic`` and ``mqtt-client-id`` say where the message
+A message's user properties become headers. The headers ``mqtt-topic`` and ``mqtt-client-id`` say where the message
 comes from.
 """
 
@@ -169,7 +169,9 @@ class RabbitMqDriver(Driver):
         return None
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return a problem if the sample's exchange does not exist, or its queue if it uses the default exchange."""
+        """Return a problem if the sample's exchange does not exist. For the default exchange, check the sample's queue
+        instead.
+        """
         from aiormq.exceptions import ChannelLockedResource, ChannelNotFoundEntity
 
         try:
@@ -275,7 +277,7 @@ class RabbitMqDriver(Driver):
         return await transport.connection.channel(publisher_confirms=True, on_return_raises=True)
 
     async def _publish(self, messages: Sequence[Message]) -> list[str]:
-        """Return, for each message, why RabbitMQ returned it, or '' if a queue has it."""
+        """Publish messages. For each message, return why RabbitMQ returned it, or '' if a queue has it."""
         assert self._channel is not None
         channel = self._channel
         # Tasks start in this order, and the channel's lock lets them write in the order in which they ask for it.
@@ -388,8 +390,10 @@ def _is_header(name: str) -> bool:
 
 
 def _header_value(value: Any) -> Any:
-    """Convert a value for a header. Booleans and integers keep their types; all others become text. So do floats,
-    because the client library would send them in single precision."""
+    """Convert a value for use in a header. Booleans and integers keep their types, and all others become text.
+
+    This includes floats, because the client library would send them in single precision.
+    """
     if isinstance(value, bool) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63):
         return value
     if isinstance(value, str):
@@ -398,7 +402,7 @@ def _header_value(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Return the encoded size of a header's value in bytes, including its type and the lengths of name and value."""
+    """Return the encoded size of a header value in bytes, including its type and the lengths of its name and value."""
     return 16 if isinstance(value, int) else len(value.encode()) + 6
 
 

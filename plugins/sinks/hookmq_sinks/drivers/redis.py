@@ -1,11 +1,12 @@
 """The `redis` driver: writes streams, lists, keys and hashes in Redis or Valkey, or publishes to channels.
 
-A batch is one transaction (MULTI): its commands, and the position in the hash ``hookmq:positions``. The transaction is
-executed only if the position is still the one that this driver knows (WATCH). Each message is therefore stored once,
-and two processes never write for the same sink. The setting `appendfsync` of Redis determines how durable it is.
+A batch is one transaction (MULTI). It contains the commands, and the position in the hash ``hookmq:positions``. The
+transaction is executed only if the position is still the one that this driver knows (WATCH). Each message is therefore
+stored once, and two processes never write for the same sink. Redis's setting `appendfsync` determines how durable the
+data is.
 
-Redis does not roll back. If one command of a transaction fails, for example because its key has another type, the other
-commands are still executed. The driver rejects the record of that command only.
+Redis does not roll back. If a command fails, for example because its key has another type, the transaction's other
+commands are still executed. The driver rejects only the failed command's record.
 """
 
 import asyncio
@@ -154,7 +155,7 @@ class RedisDriver(Driver):
         return self._held
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return a problem if the sample's key exists with another type."""
+        """Return a problem if the sample's key already exists with another type."""
         client = self._client
         assert client is not None
         if sample is None:

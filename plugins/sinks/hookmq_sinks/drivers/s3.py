@@ -1,21 +1,22 @@
-"""The `s3` driver: objects with JSON lines or Parquet in Amazon S3 or a compatible store, each message in one object.
+"""The `s3` driver: JSON lines or Parquet objects in Amazon S3 or a compatible store, each message in one object.
 
-A batch becomes an object, or several if its records belong to different folders. The name of an object contains the id
-of the sink's log and the first and last offset in it. After a failure, batches may begin at other offsets. The position
-is therefore in a separate object, ``PREFIX_hookmq/SLOT.json``. A batch is written in three steps:
+A batch becomes one object, or several if its records belong to different folders. An object's name contains the id of
+the sink's log and its first and last offset. After a failure, batches may begin at other offsets. The position is
+therefore in a separate object, ``PREFIX_hookmq/SLOT.json``. A batch is written in three steps:
 
 1. The driver adds the plan to this object: the names of the batch's objects, and the position after them.
-2. It writes the objects. The metadata of each contains the id of the attempt.
+2. It writes the objects. Each object's metadata contains the id of the attempt.
 3. It replaces the plan with the new position.
 
-If `open` finds a plan, a batch was interrupted. If all its objects exist, the batch is complete, and the position is
-after it. Otherwise the next `write` first deletes the objects that exist, and the engine writes the records again.
-`open` itself changes nothing. Readers therefore see each message once, with one exception: a batch of several objects
-that was interrupted. Some of its objects stay visible until the next batch is written. Their messages are then in
-objects with other names.
+If `open` finds a plan, a batch was interrupted. If all of the plan's objects exist, the batch is complete, and the
+position follows it. Otherwise the next `write` first deletes the objects that exist, and the engine writes the records
+again. `open` itself changes nothing.
 
-The object with the position is replaced only if nothing else has replaced it (If-Match). This stops a second process
-for the same sink, and requests that arrive late.
+Readers therefore see each message once, with one exception: an interrupted batch of several objects. Some of its
+objects stay visible until the next batch is written. Meanwhile, their messages may also be in objects with other names.
+
+The position object is replaced only if nothing else has replaced it (If-Match). This fends off a second process for the
+same sink, and requests that arrive late.
 """
 
 import asyncio
@@ -134,7 +135,7 @@ class S3Settings:
 
 @dataclass(frozen=True)
 class _State:
-    """The contents of the object with the position: the position, and the plan of a batch that is being written."""
+    """The contents of the position object: the position, and the plan of a batch being written."""
 
     log_id: str
     offset: int | None = None
@@ -170,7 +171,7 @@ class S3Driver(Driver):
         self._stack = AsyncExitStack()
 
     async def open(self) -> Position | None:
-        """Read the position, and find out whether an interrupted batch is complete."""
+        """Read the position. If a batch was interrupted, find out whether it is complete."""
         from aiobotocore.session import AioSession  # type: ignore[import-untyped]
 
         if self.settings.format == "parquet":
@@ -189,7 +190,7 @@ class S3Driver(Driver):
             raise _unavailable(error) from error
 
     async def check(self, sample: Record | None) -> Sequence[Problem]:
-        """Return a problem if the sample has no folder, or cannot be a row. `open` has already checked the bucket."""
+        """Return a problem if the sample has no folder or cannot become a row. `open` has already checked the bucket."""
         if sample is not None:
             try:
                 self._key_of(sample)
@@ -285,7 +286,7 @@ class S3Driver(Driver):
             raise TargetUnavailable(f"{where} is damaged", True) from None
 
     async def _delete(self, plan: _State) -> None:
-        """Delete the objects of an attempt."""
+        """Delete the objects that an attempt has written."""
 
         async def delete(key: str) -> None:
             if await self._is_of(key, plan.attempt):
@@ -305,7 +306,7 @@ class S3Driver(Driver):
         return bool(found["Metadata"].get("hookmq-attempt") == attempt)
 
     async def _save(self, state: _State) -> None:
-        """Replace the object with the position, unless another process has replaced it."""
+        """Replace the position object, unless another process has replaced it."""
         condition = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
         answer = await self._client.put_object(
             Bucket=self.settings.bucket, Key=self._state_key, Body=state.dump(),

@@ -1,4 +1,4 @@
-"""The contents of the objects that the `s3` driver writes: JSON lines, or Parquet files with typed columns."""
+"""The contents of the objects that the `s3` driver writes: JSON lines, or Parquet with typed columns."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ class Rows(Protocol):
     content_type: str
 
     def row(self, record: Record) -> Row:
-        """Return the row of a record. Raises RecordError."""
+        """Convert a record to a row. Raises RecordError."""
 
     def file(self, rows: Sequence[Row]) -> bytes:
         """Return the contents of a file with these rows. This is slow, so call it in a thread."""
@@ -42,7 +42,7 @@ class JsonLines:
         self.suffix = ".jsonl.gz" if self._packed else ".jsonl"
 
     def row(self, record: Record) -> Row:
-        """Return a line. Raises RecordError."""
+        """Convert a record to a line. Raises RecordError."""
         made = {name: one(record) for name, one in self._fields.items()} or envelope(record)
         try:
             text = json.dumps(
@@ -74,13 +74,13 @@ class Parquet:
         self._compression = compression
 
     def row(self, record: Record) -> Row:
-        """Return a row. Raises RecordError if a value does not fit its column."""
+        """Convert a record to a row. Raises RecordError if a value does not fit its column."""
         if not self._columns:
             return _whole(record)
         return {name: _convert(name, find(record), kind) for name, find, kind in self._columns}
 
     def file(self, rows: Sequence[Row]) -> bytes:
-        """Return the file."""
+        """Return the contents of the file."""
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -116,7 +116,9 @@ def _whole(record: Record) -> dict[str, Any]:
 
 
 def _field(template: Any, name: str) -> Callable[[Record], Any]:
-    """Return a function that computes a field's value from a record. A value that is not text is a constant."""
+    """Return a function that computes a field's value from a record. A template that is not text is used as a
+    constant.
+    """
     if isinstance(template, str):
         return RecordTemplate(template, f"fields.{name}").optional
     return lambda record: template

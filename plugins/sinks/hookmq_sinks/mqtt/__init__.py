@@ -1,1 +1,1 @@
-"""The MQTT client that the bridge's driver and source share."""
+"""The MQTT client shared by the bridge's driver and source."""

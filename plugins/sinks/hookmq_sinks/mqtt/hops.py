@@ -1,11 +1,11 @@
-"""The path of a message over bridges: a user property with the names of the brokers that it has passed.
+"""The path of a message over bridges: a user property that names the brokers it has passed.
 
-A bridge adds one name to each message. A message that it sends gets its own broker's name, and a message that it
-receives gets the remote broker's name. It does not send a message to a broker that the message has passed, and drops a
-message that comes back. Bridges therefore cannot form a loop, however many brokers they connect.
+A bridge adds one name to each message. Outgoing messages get this broker's name, and incoming messages get the remote
+broker's name. The bridge does not send a message to a broker that the message has already passed, and drops a message
+that comes back. Bridges therefore cannot form a loop, however many brokers they connect.
 
-MQTT 3.1.1 has no user properties. A bridge with MQTT 3.1.1 still does not send a message back to the broker that sent
-it, because this broker keeps the path. But it does not recognize its own messages if they come back.
+MQTT 3.1.1 has no user properties. A bridge that uses it still does not send a message back to the broker it came from,
+because this broker keeps the path. But the bridge does not recognize its own messages when they come back.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ UserProperties = tuple[tuple[str, str], ...]
 
 
 def path_of(properties: UserProperties) -> tuple[str, ...]:
-    """Return the names in the path, the oldest first."""
+    """Return the names in the path, oldest first."""
     for name, value in properties:
         if name == PATH:
             return tuple(one for one in value.split(",") if one)
@@ -27,7 +27,7 @@ def path_of(properties: UserProperties) -> tuple[str, ...]:
 
 
 def with_hop(properties: UserProperties, broker: str) -> UserProperties:
-    """Return the properties with `broker` at the end of the path, unless it is there already."""
+    """Return the properties with `broker` added to the end of the path, unless it is already there."""
     path = path_of(properties)
     if path and path[-1] == broker:
         return properties
@@ -36,6 +36,6 @@ def with_hop(properties: UserProperties, broker: str) -> UserProperties:
 
 
 def is_loop(properties: UserProperties, *brokers: str) -> bool:
-    """Return whether a message has already passed one of the brokers, or too many brokers."""
+    """Return whether a message has already passed any of these brokers, or too many brokers in total."""
     path = path_of(properties)
     return bool(path) and (len(path) > MOST or any(one in path for one in brokers))

@@ -1,8 +1,8 @@
 """The stored state of an exactly-once bridge: which records the remote broker has, and under which packet ids.
 
-The packet id of a record follows from its offset. If the driver dies after it has sent a PUBLISH, it later sends the
-PUBLISH again, with the same packet id in the same session. The remote broker recognizes the packet id, and forgets it
-after PUBREL. Before the first PUBREL for a run of records, the file therefore states that all of them have arrived.
+A record's packet id is derived from its offset. If the driver dies after sending a PUBLISH, it later sends the PUBLISH
+again, with the same packet id in the same session. The remote broker recognizes the packet id until it gets PUBREL.
+Before the first PUBREL for a run of records is sent, the file therefore records that all of them have arrived.
 """
 
 import json
@@ -23,10 +23,10 @@ def packet_id(offset: int) -> int:
 
 @dataclass
 class InFlight:
-    """The position of the target, and the records for which the remote broker may still wait for PUBREL.
+    """The target's position, and the records for which the remote broker may still be waiting for PUBREL.
 
     Records below `offset` have arrived. `sent` contains the offsets of the QoS 2 records whose PUBREL may not have been
-    sent. Those below `offset` only need PUBREL. The others may have arrived.
+    sent. Those below `offset` need only PUBREL. The others may or may not have arrived.
     """
 
     log_id: str

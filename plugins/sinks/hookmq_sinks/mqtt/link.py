@@ -1,7 +1,7 @@
 """A connection to a remote broker: packets, the handshake and keep alive.
 
-This module uses the broker's codec. paho-mqtt and aiomqtt are not used here: they send PUBREC before the application
-has stored a message, so a bridge on top of them could lose messages at QoS 2.
+This module uses the broker's own codec. It uses neither paho-mqtt nor aiomqtt, because they send PUBREC before the
+application has stored a message. A bridge based on them could lose messages at QoS 2.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
 class MqttLink(asyncio.Protocol):
     """One connection. `on_packet` is called with each packet after CONNACK, except DISCONNECT and PINGRESP.
 
-    `lost` is a future with the LinkError that ended the connection.
+    `lost` is a future that receives the LinkError that ended the connection.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MqttLink(asyncio.Protocol):
 
     @property
     def receive_maximum(self) -> int:
-        """The number of unacknowledged QoS 1 and 2 messages that the remote broker accepts."""
+        """The maximum number of unacknowledged QoS 1 and 2 messages that the remote broker accepts."""
         return self.connack.properties.receive_maximum or _DEFAULT_RECEIVE_MAXIMUM
 
     @property
@@ -108,7 +108,7 @@ class MqttLink(asyncio.Protocol):
         return not self.lost.done()
 
     async def close(self) -> None:
-        """Send DISCONNECT and close. The remote broker discards the will. Takes at most a second."""
+        """Send DISCONNECT and close, so the remote broker discards the will. Takes at most a second."""
         if self._transport is not None and self.open_now:
             self.send(Disconnect())
             self._fail(LinkError("the bridge closed the connection"))
@@ -119,7 +119,7 @@ class MqttLink(asyncio.Protocol):
         await self.abort()
 
     async def abort(self) -> None:
-        """Close without DISCONNECT."""
+        """Close without sending DISCONNECT."""
         self._fail(LinkError("the bridge closed the connection"))
         if self._transport is not None:
             self._transport.abort()
@@ -132,7 +132,7 @@ class MqttLink(asyncio.Protocol):
         self.send_bytes(encode(packet, self.version))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send encoded packets. Does nothing if the connection is lost."""
+        """Send encoded packets. Do nothing if the connection is lost."""
         if self._transport is not None and self.open_now:
             self._said = self._loop.time()
             self._transport.write(data)
@@ -145,7 +145,7 @@ class MqttLink(asyncio.Protocol):
             raise self.lost.result()
 
     def pause_reading(self, paused: bool) -> None:
-        """Stop reading, so that the remote broker slows down, or resume reading."""
+        """Stop or resume reading. When reading stops, the remote broker has to slow down."""
         if self._transport is not None and self.open_now and self._reading == paused:
             self._reading = not paused
             if paused:
@@ -162,15 +162,15 @@ class MqttLink(asyncio.Protocol):
         transport.set_write_buffer_limits(_HIGH)
 
     def pause_writing(self) -> None:
-        """Note that the write buffer is full."""
+        """Record that the write buffer is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Note that the write buffer has room."""
+        """Record that the write buffer has room."""
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note why the connection ended."""
+        """Record why the connection ended."""
         self._ended.set()
         if error is None:
             self._fail(LinkError("the remote broker closed the connection"))
@@ -235,7 +235,7 @@ class MqttLink(asyncio.Protocol):
         self._writable.set()
 
     def _watch(self) -> None:
-        """Send PINGREQ when it is due, and close a connection on which nothing arrives."""
+        """Send PINGREQ when it is due. Close the connection if nothing arrives on it."""
         if not self._keep_alive or not self.open_now:
             return
         now = self._loop.time()

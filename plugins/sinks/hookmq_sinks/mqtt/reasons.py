@@ -1,4 +1,4 @@
-"""Describe why a remote broker cannot be used, and decide whether an operator must act."""
+"""Describe why a remote broker cannot be used, and determine whether an operator must act."""
 
 import asyncio
 import errno
@@ -83,7 +83,7 @@ def disconnected(code: int, reason: str | None) -> LinkError:
 
 
 def network_error(error: BaseException) -> LinkError:
-    """Return the error for an exception while connecting."""
+    """Return the error for an exception raised while connecting."""
     if isinstance(error, LinkError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -12,8 +12,8 @@ from hookmq.plugin import ConfigError, setting
 class MqttRule:
     """A line ``topic PATTERN out|in QOS LOCAL_PREFIX REMOTE_PREFIX``.
 
-    A local topic is `local_prefix` followed by a topic that matches `pattern`. At the remote broker, it begins with
-    `remote_prefix` instead. If `pattern` is empty, the prefixes are the complete names of one topic.
+    A local topic consists of `local_prefix` and a topic that matches `pattern`. On the remote broker, it begins with
+    `remote_prefix` instead. If `pattern` is empty, the prefixes are the full names of a single topic.
     """
 
     pattern: str = setting(
@@ -39,18 +39,17 @@ class MqttRule:
 
     @property
     def local_filter(self) -> str:
-        """The filter for the topics at this broker."""
+        """The filter that matches the topics on this broker."""
         return self.local_prefix + self.pattern
 
     @property
     def remote_filter(self) -> str:
-        """The filter for the topics at the remote broker."""
+        """The filter that matches the topics on the remote broker."""
         return self.remote_prefix + self.pattern
 
 
 class TopicMap:
-    """Finds the first rule that matches a topic, and the topic's name on the other side. It caches up to 10,000
-    results."""
+    """Finds the first rule that matches a topic, and the topic's name on the other side. Caches up to 10,000 results."""
 
     def __init__(self, rules: Sequence[MqttRule], to_remote: bool) -> None:
         self._rules: list[tuple[Callable[[str], bool], int, str, int]] = []

@@ -1,4 +1,4 @@
-"""Choose a remote broker among several addresses, and connect to it."""
+"""Choose one of several addresses of a remote broker, and connect to it."""
 
 import asyncio
 import time
@@ -21,8 +21,8 @@ _NEXT: dict[str, int] = {}
 class RemoteBroker:
     """Connects to the first address that accepts the bridge.
 
-    With `round_robin`, it begins with the address after the last one that was used. Otherwise it begins with the first
-    address, and `better` checks whether an address before the current one is available again.
+    With `round_robin`, it starts with the address after the one used last. Otherwise it starts with the first address,
+    and `better` checks whether an address before the current one is available again.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class RemoteBroker:
     async def connect(
         self, clean: Callable[[RemoteAddress], bool], expiry: int, receive_maximum: int
     ) -> MqttLink:
-        """Connect. `clean` returns whether the session at an address must start anew. Raises LinkError with the reasons
-        of all addresses. The error is permanent if an operator must act for each address.
+        """Connect. `clean` returns whether the session at an address must start afresh. Raises LinkError with the
+        reasons for all addresses. The error is permanent if an operator must act for every address.
         """
         settings = self.settings
         try:
@@ -134,20 +134,21 @@ class RemoteBroker:
             raise network_error(error) from error
 
     def _tell(self, link: MqttLink) -> None:
-        """Publish on the state topic that the bridge is connected."""
+        """Publish to the state topic that the bridge is connected."""
         if self.state_topic:
             link.send(Publish(self.state_topic, b"1", 1, True, False, STATE_ID))
 
     async def close(self, link: MqttLink) -> None:
-        """Publish on the state topic that the bridge has ended, and close."""
+        """Publish to the state topic that the bridge has ended, and close the connection."""
         if self.state_topic and link.open_now:
             # At QoS 0, because nobody waits for the acknowledgement.
             link.send(Publish(self.state_topic, b"0", 0, True))
         await link.close()
 
     async def better(self) -> bool:
-        """Return whether an address before the current one accepts connections. Tries at most once per
-        `return_after`."""
+        """Return whether an address before the current one accepts connections. Tries at most once every
+        `return_after`.
+        """
         settings, now = self.settings, time.monotonic()
         if settings.round_robin or not self._index or not settings.return_after:
             return False

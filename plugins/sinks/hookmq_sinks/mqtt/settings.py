@@ -31,7 +31,7 @@ class RemoteAddress:
 
 
 def parse_remote(text: str, port: int) -> RemoteAddress:
-    """Parse ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``. `port` is the default. Raises ValueError."""
+    """Parse ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``. `port` is the default port. Raises ValueError."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%a-z]+)\]|([^\s:/\[\]@]+))(?::(\d{1,5}))?", text)
     if found is None:
         raise ValueError(f"{text!r} is not an address; write HOST:PORT or [IPV6]:PORT")
@@ -43,7 +43,7 @@ def parse_remote(text: str, port: int) -> RemoteAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSettings:
-    """The settings that the driver and the source of a bridge have in common."""
+    """The settings shared by the driver and the source of a bridge."""
 
     addresses: tuple[str, ...] = field(
         metadata={"help": "remote brokers, as HOST:PORT; the first that accepts the bridge is used"}
@@ -119,14 +119,15 @@ class RemoteSettings:
         return LEVELS[self.protocol]
 
     def window_for(self, qos: int) -> int:
-        """Return the maximum number of unacknowledged messages. In MQTT 3.1.1, a receiver cannot announce its limit,
-        and mosquitto discards messages at QoS 2 beyond its limit of 20.
+        """Return the maximum number of unacknowledged messages. In MQTT 3.1.1, a receiver cannot announce its limit.
+
+        Mosquitto discards QoS 2 messages beyond its limit of 20.
         """
         return self.window or (20 if self.level == 4 and qos == 2 else 1000)
 
     @property
     def remote_name(self) -> str:
-        """The remote broker's name in the path of a message."""
+        """The name that stands for the remote broker in the path of a message."""
         return self.remote or str(self.remotes[0])
 
     @property

@@ -1,1 +1,1 @@
-"""The sources that are part of hookmq-sinks."""
+"""The sources included in hookmq-sinks."""

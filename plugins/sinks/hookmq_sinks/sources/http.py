@@ -1,9 +1,9 @@
 """The `http` source: messages that programs publish with POST ``/publish`` and ``/publish/bulk``.
 
-It listens in the source's process. Each request has a token, and each token has an identity. The messages are published
-under this identity, so the broker's access rules apply to it. The response comes after the commit, and contains the
-reason code of the message. A message that the broker refuses is neither retried nor stored: the program decides what to
-do.
+The server runs in the source's process. Each request carries a token, and each token has an identity. Messages are
+published under that identity, so the broker's access rules apply to it. The response is sent after the commit and
+contains the message's reason code. If the broker refuses a message, the message is neither retried nor stored: the
+program decides what to do.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _SHORTEST: Final = 16
 
 @dataclass(frozen=True)
 class HttpToken:
-    """A token, and what a program with this token may do."""
+    """A token, and what programs that use it may do."""
 
     token: str = field(repr=False, metadata={"help": "the token: at least 16 characters"})
     identity: str = field(metadata={"help": "the identity with which its messages are published"})
@@ -60,7 +60,7 @@ class HttpToken:
 
 @dataclass(frozen=True)
 class HttpTls:
-    """The certificate of the server."""
+    """The server's TLS certificate."""
 
     cert_file: Path = field(metadata={"help": "file with the certificate and its chain"})
     key_file: Path = field(metadata={"help": "file with the private key"})
@@ -105,7 +105,7 @@ class HttpSourceSettings:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port. Raises ConfigError."""
+        """The host and port to listen on. Raises ConfigError."""
         host, _, port = self.bind.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ConfigError(f"bind: {self.bind!r}: expected HOST:PORT")
@@ -121,7 +121,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Publisher:
-    """A token of a running source, with the state of its rate limit."""
+    """A token in a running source, with the state of its rate limit."""
 
     def __init__(self, config: HttpToken) -> None:
         self.identity = config.identity
@@ -132,11 +132,13 @@ class _Publisher:
         self._at = 0.0
 
     def may(self, topic: str) -> bool:
-        """Return whether the token allows the topic."""
+        """Return whether programs with this token may publish to the topic."""
         return not self._topics or any(one(topic) for one in self._topics)
 
     def wait_for(self, messages: int, now: float) -> float:
-        """Count messages against the rate limit. Return 0 if they are within it, otherwise the seconds to wait."""
+        """Count messages against the rate limit. Return 0 if they are within the limit, otherwise how many seconds to
+        wait.
+        """
         if not self._rate:
             return 0.0
         self._left = min(float(self._rate), self._left + (now - self._at) * self._rate)
@@ -148,7 +150,7 @@ class _Publisher:
 
 
 class _Refused(Exception):
-    """A request is refused with a status."""
+    """A request is refused with an HTTP status."""
 
     def __init__(self, status: int, text: str, field: str = "", **headers: str) -> None:
         super().__init__(text)
@@ -158,7 +160,7 @@ class _Refused(Exception):
 
 
 class HttpSource(Source):
-    """Serves requests to publish; see the module docstring."""
+    """Serves publish requests; see the module docstring."""
 
     Settings: ClassVar[type] = HttpSourceSettings
     settings: HttpSourceSettings
@@ -175,7 +177,7 @@ class HttpSource(Source):
         """The port on which the source listens."""
 
     async def open(self) -> None:
-        """Listen."""
+        """Start listening."""
         from aiohttp import web
 
         settings = self.settings
@@ -310,7 +312,7 @@ class HttpSource(Source):
     # Source ----------------------------------------------------------------------------------------------------------
 
     async def read(self) -> Sequence[Incoming]:
-        """Wait for requests."""
+        """Wait for requests. Return their messages."""
         if self._runner is None:
             raise SourceUnavailable("not open")
         while not self._queue:
@@ -319,13 +321,13 @@ class HttpSource(Source):
         return [self._queue.popleft() for _ in range(min(len(self._queue), _MOST))]
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Complete the responses to the requests."""
+        """Complete the HTTP responses for these messages."""
         for one, code in zip(messages, codes, strict=True):
             if not one.handle.done():
                 one.handle.set_result(code)
 
     async def close(self) -> None:
-        """Refuse waiting requests, and stop listening. A message that `read` has returned may still be published."""
+        """Refuse waiting requests, and stop listening. A message already returned by `read` may still be published."""
         while self._queue:
             future = self._queue.popleft().handle
             if not future.done():
@@ -339,7 +341,7 @@ class HttpSource(Source):
                 await runner.cleanup()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many requests arrived, were refused, or had no valid token."""
+        """Return how many requests arrived, were refused, or lacked a valid token."""
         return self._counts
 
 

@@ -1,4 +1,4 @@
-"""Read the JSON of a request to publish, and choose the status of the response."""
+"""Parse the JSON of a publish request, and choose the status of the response."""
 
 import json
 from base64 import b64decode
@@ -36,7 +36,7 @@ class BadRequest(Exception):
 
 
 def status_of(code: int) -> int:
-    """Return the HTTP status for a reason code. A program can repeat the request after 429 or 503."""
+    """Return the HTTP status for a reason code. After 429 or 503, a program can repeat the request."""
     return _STATUS.get(ReasonCode(code), 200 if code < 0x80 else 503)
 
 

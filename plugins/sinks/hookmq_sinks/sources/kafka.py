@@ -1,12 +1,11 @@
 """The `kafka` source: topics of Apache Kafka and compatible clusters, read by a group of consumers.
 
-Offsets are committed to the group once the messages are committed here. With `once`, the offset is also the mark of the
-message, stored in the commit that stores the message. After a crash, a partition continues after its mark. Messages are
-therefore published once, as long as their partition belongs to this source. If the group gives it to another broker
-after a crash, that broker publishes the last messages again.
+Offsets are committed to the group once this broker has committed the messages. With `once`, the offset is also the
+message's mark, stored in the same commit as the message. After a crash, a partition continues after its mark. Messages
+are therefore published once, as long as their partition stays assigned to this source. If the group assigns it to
+another broker after a crash, that broker publishes the last messages again.
 
-Messages of a partition stay in order. The topic ``plant.a`` of Kafka is the topic ``plant/a``. Headers are user
-properties.
+Messages in a partition stay in order. Kafka's topic ``plant.a`` becomes ``plant/a``. Headers become user properties.
 """
 
 import asyncio
@@ -101,7 +100,7 @@ class KafkaSourceSettings:
 
 
 class KafkaSource(Source):
-    """Consumes topics; see the module docstring. The methods of librdkafka block, so they run in a thread."""
+    """Consumes topics; see the module docstring. librdkafka's methods block, so they run in a thread."""
 
     Settings: ClassVar[type] = KafkaSourceSettings
     extra = "kafka"
@@ -123,7 +122,7 @@ class KafkaSource(Source):
         return found
 
     async def _run(self, work: Any, *arguments: Any) -> Any:
-        """Run a function in a thread. Functions run one at a time, even if this call is cancelled."""
+        """Run a function in a thread. Only one function runs at a time, even if a call is cancelled."""
         self._work = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
         return await asyncio.shield(self._work)
 
@@ -155,7 +154,7 @@ class KafkaSource(Source):
         consumer.subscribe(list(self.settings.topics), on_assign=self._on_assign)
 
     def _on_assign(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
-        """Continue after the marks, if they are ahead of the offsets of the group."""
+        """Continue after the marks if they are ahead of the group's offsets."""
         self._counts["assignments"] += 1
         if not self.settings.once:
             return
@@ -224,7 +223,7 @@ class KafkaSource(Source):
         return found
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Commit the offsets after the last message of each partition."""
+        """For each partition, commit the offset after its last message."""
         from confluent_kafka import KafkaException, TopicPartition
 
         consumer = self._consumer
@@ -247,7 +246,7 @@ class KafkaSource(Source):
             await asyncio.to_thread(consumer.close)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how often partitions were assigned, and how many partitions continued after a mark."""
+        """Return how often partitions were assigned, and how many of them continued after a mark."""
         return self._counts
 
     # settings and errors ---------------------------------------------------------------------------------------------

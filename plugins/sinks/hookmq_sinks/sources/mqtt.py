@@ -1,8 +1,8 @@
-"""The `mqtt` source: subscribes at a remote broker. With the driver of the same name, it makes a bridge.
+"""The `mqtt` source, which subscribes to a remote broker. Together with the driver of the same name, it forms a bridge.
 
-A message is acknowledged to the remote broker once it is committed here. At QoS 2, the packet id is the mark of the
-message: it is stored in the same commit, and deleted after PUBREL. A message is therefore published once, even after a
-crash.
+A message is acknowledged to the remote broker once this broker has committed it. At QoS 2, the packet id is the
+message's mark. The mark is stored in the same commit as the message, and deleted after PUBREL. A message is therefore
+published once, even after a crash.
 """
 
 import asyncio
@@ -72,8 +72,9 @@ class MqttSourceSettings(RemoteSettings):
 
 @dataclass(slots=True, eq=False)
 class _Received:
-    """A received PUBLISH. `message` is None if it is only acknowledged, because it was received before or is in a
-    loop."""
+    """A received PUBLISH. `message` is None if the PUBLISH is a duplicate or in a loop, and only needs an
+    acknowledgement.
+    """
 
     id: int
     qos: int
@@ -81,7 +82,7 @@ class _Received:
 
 
 class MqttSource(Source):
-    """Subscribes at a remote broker; see the module docstring."""
+    """Subscribes to a remote broker; see the module docstring."""
 
     Settings: ClassVar[type] = MqttSourceSettings
     settings: MqttSourceSettings
@@ -113,7 +114,7 @@ class MqttSource(Source):
     # open and close --------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, and subscribe if the remote broker has no session."""
+        """Connect. Subscribe if the remote broker has no session."""
         settings = self.settings
         marks = self.context.marks
         try:
@@ -187,7 +188,7 @@ class MqttSource(Source):
             write_atomically(self.context.folder / _FILE, json.dumps(data).encode())
 
     async def _watch_addresses(self) -> None:
-        """Return to a preferred address when it is available again."""
+        """Switch back to a preferred address when it is available again."""
         interval = self.settings.return_after
         while interval:
             await asyncio.sleep(interval)
@@ -302,7 +303,7 @@ class MqttSource(Source):
         return messages
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Send PUBACK and PUBREC, in the order of the messages."""
+        """Send PUBACKs and PUBRECs in message order."""
         self._acknowledge_first({id(one): code for one, code in zip(messages, codes, strict=True)})
         if self._link is not None:
             try:
@@ -311,7 +312,7 @@ class MqttSource(Source):
                 raise SourceUnavailable(error.reason, error.permanent) from error
 
     def _acknowledge_first(self, codes: Mapping[int, int]) -> None:
-        """Acknowledge the oldest messages that `read` returned, up to the first one without a code."""
+        """Acknowledge the oldest messages from `read`, up to the first one that has no code yet."""
         link = self._link
         assert link is not None
         parts: list[bytes] = []
@@ -331,7 +332,9 @@ class MqttSource(Source):
             link.send_bytes(b"".join(parts))
 
     async def _release_all(self) -> None:
-        """Delete the marks of released messages, then send PUBCOMP: the remote broker may use the ids again."""
+        """Delete the marks of released messages, then send PUBCOMP. After that, the remote broker may reuse the packet
+        ids.
+        """
         link = self._link
         assert link is not None
         marks = self.context.marks

@@ -1,14 +1,13 @@
-"""The `nats` source: messages from a NATS JetStream stream, through a durable consumer, or from subjects without a
-stream.
+"""The `nats` source: messages from a JetStream stream through a durable consumer, or from subjects without a stream.
 
-With JetStream, a message is acknowledged once it is committed here. With `once`, its sequence number in the stream is
-its mark. If the process is killed between the commit and the acknowledgement, the message is therefore not published
-again.
+With JetStream, a message is acknowledged once this broker has committed it. With `once`, its sequence number in the
+stream is its mark. The message is therefore not published again if the process is killed between the commit and the
+acknowledgement.
 
-Without JetStream, NATS stores nothing: messages that arrive while this source is not running are lost. So are messages
-that do not fit into `buffer` while the broker is slow; these are counted.
+Without JetStream, NATS stores nothing. Messages that arrive while this source is not running are lost. While the broker
+is slow, messages that do not fit into `buffer` are lost too, but they are counted.
 
-The subject ``plant.a`` is the topic ``plant/a``. Headers are user properties.
+The subject ``plant.a`` becomes the topic ``plant/a``. Headers become user properties.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ _LATE: Final = 10.0
 
 @dataclass(frozen=True)
 class NatsSourceSettings:
-    """The settings of a consumer of a NATS server or cluster."""
+    """The settings of a consumer on a NATS server or cluster."""
 
     publish: PublishConfig = field(metadata={"help": "how a message of NATS becomes one of MQTT"})
     subjects: tuple[str, ...] = setting(
@@ -270,7 +269,7 @@ class NatsSource(Source):
         self._more.set()
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Acknowledge the messages, and delete their marks once the stream has confirmed this."""
+        """Acknowledge the messages. Delete their marks once the stream has confirmed the acknowledgements."""
         if self._pull is not None:
             await self._confirm([one.handle for one in messages])
 
@@ -301,8 +300,7 @@ class NatsSource(Source):
                 await client.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many messages arrived again after they were published, and how many did not fit into the
-        buffer."""
+        """Return how many messages arrived again after being published, and how many did not fit into the buffer."""
         return self._counts
 
     # connecting ------------------------------------------------------------------------------------------------------
@@ -333,7 +331,7 @@ class NatsSource(Source):
 
 
 def _abandon(work: "asyncio.Future[Any]") -> None:
-    """Cancel a request whose result is no longer needed. Its error, such as a closed connection, is not printed."""
+    """Cancel a request whose result is no longer needed. Suppress its error, such as a closed connection."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     work.cancel()
 

@@ -1,14 +1,15 @@
-"""The `postgres` source: rows of an outbox table in PostgreSQL.
+"""The `postgres` source: rows in a PostgreSQL outbox table.
 
-Programs insert rows into the table, in the transaction that changes their own data. This source reads the rows in the
-order of their ids. Once their messages are committed here, it deletes the rows, or sets their column `done_column`. The
-id of a row is the mark of its message, so a row is published once, even if the process is killed in between.
+Programs insert rows into the table, in the same transaction that changes their own data. This source reads the rows in
+id order. Once this broker has committed their messages, the source deletes the rows or sets their column `done_column`.
+A row's id is the mark of its message. Each row is therefore published once, even if the process is killed in between.
 
-Ids come from a sequence, so a transaction with a lower id can commit after one with a higher id. This source therefore
-keeps no position: it reads every row in the table. Rows that one transaction inserts are published in order.
+Ids come from a sequence, so a transaction with a lower id can commit after one with a higher id. For this reason, the
+source does not keep a position, but reads every row in the table. Rows inserted by one transaction are published in
+order.
 
-NOTIFY on `channel` wakes the source. It also checks the table every `poll_every`. An advisory lock on the table lets
-only one source read it at a time.
+NOTIFY on `channel` wakes the source. It also checks the table every `poll_every`. An advisory lock on the table ensures
+that only one source reads it at a time.
 """
 
 import asyncio
@@ -96,7 +97,7 @@ class PostgresSource(Source):
         return found
 
     async def open(self) -> None:
-        """Connect, take the lock, and remove the rows whose messages are already committed here."""
+        """Connect, take the lock, and remove rows whose messages this broker has already committed."""
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
         from psycopg.sql import SQL, Identifier
@@ -144,7 +145,7 @@ class PostgresSource(Source):
     # reading ---------------------------------------------------------------------------------------------------------
 
     async def read(self) -> Sequence[Incoming]:
-        """Return the rows in the table. If it is empty, wait for new rows."""
+        """Return the rows in the table. If the table is empty, wait for new rows."""
         import psycopg
 
         connection = self._connection
@@ -241,8 +242,9 @@ class PostgresSource(Source):
             await connection.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the number of notifications, and of rows that were removed after a restart because they were
-        already published."""
+        """Return how many notifications arrived, and how many rows were removed after a restart because they were
+        already published.
+        """
         return self._counts
 
 

@@ -1,10 +1,10 @@
 """The `rabbitmq` source: messages from RabbitMQ queues, over AMQP 0.9.1.
 
-A message is acknowledged once it is committed here. RabbitMQ sends at most `prefetch` unacknowledged messages, and
-sends them again if the connection is lost. AMQP numbers deliveries separately for each connection, so a message can
-arrive twice after a crash. Publishers can set the property ``message_id``, which is the value of ``${id}``.
+A message is acknowledged once this broker has committed it. RabbitMQ sends at most `prefetch` unacknowledged messages,
+and sends them again if the connection is lost. AMQP numbers deliveries separately for each connection, so a message can
+arrive twice after a crash. Publishers can set the property ``message_id``, which is available as ``${id}``.
 
-The routing key ``plant.a`` is the topic ``plant/a``. Headers are user properties.
+The routing key ``plant.a`` becomes the topic ``plant/a``. Headers become user properties.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class RabbitMqSource(Source):
         self._counts = {"redelivered": 0}
 
     async def open(self) -> None:
-        """Connect, and start to consume the queues."""
+        """Connect, and start consuming the queues."""
         import aio_pika
 
         for name in ("aio_pika", "aiormq"):
@@ -174,7 +174,7 @@ class RabbitMqSource(Source):
             await self._more.wait()
 
     async def acknowledge(self, messages: Sequence[Incoming], codes: Sequence[int]) -> None:
-        """Acknowledge the last of the messages, and thus all before it."""
+        """Acknowledge the last message, which also acknowledges all earlier ones."""
         channel = self._channel
         if channel is None or self._ended:
             raise SourceUnavailable(self._ended or "not connected")
@@ -195,7 +195,7 @@ class RabbitMqSource(Source):
                 await connection.close()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many messages RabbitMQ has sent more than once."""
+        """Return how many messages RabbitMQ sent more than once."""
         return self._counts
 
 

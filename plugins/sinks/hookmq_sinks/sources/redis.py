@@ -1,10 +1,10 @@
-"""The `redis` source: entries of streams in Redis or Valkey, read by a group of consumers.
+"""The `redis` source: entries of Redis or Valkey streams, read by a group of consumers.
 
-An entry is acknowledged (XACK) once its message is committed here. Entries that an earlier process read but did not
-acknowledge are read again first. Entries that another consumer of the group has held for `claim_after` are claimed
-(XAUTOCLAIM).
+An entry is acknowledged (XACK) once this broker has committed its message. After a restart, the source first reads
+entries again that an earlier process read but did not acknowledge. It claims entries that another consumer of the group
+has held for `claim_after` (XAUTOCLAIM).
 
-With `once`, the id of an entry is the mark of its message. If the process is killed between the commit and the
+With `once`, an entry's id is the mark of its message. If the process is killed between the commit and the
 acknowledgement, the entry is later acknowledged without being published again. This does not help if another consumer
 claims the entry.
 """
@@ -103,7 +103,7 @@ class RedisSource(Source):
         return found
 
     async def open(self) -> None:
-        """Connect, create the groups, and acknowledge the entries that are already committed."""
+        """Connect, create the groups, and acknowledge entries that this broker has already committed."""
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -172,7 +172,7 @@ class RedisSource(Source):
             await client.xack(stream, self.settings.group, *ids)
 
     async def read(self) -> Sequence[Incoming]:
-        """Return entries that this consumer holds, then claimed ones, then new ones."""
+        """Return the entries that this consumer already holds, then claimed ones, then new ones."""
         client = self._client
         if client is None:
             raise SourceUnavailable("not connected")
@@ -304,8 +304,7 @@ class RedisSource(Source):
                 await client.aclose()
 
     def metrics(self) -> Mapping[str, float]:
-        """Return how many entries were claimed, read again after they were published, or deleted before they were
-        read."""
+        """Return how many entries were claimed, read again after being published, or deleted before they were read."""
         return self._counts
 
 

@@ -1,4 +1,4 @@
 """Export streams as Parquet files for clusters that cannot reach the broker. The target is a folder or an object store.
 
-The export is a separate process, ``hookmq spark export``. The broker imports none of this package.
+The export runs in a separate process, ``hookmq spark export``. The broker imports nothing from this package.
 """

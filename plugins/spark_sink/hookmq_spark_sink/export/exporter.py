@@ -1,9 +1,10 @@
 """Export one stream: find out what has already been exported, and write files for the rest.
 
-A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. With `by_day`, the files of a day are in a
-folder of their own, such as STREAM/LOG_ID/date=2026-11-20. Files appear complete or not at all.
+A file's name contains its offsets: STREAM/LOG_ID/PARTITION-FIRST-LAST.parquet. With `by_day`, each day's files are in a
+separate folder, such as STREAM/LOG_ID/date=2026-11-20. Files appear complete or not at all.
+
 The manifest is written after the files, and the consumer's offsets after the manifest. If the process ends in between,
-the next run finds files that continue the manifest, and adds them to it.
+the next run finds the files that the manifest does not list yet, and adds them to it.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ MOST: Final = 32
 
 
 class Format(Protocol):
-    """Converts rows to a file, like `hookmq_spark_sink.export.parquet.Parquet`."""
+    """Converts rows to a file, as `hookmq_spark_sink.export.parquet.Parquet` does."""
 
     @property
     def suffix(self) -> str:
@@ -44,12 +45,12 @@ class Format(Protocol):
         """Write a file. Return the number of rows."""
 
     def inspect(self, data: bytes) -> tuple[int, dict[str, str]]:
-        """Return a file's number of rows and its facts. Raises StoreError if it does not have this format."""
+        """Return the number of rows in a file, and its facts. Raises StoreError if the file does not have this format."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The files to export, and when to export them."""
+    """Rules that decide which files to export and when."""
 
     tail: bool = False
     roll: float = 60.0
@@ -62,7 +63,7 @@ class Rules:
 
 
 class Piece(NamedTuple):
-    """The offsets of one file."""
+    """The range of offsets that goes into one file."""
 
     partition: int
     first: int
@@ -72,7 +73,7 @@ class Piece(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return the folder of the file, ending with a slash, or an empty string."""
+        """Return the file's folder with a trailing slash, or an empty string."""
         return "" if self.day is None else f"date={_date(self.day)}/"
 
 
@@ -118,7 +119,7 @@ class Exporter:
         """Export some of the files that are due. Return the number of files.
 
         `now` is a time in seconds from any clock that never goes back. `stop` is called between files. Raises
-        StoreError, PlaceError or OSError if the log or the target fails, and Unavailable if the readable offsets are
+        StoreError, PlaceError or OSError if the log or the target fails. Raises Unavailable if the readable offsets are
         not known yet.
         """
         unsure, self._unsure = self._unsure, True
@@ -205,10 +206,10 @@ class Exporter:
         return manifest
 
     def _names(self, at: str) -> Iterator[str]:
-        """Yield the names of the files, including the folders of days.
+        """Yield the names of all files, including those in the folders of days.
 
-        Raises StoreError if earlier files were exported with the other value of `by_day`, because Spark could not read
-        files in both places.
+        Raises StoreError if earlier files were exported with a different value of `by_day`, because Spark could not
+        read files in both places.
         """
         days = self._rules.by_day
         for name in self._place.names(at):
@@ -292,7 +293,7 @@ class Exporter:
         return due[:MOST]
 
     def _cut(self, place: int, first: int, end: int) -> Iterator[Piece]:
-        """Yield pieces of about the requested size, cut between blocks and, with `by_day`, between days."""
+        """Yield pieces of roughly the requested size, cut between blocks. With `by_day`, also cut between days."""
         for begin, stop, day in self._days(place, first, end):
             size, at = 0, begin
             for _, where in self._reader.index.blocks(place, begin, stop):
@@ -303,10 +304,10 @@ class Exporter:
             yield Piece(place, at, stop, day)
 
     def _days(self, place: int, first: int, end: int) -> Iterator[tuple[int, int, int | None]]:
-        """Yield the ranges of offsets that belong to one day, with the day.
+        """Yield ranges of offsets that each belong to one day, together with the day.
 
-        A range begins a new day at the first message of that day. If the broker's clock is set back past midnight, the
-        messages after that stay in the range.
+        A new range starts at each day's first message. If the broker's clock is set back past midnight, the following
+        messages stay in the current range.
         """
         if not self._rules.by_day:
             if first < end:
@@ -320,7 +321,7 @@ class Exporter:
             first = end if border is None else border
 
     def _time(self, place: int, offset: int) -> int:
-        """Return the time of a message in microseconds."""
+        """Return a message's time in microseconds."""
         segment, where = next(iter(self._reader.index.blocks(place, offset, offset + 1)))
         times = block.fixed(parse(segment, where, _TIMES), block.TIMESTAMP)
         return times[offset - where.base]
@@ -332,7 +333,7 @@ class Exporter:
     # files ------------------------------------------------------------------------------------------------------------
 
     def _export(self, piece: Piece) -> None:
-        """Write the file, unless retention deletes the records first."""
+        """Write the piece's file, unless retention deletes the records first."""
         manifest = self.manifest
         assert manifest is not None
         if manifest.next[piece.partition] != piece.first:

@@ -1,6 +1,6 @@
 """Record which messages have been exported from a log, in STREAM/LOG_ID/_manifest/000001.json and so on.
 
-A manifest is written after its files and lists them. The last manifest contains the position at which to continue.
+Each manifest is written after the files that it lists. The last manifest contains the position at which to continue.
 Spark ignores names that begin with _.
 """
 
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"(\d{6,})\.json")
 
 @dataclass(frozen=True)
 class File:
-    """An exported file, with the offsets from `first` to `last`, inclusive."""
+    """An exported file with the offsets from `first` to `last`, inclusive."""
 
     name: str
     partition: int
@@ -36,7 +36,7 @@ class File:
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets that retention removed before they were exported, inclusive at both ends."""
+    """A range of offsets that retention removed before they were exported. Both ends are inclusive."""
 
     partition: int
     first: int
@@ -46,7 +46,7 @@ class Gap:
 
 @dataclass
 class Totals:
-    """Totals over all manifests of the log."""
+    """Totals over all of the log's manifests."""
 
     files: int = 0
     rows: int = 0
@@ -56,7 +56,7 @@ class Totals:
 
 @dataclass
 class Manifest:
-    """A manifest. By partition, `start` is the offset where the export began, and `next` is where it continues."""
+    """A manifest. For each partition, `start` is the offset where the export began, and `next` is where it continues."""
 
     stream: str
     log_id: str
@@ -137,8 +137,9 @@ def read_last(place: Place, folder: str) -> Manifest | None:
 
 
 def _check(manifest: Manifest) -> None:
-    """Raise ValueError if the listed files do not end at `next`. The manifest was edited, and continuing
-    would skip messages."""
+    """Raise ValueError if the listed files do not end at `next`. In that case the manifest was edited, and continuing
+    would skip messages.
+    """
     at = dict(manifest.start) if manifest.sequence == 1 else {}
     listed = [(one.partition, one.first, one.last) for one in manifest.files]
     listed += [(one.partition, one.first, one.last) for one in manifest.gaps]

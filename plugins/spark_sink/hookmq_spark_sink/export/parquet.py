@@ -1,7 +1,6 @@
 """Write blocks as Parquet files with the columns of Spark's ``format("mqtt")``.
 
-pyarrow is imported on first use. The buffers of a block are already Arrow buffers, so Python never handles single
-rows.
+pyarrow is imported on first use. A block's buffers are already Arrow buffers, so Python never handles individual rows.
 """
 
 import io
@@ -32,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Parquet:
-    """Writes files that Spark's file source reads like ``format("mqtt")`` with every column."""
+    """Writes files that Spark's file source reads as if they came from ``format("mqtt")`` with every column."""
 
     suffix: Final = ".parquet"
 
@@ -44,8 +43,10 @@ class Parquet:
         self.schema = _schema(self._arrow)
 
     def write(self, file: BinaryIO, parts: Iterable[Part], facts: dict[str, str]) -> int:
-        """Write a file with `facts` in its footer. Return the number of rows. Raises block.Damaged for a damaged
-        block, and any error of `file`."""
+        """Write a file with `facts` in its footer. Return the number of rows.
+
+        Raises block.Damaged for a damaged block, and passes on any error from `file`.
+        """
         schema = self.schema.with_metadata(facts)
         rows = 0
         with self._parquet.ParquetWriter(
@@ -89,7 +90,9 @@ class Parquet:
         return batch.slice(first - found.base, min(part.end, found.end) - first)
 
     def inspect(self, data: bytes) -> tuple[int, dict[str, str]]:
-        """Return a file's number of rows and its facts. Raises StoreError if the export did not write it."""
+        """Return the number of rows in a file, and its facts. Raises StoreError if the file was not written by an
+        export.
+        """
         try:
             found = self._parquet.ParquetFile(io.BytesIO(data)).metadata
         except self._arrow.ArrowException as error:
@@ -104,8 +107,9 @@ class Parquet:
 
 
 def _schema(arrow: Any) -> Any:
-    """Return the columns of ``format("mqtt")`` with includeProperties and includeHeaders, in that order, then
-    `log_id`."""
+    """Return the columns of ``format("mqtt")`` with includeProperties and includeHeaders, in the same order, followed
+    by `log_id`.
+    """
     pair = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
     return arrow.schema(
         [

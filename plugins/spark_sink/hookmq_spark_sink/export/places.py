@@ -1,5 +1,6 @@
-"""The targets of an export: a local folder, or an object store accessed with fsspec. Files appear complete or not at
-all."""
+"""The targets of an export: a local folder, or an object store accessed through fsspec. Files appear complete or not
+at all.
+"""
 
 import hashlib
 import importlib
@@ -22,17 +23,17 @@ _PIECE: Final = 1 << 20
 
 
 class UsageError(HookMQError):
-    """The command's arguments cannot be used."""
+    """The command's arguments are invalid."""
 
     exit_code = 2
 
 
 class PlaceError(StoreError):
-    """The target cannot be read or written now. A retry may succeed."""
+    """The target cannot be read or written at the moment. A retry may succeed."""
 
 
 class Stored(NamedTuple):
-    """The size and checksum of a file that was written."""
+    """The size and checksum of a written file."""
 
     size: int
     sha256: str
@@ -43,24 +44,27 @@ Fill = Callable[[BinaryIO], None]
 
 class Place(Protocol):
     """A target. Names are relative, with / between folders. All methods block, and raise PlaceError if the target
-    fails."""
+    fails.
+    """
 
     url: str
 
     def write(self, name: str, fill: Fill) -> Stored:
-        """Create or replace a file. `fill` writes its contents. The file is durable when this returns. If `fill`
-        raises, no file is created."""
+        """Create or replace a file. `fill` writes its contents. The file is durable once this call returns. If `fill`
+        raises, no file is created.
+        """
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the complete files in a folder, or nothing if the folder is missing."""
+        """Return the names of the complete files in a folder, or nothing if the folder does not exist."""
 
     def read(self, name: str) -> bytes:
         """Return a file's contents."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent other processes on this machine from exporting to this target. Raises UsageError if one already
-        does."""
+        """Prevent other processes on this machine from exporting to this target. Raises UsageError if one is already
+        doing so.
+        """
 
 
 def open_place(target: str) -> Place:
@@ -87,7 +91,7 @@ def open_place(target: str) -> Place:
 
 
 def package(name: str) -> Any:
-    """Import a package of the `export` extra, which the broker never imports. Raises UsageError if it is missing."""
+    """Import a package from the `export` extra, which the broker never imports. Raises UsageError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -99,7 +103,7 @@ def _told(error: Exception) -> str:
 
 
 class _Counted(io.RawIOBase):
-    """Passes data on to a file, and computes the size and checksum."""
+    """Passes data on to a file, and computes its size and checksum."""
 
     def __init__(self, write: Callable[[memoryview], int]) -> None:
         self._write = write
@@ -192,7 +196,7 @@ class Folder:
 
 
 class Remote:
-    """An object store. Each file is one PUT."""
+    """An object store, where each file is a single PUT."""
 
     def __init__(self, files: Any, root: str, url: str) -> None:
         self.url = url
@@ -237,8 +241,8 @@ class Remote:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the target; see `Place`. The lock is a local file, because only this machine has the log and can export
-        it.
+        """Lock the target; see `Place`. The lock is a local file. That suffices, because only this machine has the log
+        and can export it.
         """
         key = hashlib.sha256(self.url.rstrip("/").encode()).hexdigest()[:32]
         name = f"hookmq-export-{os.getuid()}-{key}.lock"
@@ -248,7 +252,7 @@ class Remote:
 
 @contextmanager
 def _held(path: Path, url: str) -> Iterator[None]:
-    """Lock the file `path`. The kernel releases the lock when the process ends, for any reason."""
+    """Lock the file `path`. The kernel releases the lock when the process ends for any reason."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

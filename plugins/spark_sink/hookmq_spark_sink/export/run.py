@@ -31,7 +31,9 @@ GAPS: Final = 3
 
 
 class Job:
-    """The exporters for a folder's streams. Raises UsageError if a stream is missing, unless the job waits for it."""
+    """The exporters for the streams in a folder. Raises UsageError if a stream is missing, unless the job waits for
+    it.
+    """
 
     def __init__(self, arguments: argparse.Namespace, place: Place, format: Format) -> None:
         self.folder: Path = arguments.folder
@@ -62,7 +64,7 @@ class Job:
             say(f"{missing} yet; waiting for a broker to create it")
 
     def missing(self) -> str:
-        """Describe which of the requested streams are missing."""
+        """Return a description of the requested streams that are missing."""
         if not self.folder.is_dir():
             return f"{self.folder} is not a folder"
         if lacking := [name for name in self.wanted if name not in self.exporters]:
@@ -90,7 +92,7 @@ class Job:
         return sum(one.gaps for one in self.exporters.values())
 
     def round(self, stop: Callable[[], bool]) -> int:
-        """Export the files of all streams that are due. Return the number of files. Raises StoreError or PlaceError if
+        """Export the files that are due in all streams. Return the number of files. Raises StoreError or PlaceError if
         that fails.
         """
         done = 0
@@ -183,7 +185,7 @@ def say(text: str) -> None:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Run the export until it is done, or until SIGINT or SIGTERM. Return the exit code.
+    """Run the export until it is complete, or until SIGINT or SIGTERM. Return the exit code.
 
     Raises UsageError or StoreError if it cannot run.
     """
@@ -211,7 +213,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def once(job: Job, stopped: threading.Event) -> int:
-    """Export everything that exists now. Return the exit code."""
+    """Export everything that exists at this moment. Return the exit code."""
     while job.round(stopped.is_set):
         pass
     if stopped.is_set():
@@ -222,7 +224,7 @@ def once(job: Job, stopped: threading.Event) -> int:
 
 
 def follow(job: Job, stopped: threading.Event) -> int:
-    """Export until stopped, and retry a target that fails. Return the exit code."""
+    """Export until stopped, retrying when the target fails. Return the exit code."""
     wait, said = EVERY, ""
     while not stopped.is_set():
         try:
@@ -242,7 +244,7 @@ def follow(job: Job, stopped: threading.Event) -> int:
 
 
 def lower_priority() -> None:
-    """Lower this process's priority, so that the broker has priority on this machine."""
+    """Lower this process's priority, so that the broker on this machine goes first."""
     try:
         os.nice(5)
     except OSError:
