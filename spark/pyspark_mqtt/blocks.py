@@ -1,4 +1,4 @@
-"""Find and check the blocks of the read API in a stream of bytes. It does not copy data or need Arrow."""
+"""Find and check the blocks of the read API in a stream of bytes. This module neither copies data nor needs Arrow."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,8 +24,9 @@ PIECE = 1 << 22
 class Block:
     """Rows of a partition, in columns, with ``base`` <= offset < ``end``. A block has gaps only if it is sparse.
 
-    ``buffers`` contains parts of ``data`` by (column, role). ``nulls`` contains the number of nulls of each column
-    that has any. ``sizes`` contains the size of each compressed buffer after decompression.
+    ``buffers`` contains the position and size of each part of ``data``, keyed by (column, role). ``nulls`` contains the
+    number of nulls of each column that has any. ``sizes`` contains the size of each compressed buffer after
+    decompression.
     """
 
     partition: int

@@ -38,7 +38,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Return the server's address, for messages."""
+        """Return the server's address for use in messages."""
         return f"{self._url.scheme}://{self._url.netloc}"
 
     # Requests
@@ -319,8 +319,9 @@ class Client:
 
 
 def tls(options: Options) -> ssl.SSLContext:
-    """Return the TLS context for ``caFile``, ``certFile`` and ``keyFile``. Raises MqttError that names an unusable
-    file."""
+    """Return the TLS context for ``caFile``, ``certFile`` and ``keyFile``. Raises MqttError if one of these files
+    cannot be used.
+    """
     try:
         context = ssl.create_default_context(cafile=options.text("caFile") or None)
         if options.text("certFile"):

@@ -68,8 +68,8 @@ class Range:
 
 
 def resolve(given: str | Mapping[str, int], log: Log, name: str) -> Offsets:
-    """Resolve an option's offsets: ``earliest``, ``latest``, or numbers by partition. -2 means earliest, -1 means
-    latest.
+    """Resolve an option's offsets: ``earliest``, ``latest``, or a number for each partition. -2 means earliest, -1
+    means latest.
 
     Raises OptionError if a partition is missing or unknown, and DataLossError if an offset is not in the log.
     """
@@ -103,7 +103,7 @@ def name_each(given: Mapping[int, int], log: Log, name: str, hint: str = "") -> 
 
 
 def assigned(log: Log, partitions: Sequence[int]) -> Log:
-    """Return the log's contents with only these partitions. Raises OptionError for one that the stream lacks."""
+    """Return the log's contents, limited to these partitions. Raises OptionError if the stream lacks one of them."""
     for p in partitions:
         if p not in log.latest:
             raise OptionError(
@@ -261,8 +261,9 @@ def combined(pieces: Sequence[Range], least: int | None, least_rows: int) -> lis
 
 
 def bounded(chosen: Offsets, log: Log, name: str, fail: bool, warn: list[str]) -> Offsets:
-    """Return an option's offsets if the log has them. If ``fail`` is false, return the nearest offsets, with a
-    warning."""
+    """Return an option's offsets if the log has them. Otherwise, raise DataLossError or, if ``fail`` is false, return
+    the nearest offsets and add a warning to ``warn``.
+    """
     inside = {
         p: min(max(o, log.earliest[p]), log.latest[p]) for p, o in sorted(chosen.next.items())
     }

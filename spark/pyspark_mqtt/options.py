@@ -138,7 +138,7 @@ def _offsets(*words: str) -> Callable[[str], str | dict[str, int]]:
 
 
 def _partition_times(value: str) -> dict[int, int]:
-    """Parse JSON such as {"0": 1700000000000}: milliseconds since 1970, by partition."""
+    """Parse JSON such as {"0": 1700000000000}, which contains milliseconds since 1970 for each partition."""
     hint = 'must be JSON of milliseconds by partition, such as {"0": 1700000000000, "1": 1700000000000}'
     try:
         given = json.loads(value)
@@ -342,7 +342,7 @@ class Options:
         return value
 
     def times(self, name: str) -> dict[int, int] | None:
-        """Return an option's milliseconds by partition, or None if it is not set."""
+        """Return an option's milliseconds for each partition, or None if it is not set."""
         value = self.values[name.lower()]
         return value if isinstance(value, dict) else None
 
@@ -353,7 +353,7 @@ class Options:
         return value[1] if isinstance(value, tuple) else None
 
     def offsets(self, name: str) -> str | dict[str, int] | None:
-        """Return an option's offsets: a word, offsets by partition, or None."""
+        """Return an option's offsets: a word, an offset for each partition, or None."""
         value = self.values[name.lower()]
         return value if isinstance(value, (str, dict)) else None
 

@@ -64,7 +64,7 @@ class Publisher:
 
     @property
     def address(self) -> str:
-        """Return the broker's address, for messages."""
+        """Return the broker's address for use in messages."""
         return f"{self._url.scheme}://{self._url.netloc}"
 
     def __enter__(self) -> Publisher:

@@ -60,7 +60,7 @@ _UNUSED = {"timestamp", "client_id", "key", "log_id"}
 
 @dataclass(frozen=True)
 class Column:
-    """A reader's column."""
+    """A column that readers can return."""
 
     name: str
     nullable: bool = True

@@ -37,7 +37,7 @@ def stream(spark: SparkSession, broker: Broker, **options: str) -> DataFrame:
 
 
 def table(spark: SparkSession, folder: Path) -> list[int]:
-    """Return the numbers in a table by topic, in the order of their offsets. Each topic's numbers must be in order."""
+    """Return all numbers in a table, sorted. Assert that each topic's numbers are in the order of their offsets."""
     rows = spark.read.parquet(str(folder / "table")).collect()
     rows.sort(key=lambda row: (row.partition, row.offset))
     last: dict[str, int] = {}

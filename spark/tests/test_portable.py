@@ -1,4 +1,4 @@
-"""Test the imports of executors, and the error of an executor without this package.
+"""Test what executors import, and the error that an executor without this package reports.
 
 Spark is not needed, except for its pickler and separate processes.
 """

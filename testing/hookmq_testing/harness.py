@@ -263,8 +263,8 @@ class Harness:
     def fail(self, plugin_id: str, hook: str, fault: Any, times: int | None = None) -> None:
         """Make a plugin's hook fail, for `times` calls or until you call `heal`.
 
-        `fault` is an exception to raise, ``"timeout"`` to never return, or a value to return, valid or not. If it is a
-        function, it is called with the arguments that it names.
+        `fault` is an exception to raise, a value to return (valid or not), or ``"timeout"``, which makes the hook never
+        return. If `fault` is a function, it is called with the arguments that it names.
         """
         instance = self.hooks.instance(plugin_id)
         if instance is None or not any(

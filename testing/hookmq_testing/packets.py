@@ -1,4 +1,4 @@
-"""Functions that both clients of the kit use. They build requests, answer deliveries, resolve topic aliases and print
+"""Functions that both of the kit's clients use. They build requests, answer deliveries, resolve topic aliases and print
 packets.
 """
 
@@ -80,7 +80,9 @@ class TopicAliases:
         self._topics: dict[int, str] = {}
 
     def resolve(self, packet: Publish) -> Publish:
-        """Return `packet` with its topic. Raises AssertionError if the broker uses an alias that it has not set."""
+        """Return `packet` with its topic filled in. Raises AssertionError if the broker uses an alias that it has not
+        set.
+        """
         alias = packet.properties.topic_alias
         if alias is None:
             return packet

@@ -414,7 +414,7 @@ class VirtualRuntime:
         return False
 
     def next_timer(self) -> float | None:
-        """Return the time of the next timer on the clock of `now`, or None if there is no timer."""
+        """Return when the next timer is due, as a value of `now`, or None if there is no timer."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].due if self._timers else None

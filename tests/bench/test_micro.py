@@ -41,8 +41,8 @@ def test_every_case_runs_and_executes_the_same_each_time(name: str) -> None:
 
 
 def test_a_longer_path_has_more_bytecodes() -> None:
-    """A longer path has more bytecodes. Compiled code executes none, so the test also passes in the
-    compiled build.
+    """A longer code path executes at least as many bytecodes. Compiled code executes none, so in the compiled build the
+    two counts may be equal.
     """
     first = micro_cases.bytecodes(micro_cases.CASES["lookup"][0])
     assert first == micro_cases.bytecodes(micro_cases.CASES["lookup"][0])

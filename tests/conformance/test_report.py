@@ -65,7 +65,7 @@ def test_a_tag_names_its_statements(tag: str, ids: list[str]) -> None:
 
 
 def rows() -> dict[str, list[str]]:
-    """Return the page's rows by their first cell."""
+    """Return the page's rows, keyed by their first cell."""
     text = PAGE.read_text(encoding="utf-8").partition("## Exceptions")
     found = {}
     for line in (text[0] + text[2].partition("## Edge cases")[2]).splitlines():

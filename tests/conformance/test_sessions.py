@@ -1,5 +1,5 @@
-"""Test chapters 3.1.2, 3.1.4 and 4.1: how sessions are kept, resumed, discarded, taken over and
-expired, and keep alive.
+"""Test chapters 3.1.2, 3.1.4 and 4.1: keep alive, and how sessions are kept, resumed, discarded, taken over and
+expired.
 """
 
 from typing import Any

@@ -129,9 +129,7 @@ async def dial() -> AsyncIterator[Dial]:
 @LEVELS
 @pytest.mark.parametrize("kind", ["tcp", "ws"])
 async def test_messages_over_a_real_stream(dial: Dial, kind: str, level: int) -> None:
-    """Messages without properties are exchanged over an ordered, lossless stream, without
-    extensions.
-    """
+    """Clients exchange messages without properties over a real, ordered stream."""
     client = await dial(kind)
     client.send(m.connect("c", level=level))
     assert (await client.packet())[2:4] == b"\x00\x00"

@@ -29,7 +29,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(both: Brokers, name: str) -> None:
-    """The brokers differ exactly where the table says so."""
+    """The brokers differ exactly where the table says they do."""
     found = table.compare(name, *both.both(SCRIPTS[name]))
     known = [one.found for one in table.read() if one.script == name]
     assert [one.found for one in found] == known

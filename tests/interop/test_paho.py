@@ -24,7 +24,7 @@ def given(properties: Any) -> Any:
 
 
 def name() -> str:
-    """Return a client id. MQTT 3.1 allows 23 characters."""
+    """Return a client id. MQTT 3.1 allows at most 23 characters."""
     return "paho-" + uuid4().hex[:16]
 
 

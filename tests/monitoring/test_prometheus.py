@@ -83,7 +83,7 @@ plugins:
 
 
 class Prometheus:
-    """A running Prometheus server. `missing` contains the queries that should have data but never have."""
+    """A running Prometheus server. `missing` contains the queries that should have returned data but never did."""
 
     def __init__(self, url: str) -> None:
         self.url = url

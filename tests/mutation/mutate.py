@@ -3,8 +3,8 @@
     .venv/bin/python tests/mutation/mutate.py [MODULE...] [--sample N] [--seed N]
 
 MODULE is a name in `SUITES`, such as codec.header; the default is all of them. Surviving mutants are printed with their
-change. Each shows a gap in the tests or has no observable effect. In the second case, it belongs in equivalent.tsv with
-the reason. The exit code is 0 if no other mutant survived.
+change. Each one either reveals a gap in the tests or has no observable effect. In the second case, add it to
+equivalent.tsv with the reason. The exit code is 0 if no other mutant survived.
 
 No file is changed. The tests are collected once. Each mutant is tried in a fork of that process, in which the module's
 functions get the code of the mutant. Only the tests that run the changed lines are executed, the fastest first. Code

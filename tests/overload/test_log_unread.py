@@ -1,4 +1,4 @@
-"""A broker whose log nobody reads keeps serving clients once the pipe is full."""
+"""A broker whose log nobody reads keeps serving clients even when the pipe is full."""
 
 import asyncio
 import json

@@ -108,8 +108,8 @@ def test_cve_2026_25627_packets_and_frames_cut_anywhere(loop: Any) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("length", [1 << 22, (1 << 31) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_cve_2026_27889_and_33219_frames_of_absurd_length(loop: Any, length: int) -> None:
-    """A frame of absurd length is refused by its header, before memory is allocated for it. NATS
-    had an integer overflow.
+    """A frame of absurd length is refused as soon as its header arrives, before memory is allocated for it. NATS had an
+    integer overflow.
     """
 
     async def main() -> None:
@@ -134,8 +134,8 @@ def resident() -> int:
 
 @BOTH_LOOPS
 def test_cve_2026_27571_compression_bombs(loop: Any) -> None:
-    """Compressed frames cannot exhaust memory. NATS decompressed without limit. The broker
-    compresses only if configured, and within limits.
+    """Compressed frames cannot exhaust memory. NATS decompressed them without a limit. The broker uses compression only
+    if configured, and within limits.
     """
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = packer.compress(bytes(64 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)

@@ -108,7 +108,7 @@ class Checkpoints:
             raise self._error
 
     def after_commit(self) -> None:
-        """Start a checkpoint if one is due. Call it between two commits. Raises sqlite3.Error like `check`."""
+        """Start a checkpoint if one is due. Call this between two commits. Raises sqlite3.Error, as `check` does."""
         self.check()
         engine = self._engine
         size = engine.wal_size()

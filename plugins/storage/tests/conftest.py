@@ -10,7 +10,7 @@ from hookmq_testing import AsyncioRuntime, VirtualRuntime
 
 
 class Loop:
-    """An event loop that a synchronous test advances, and a runtime on it."""
+    """An event loop that a synchronous test advances, with a runtime that uses it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

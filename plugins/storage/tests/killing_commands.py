@@ -26,8 +26,8 @@ STEPS = frozenset(
 
 
 def run(words: list[str], steps: int | None) -> int:
-    """Run the command in a child process that is killed at operation `steps`. Return its exit code, or -9 if it was
-    killed.
+    """Run the command in a child process that is killed at operation number `steps`. Return its exit code, or -9 if it
+    was killed.
     """
     child = os.fork()
     if child:

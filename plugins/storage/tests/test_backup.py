@@ -1,4 +1,4 @@
-"""Test backups as a service: progress, result, failures, and a broker that stops."""
+"""Test backups as a service: progress, results, failures, and a broker that stops during a backup."""
 
 import fcntl
 import os

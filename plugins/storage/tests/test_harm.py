@@ -1,5 +1,5 @@
-"""Test other programs that change the folder of a running broker. The broker acknowledges only data
-that it would find at its next startup.
+"""Test what happens if other programs change a running broker's folder. The broker acknowledges only data that it would
+find at its next startup.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""Test the input of ``hookmq storage import``. If a broker cannot use a record, the error names its
-line.
-"""
+"""Test the input of ``hookmq storage import``. If a broker cannot use a record, the error names the record's line."""
 
 import json
 from pathlib import Path

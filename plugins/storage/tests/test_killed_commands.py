@@ -1,5 +1,5 @@
-"""Test killing ``hookmq storage`` at any operation. A broker then finds all data or reports an error, and the command
-can be repeated.
+"""Test killing ``hookmq storage`` at any operation. A broker then finds all the data or reports an error, and the
+command can be run again.
 """
 
 import json

@@ -7,7 +7,7 @@ MINUTES: Final = (1, 5, 15)
 
 
 class LoadAverage:
-    """The rates of one counter, per minute, over about 1, 5 and 15 minutes."""
+    """One counter's rates per minute, averaged over about 1, 5 and 15 minutes."""
 
     __slots__ = ("_before", "rates")
 

@@ -71,7 +71,7 @@ class Credentials:
             self._header = "Basic " + base64.b64encode(pair).decode()
 
     async def header(self) -> str:
-        """Return the value of the Authorization header, or '' for no header.
+        """Return the value of the Authorization header, or '' if there is none.
 
         Raises Unauthorized, and the same errors as `fetch`.
         """

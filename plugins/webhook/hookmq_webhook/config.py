@@ -63,7 +63,7 @@ class FilterConfig:
 
 @dataclass(frozen=True)
 class OutboxConfig:
-    """The files in which events wait in the `at_least_once` mode."""
+    """Where events wait on disk in `at_least_once` mode."""
 
     path: Path | None = setting(None, "folder; default: webhook/ID next to that of storage")
     max_bytes: Size = setting(1 << 30, "approximate size at which it is full", minimum=65536)
@@ -84,7 +84,7 @@ class OutboxConfig:
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """The queue in memory, used in the `best_effort` mode."""
+    """The in-memory queue that is used in `best_effort` mode."""
 
     max_events: int = setting(10_000, "most events that wait", minimum=1)
     max_bytes: Size = setting(64 << 20, "their approximate size", minimum=1024)
@@ -360,7 +360,7 @@ class WebhookConfig:
 
 
 def check_header(name: str, text: str, reserved: frozenset[str]) -> None:
-    """Raise ConfigError if a header is invalid, `reserved`, or contains credentials."""
+    """Raise ConfigError if a header is invalid or `reserved`, or contains credentials."""
     if name.lower() == "authorization":
         raise ConfigError("headers.Authorization: use auth, which is never shown")
     if name.lower() in reserved:

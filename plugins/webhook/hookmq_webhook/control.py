@@ -62,8 +62,8 @@ class Instance(Protocol):
 class Control:
     """Pauses, disables and repositions one instance, and reports its state.
 
-    With `at_least_once`, the outbox folder stores whether the instance is paused or disabled, so a restart does not
-    change that.
+    With `at_least_once`, the outbox folder stores whether the instance is paused or disabled. This state therefore
+    survives a restart.
     """
 
     def __init__(self, plugin: Instance) -> None:
@@ -83,7 +83,7 @@ class Control:
 
     @property
     def stopped(self) -> bool:
-        """Whether the instance is paused or disabled, so that it sends nothing."""
+        """Whether the instance is paused or disabled, and therefore sends nothing."""
         return self.state.paused or bool(self.state.disabled)
 
     def disable(self, reason: str) -> None:
@@ -144,7 +144,7 @@ class Control:
         return self._plugin
 
     def list_sinks(self) -> Sequence[SinkStatus]:
-        """Return the state of the instance, or nothing if it has no queue yet."""
+        """Return the instance's state as the only item. Return an empty list if the instance has no queue yet."""
         return [self._status()] if self._plugin.queue is not None else []
 
     def show_sink(self, name: str) -> SinkStatus:

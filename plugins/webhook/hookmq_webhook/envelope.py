@@ -467,7 +467,7 @@ def _dump(value: object) -> bytes:
 
 
 def _joined(members: Mapping[str, Any], raw: Mapping[str, bytes]) -> bytes:
-    """Return a JSON object with `members` and with `raw`, whose values are already JSON."""
+    """Return a JSON object that combines `members` and `raw`. The values of `raw` are already JSON."""
     if not raw:
         return _dump(members)
     parts = [_dump(members)[1:-1]] if members else []

@@ -151,7 +151,7 @@ class SenderProcess:
             await self._start()
 
     def use(self, config: WebhookConfig) -> None:
-        """Use `config` for all further events. Raises OSError like the constructor, without changing anything."""
+        """Use `config` for all further events. If a TLS file cannot be used, raises OSError and changes nothing."""
         if config.tls is not None:
             client_context(config.tls)
         self.config = config

@@ -93,7 +93,7 @@ def _if(formats: tuple[str, ...], member: str, of: Any = None) -> dict[str, Any]
 
 
 def schemas() -> dict[str, str]:
-    """Return the text of all schemas by file name."""
+    """Return the text of all schemas, keyed by file name."""
     return {
         f"{kind.name}.json": json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
         for kind in CATALOG.values()

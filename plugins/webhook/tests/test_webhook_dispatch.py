@@ -627,7 +627,7 @@ def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
 
 
 def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) -> None:
-    """The age of the oldest event is known wherever the event is: only in the outbox, behind other events, or left
+    """The age of the oldest event is known wherever the event is: only in the outbox, behind other events, or left over
     from before a restart.
     """
     service = Service([])

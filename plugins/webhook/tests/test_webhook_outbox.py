@@ -32,7 +32,7 @@ def event_of(message: Message) -> list[Event]:
 
 
 class Box:
-    """An outbox on a virtual clock. Its folder outlives it."""
+    """An outbox on a virtual clock. Its folder outlives the outbox."""
 
     def __init__(
         self,

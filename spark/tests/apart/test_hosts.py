@@ -76,7 +76,7 @@ def until(reached: Callable[[], bool], driver: "subprocess.Popen[bytes]", said: 
 
 
 def payloads(table: Path) -> list[int]:
-    """Return the payloads of the files that Spark has committed."""
+    """Return the payloads in the files that Spark has committed."""
     found: list[int] = []
     for log in (table / "_spark_metadata").glob("[0-9]*"):
         for line in log.read_text().splitlines()[1:]:

@@ -52,7 +52,7 @@ class Broker:
 
     @property
     def read(self) -> dict[str, str]:
-        """Return the options of a reader."""
+        """Return the options for a reader."""
         return {
             "url": f"http://127.0.0.1:{self.api_port}",
             "stream": "all",
@@ -64,7 +64,7 @@ class Broker:
 
     @property
     def write(self) -> dict[str, str]:
-        """Return the options of a writer."""
+        """Return the options for a writer."""
         return {"brokerUrl": f"mqtt://127.0.0.1:{self.mqtt_port}"}
 
     def configuration(self) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class FakeLog:
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options of a reader of this stream that retries without waiting."""
+        """Return options for a reader of this stream that retries without waiting."""
         return {"url": self.url, "stream": "s", "fetchOffset.retryIntervalMs": "0"}
 
     def offsets(self, timestamp: int | None) -> dict[str, Any]:

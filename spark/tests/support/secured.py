@@ -54,7 +54,7 @@ class Secured(Broker):
         return made
 
     def certificate(self, name: str) -> dict[str, str]:
-        """Return the options of a reader with a client certificate: `spark`, `flink` or `forged`."""
+        """Return the options for a reader with the client certificate `spark`, `flink` or `forged`."""
         return {
             "certFile": str(self.folder / f"{name}.pem"),
             "keyFile": str(self.folder / f"{name}.key"),

@@ -1,6 +1,6 @@
 """A client with room for more messages reads a page from a slow store while messages are being committed.
 
-The empty page does not cover those messages, so they must be requested again.
+The page is empty and does not cover those messages, so they must be requested again.
 """
 
 from simulator import Knobs, Plan, Step
