@@ -1,4 +1,4 @@
-"""Public: the protocols that a plugin with a store or a journal implements, and the records that it receives.
+"""Public: the protocols for plugins that provide a store or a journal, and the records that they receive.
 
 Everything in ``__all__`` stays compatible within a major version of `HOOK_API`, like `hookmq.plugin`. `Message`,
 `Will`, `Subscription` and `StoreError` are in `hookmq.plugin`.

@@ -1,5 +1,5 @@
-"""Test which build is used, and the reason that is reported. `tests/packaging/test_compiled.py` tests the real
-extension modules.
+"""Test which build is used, and the reason reported for it. `tests/packaging/test_compiled.py` tests the real extension
+modules.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ Package = Path
 
 
 def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
-    """The build under test is the one that `make test` or `make test-compiled` selects. Tests of
-    one build can therefore not pass with the code of the other.
+    """The build under test is the one that `make test` or `make test-compiled` selects. Tests of one build therefore
+    cannot pass by running the code of the other.
     """
     wanted = os.environ.get(VARIABLE)
     assert hookmq.BUILD.kind == (wanted or hookmq.BUILD.kind)
@@ -53,7 +53,7 @@ def test_the_tests_run_the_build_they_were_asked_to_run() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
-    """Return a folder like that of hookmq, with two sources and their compiled files."""
+    """Return a folder laid out like the hookmq package, with two source files and their compiled counterparts."""
     monkeypatch.delenv(VARIABLE, raising=False)
     others = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     monkeypatch.setattr(sys, "meta_path", others)
@@ -74,7 +74,7 @@ FILES = ("../../router.py", "../../codec/header.py", f"hookmq/router{SUFFIX}", L
 
 
 def write(package: Package, *names: str) -> Path:
-    """Write a manifest of `names`, as `core/compiling.py` does."""
+    """Write a manifest that lists `names`, in the format of `core/compiling.py`."""
     folder = package / "_compiled" / TAG
     text = "".join(
         f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names
@@ -122,7 +122,7 @@ def test_nothing_was_compiled(package: Package) -> None:
 @pytest.mark.parametrize("size", [0, 5])
 @pytest.mark.parametrize("name", FILES[2:])
 def test_half_a_library_is_not_loaded(package: Package, name: str, size: int) -> None:
-    """A truncated library is not loaded, because it would end the process with SIGBUS."""
+    """A truncated library is not loaded, because loading it would kill the process with SIGBUS."""
     before = list(sys.meta_path)
     os.truncate(package / "_compiled" / TAG / name, size)
     reason = f"the compiled build is damaged: {name} was changed"
@@ -171,8 +171,8 @@ def test_a_manifest_that_cannot_be_read(package: Package) -> None:
 def test_a_library_that_does_not_load_here(
     package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that cannot be loaded here is not used. It may need a newer C library, or be on a
-    file system mounted with noexec.
+    """A library that cannot be loaded on this system is not used. It may need a newer C library, or be on a file system
+    mounted with noexec.
     """
     before = list(sys.meta_path)
     monkeypatch.delitem(sys.modules, LIBRARY)

@@ -1,4 +1,4 @@
-"""Functions of the core are short and flat, unless a comment gives a reason."""
+"""Test that core functions are short and flat, unless a comment gives a reason."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def functions(source: str) -> Iterator[Function]:
 
 
 def depth(node: ast.AST, level: int = 0) -> int:
-    """Return how deeply blocks are nested. ``elif`` and inner functions do not count."""
+    """Return how deeply blocks are nested. ``elif`` and inner functions do not add a level."""
     deepest = level
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Every hook has a test with its name."""
+"""Test that every hook has a test named after it."""
 
 import ast
 from functools import cache
@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 
 @cache
 def names() -> set[str]:
-    """Return the names of all test functions, and the strings by which parametrized tests select hooks."""
+    """Return the names of all test functions, and the strings that select hooks in parametrized tests."""
     found = set()
     for path in TESTS.rglob("test_*.py"):
         if path == Path(__file__):

@@ -1,4 +1,4 @@
-"""The layers of the core: imports only point down, and code below the server uses neither clock nor I/O."""
+"""Test the core's layers. Imports only point down, and code below the server uses neither the clock nor I/O."""
 
 import ast
 import pathlib
@@ -64,7 +64,7 @@ def test_every_room_has_a_floor() -> None:
 
 
 def upward(path: pathlib.Path) -> Iterator[str]:
-    """Yield each import of a higher layer, of an unknown module of hookmq, and of a plugin."""
+    """Yield each import of a higher layer, of an unknown hookmq module, or of a plugin."""
     if room(path) == "__init__":
         return
     floor = FLOORS[room(path)]
@@ -111,9 +111,7 @@ def test_the_manual_names_every_room_in_its_layer() -> None:
 
 
 def test_distributions_are_looked_up_in_one_way() -> None:
-    """Distributions are always looked up with importlib-metadata, which behaves the same on every
-    Python version.
-    """
+    """All code looks up distributions with importlib-metadata, which behaves the same on every Python version."""
     found = [
         path
         for path in modules()

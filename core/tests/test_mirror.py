@@ -1,6 +1,6 @@
-"""The tests mirror the modules of the core: `core/hookmq/X/Y.py` is tested in `core/tests/X/test_Y.py`.
+"""Test that the tests mirror the core's modules: `core/hookmq/X/Y.py` is tested in `core/tests/X/test_Y.py`.
 
-A module with many tests has additional files named `test_Y_TOPIC.py`. What `X/__init__.py` defines is tested in
+A module with many tests has additional files named `test_Y_TOPIC.py`. Definitions in `X/__init__.py` are tested in
 `X/test_main.py`. Tests that span modules are in `core/tests/scenarios`; see its README.
 """
 
@@ -41,7 +41,7 @@ WHOLE = {
 
 
 def modules() -> set[str]:
-    """Return the paths of all modules that define something."""
+    """Return the paths of all modules that contain definitions."""
     return {
         path.relative_to(ROOT).as_posix()
         for path in ROOT.rglob("*.py")
@@ -55,7 +55,7 @@ def defines(path: Path) -> bool:
 
 
 def mirror_of(module: str) -> Path:
-    """Return the path of the tests of `module`, below `core/tests`."""
+    """Return the path of the test file for `module`, relative to `core/tests`."""
     path = Path(module)
     name = "main" if path.name == "__init__.py" else path.stem
     return path.parent / f"test_{name}.py"

@@ -1,7 +1,6 @@
-"""Count the calls and files on the path of a PUBLISH, and how often the path returns to an earlier file of the broker.
+"""Count the calls and files on the path of a PUBLISH, and how often the path returns to a broker file that it has left.
 
-This is the order in which a new contributor reads the code. A change that makes the path longer
-must raise the counts here.
+A new contributor reads the code in this order. A change that makes the path longer must raise the counts in this file.
 """
 
 import re
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.skipif(hookmq.BUILD.kind != "pure", reason="compiled ca
 
 
 class Trace:
-    """The functions of `hookmq` that one PUBLISH calls, in order, as (file, name)."""
+    """The functions of `hookmq` that are called for one PUBLISH, in order, as (file, name)."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -61,7 +60,7 @@ class Trace:
 
     @property
     def returns(self) -> int:
-        """Return how often the path returns to a broker file that it had left."""
+        """Return how often the path returns to a broker file that it has left."""
         broker = [file for file, _ in self.calls if file.startswith("broker/")]
         moves = [file for at, file in enumerate(broker) if at == 0 or broker[at - 1] != file]
         return len(moves) - len(set(moves))
@@ -71,7 +70,7 @@ class Trace:
 
 
 def publish(harness: Harness, client: MemoryClient, number: int) -> Trace:
-    """Trace a QoS 1 PUBLISH with this packet id to ``a/b``, to the end of the turns that it causes."""
+    """Send a QoS 1 PUBLISH with this packet id to ``a/b``. Trace it until all the turns that it causes have ended."""
     packet = b"\x32\x09\x00\x03a/b" + number.to_bytes(2, "big") + b"\0x"
     connection = client.wire.connection
     assert connection is not None
@@ -144,7 +143,7 @@ def test_the_fast_path(harnesses: Callable[..., Harness]) -> None:
 
 
 class Watching(Plugin):
-    """A plugin that is called for each message and changes nothing."""
+    """A plugin that is called for each message but changes nothing."""
 
     seen = 0
 
@@ -166,7 +165,7 @@ class Observing(Plugin):
 def known_topic(
     harnesses: Callable[..., Harness], kind: type[Plugin] | None, *filters: str, count: int = 1
 ) -> tuple[Trace, list[Any]]:
-    """Trace the sixth PUBLISH to a topic in a broker with `count` plugins. Also return the plugins."""
+    """Trace the sixth PUBLISH to the same topic, in a broker with `count` plugins. Return the trace and the plugins."""
     plugins = [kind(None, Context(f"p{number}")) for number in range(count)] if kind else []
     entries = [
         PluginInstance(PluginEntry(use=plugin.id, filters=filters or None), plugin)

@@ -1,4 +1,4 @@
-"""Test that every name that plugin authors import exists and works as documented."""
+"""Test that every name imported by plugin authors exists and works as documented."""
 
 import ast
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Compare the API for authors of plugins, stores and tests with ``public_api.txt``, so that no change is accidental.
+"""Compare the API for authors of plugins, stores and tests with ``public_api.txt``, so that no change goes unnoticed.
 
-After a change, ``python core/tests/test_public_api.py`` rewrites the file, and CHANGELOG.md must
-mention it.
+After a change, run ``python core/tests/test_public_api.py`` to rewrite the file, and mention the change in
+CHANGELOG.md.
 """
 
 import dataclasses
@@ -124,8 +124,8 @@ def _members(cls: type) -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    """Return the parts of a signature that callers rely on: names, kinds and whether there are defaults. These do not
-    depend on the Python version.
+    """Return the parts of a signature that callers rely on: parameter names and kinds, and which parameters have
+    defaults. These do not depend on the Python version.
     """
     parts = []
     star = False
@@ -167,7 +167,7 @@ def test_every_public_name_has_a_docstring() -> None:
 
 @needs_the_source
 def test_every_type_in_a_public_signature_is_public() -> None:
-    """A plugin author can annotate every argument, result and attribute without importing private modules."""
+    """Plugin authors can annotate every argument, result and attribute without importing private modules."""
     values = {f"{module}.{name}": value for module, name, value in _public()}
     values["hookmq.hooks.specs.Specs"] = Specs
     known = {id(value) for value in values.values()}
@@ -198,7 +198,7 @@ def test_the_check_of_signatures_sees_a_private_type() -> None:
 
 
 def _public() -> Iterator[tuple[str, str, Any]]:
-    """Yield (module, name, value) of every public name of the core and the toolkit."""
+    """Yield the (module, name, value) of each public name in the core and the toolkit."""
     for module, names in MODULES.items():
         if module in CORE or module.startswith("hookmq_toolkit."):
             found = importlib.import_module(module)
@@ -224,7 +224,7 @@ def _hints(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _classes(hint: Any, seen: set[int]) -> set[type]:
-    """Yield every class that a type names, including within aliases, bounds and forward references."""
+    """Yield every class that a type refers to, including those within aliases, bounds and forward references."""
     if id(hint) in seen:
         return set()
     seen.add(id(hint))

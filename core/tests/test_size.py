@@ -1,4 +1,4 @@
-"""The core stays within the limits of docs/decisions/0011-size-limit.md."""
+"""Test that the core stays within the limits set in docs/decisions/0011-size-limit.md."""
 
 import ast
 import io
@@ -21,7 +21,7 @@ IGNORED = {
 
 
 def lines_of_code(source: str) -> int:
-    """Return the number of lines that are not blank and not part of a docstring or comment."""
+    """Return the number of lines that are neither blank nor part of a docstring or comment."""
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in IGNORED:

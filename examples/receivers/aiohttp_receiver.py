@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS latest (topic TEXT PRIMARY KEY, value TEXT);
 
 
 def handle(database: sqlite3.Connection, event: Received) -> None:
-    """Handle an event. Replace this function, which stores the latest payload of each topic."""
+    """Handle an event by storing it as the latest payload of its topic. Replace this function with your own."""
     if event.type == "hookmq.message.published":
         row = (event.data["topic"], str(event.data.get("payload")))
         database.execute("INSERT OR REPLACE INTO latest VALUES (?, ?)", row)
@@ -43,7 +43,7 @@ async def hook(request: web.Request) -> web.Response:
 
 
 async def gaps(request: web.Request) -> web.Response:
-    """Return the number of missing events: those still in transit, abandoned or dropped."""
+    """Return the number of missing events, including those that are still in transit, were abandoned or were dropped."""
     query = "SELECT epoch, max(sequence) - min(sequence) + 1 - count(*) FROM seen GROUP BY epoch"
     return web.json_response(dict(request.app[DATABASE].execute(query)))
 

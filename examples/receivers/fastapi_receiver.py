@@ -16,7 +16,7 @@ def make(secrets: list[str]) -> FastAPI:
     counts: Counter[str] = Counter()
 
     def handle(event: Received) -> None:
-        """Handle an event. Replace this function, which counts the events of each type."""
+        """Handle an event by counting its type. Replace this function with your own."""
         counts[event.type] += 1
 
     @application.post("/hook", status_code=204)

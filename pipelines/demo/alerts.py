@@ -17,7 +17,7 @@ INCIDENT: Final = 60.0
 
 
 class Alerts:
-    """Subscribes to the alerts of the pipeline. The client's own thread receives them."""
+    """Subscribes to the pipeline's alerts. The MQTT client's own thread receives them."""
 
     def __init__(self, port: int) -> None:
         self.received = 0
@@ -38,7 +38,7 @@ class Alerts:
         self._client.subscribe(FILTER, qos=1)
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        """Remember an alert. Spark publishes an alert at least once, so the same message id may arrive again."""
+        """Store an alert. Spark publishes each alert at least once, so the same message id may arrive again."""
         told = json.loads(message.payload)
         given = dict(getattr(message.properties, "UserProperty", ()))
         alert = {
@@ -66,7 +66,7 @@ class Alerts:
             return self._newest[::-1]
 
     def unshown(self) -> list[dict[str, Any]]:
-        """Return the alerts since the last call, but only the first one per truck and minute."""
+        """Return the alerts that arrived since the last call, but only the first one for each truck and minute."""
         with self._lock:
             found, self._unshown = self._unshown, []
         shown = []

@@ -21,7 +21,7 @@ OVER: Final = 5
 
 @dataclass(slots=True)
 class Step:
-    """A part of the start-up that takes a while."""
+    """A start-up step that takes a while."""
 
     name: str
     text: str
@@ -44,7 +44,7 @@ def steps(devices: int) -> list[Step]:
 
 
 class Batches:
-    """Reads the reports of the queries, which the pipeline appends to a file of JSON lines."""
+    """Reads the reports about the queries. The pipeline appends them to a JSON Lines file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -72,7 +72,7 @@ class Batches:
 
 @dataclass(slots=True)
 class Sample:
-    """The figures of one second."""
+    """The figures for one second."""
 
     time: float
     acknowledged: int
@@ -105,7 +105,7 @@ class Figures:
         self.publish()
 
     def told(self, lines: Iterable[str]) -> None:
-        """Store the newest of the fleet's ledgers."""
+        """Store the newest of the ledgers that the fleet has printed."""
         for line in lines:
             if line.startswith("{"):
                 self.ledger = json.loads(line)
@@ -147,7 +147,7 @@ class Figures:
 
     @property
     def complete(self) -> bool:
-        """Whether all acknowledged messages are in bronze, and are accounted for."""
+        """Whether all acknowledged messages are in bronze and accounted for."""
         return self.acknowledged == self.tables.rows("bronze") == self.accounted
 
     def rate(self, name: str) -> float:
@@ -165,7 +165,7 @@ class Figures:
             self._state = state
 
     def state(self) -> dict[str, Any]:
-        """Return the figures for the page. Any thread may call it."""
+        """Return the figures for the page. Can be called from any thread."""
         with self._lock:
             return self._state
 
@@ -221,7 +221,7 @@ class Figures:
         }
 
     def windows(self) -> list[dict[str, Any]]:
-        """Return the latest windows of temperature and speed, newest first."""
+        """Return the latest temperature and speed windows, newest first."""
         found: dict[float, dict[str, Any]] = {}
         for (start, metric), window in self.tables.windows.items():
             found.setdefault(start, {"start": start})[metric] = window.shown()

@@ -47,7 +47,7 @@ class Ledger:
         self.failures: list[str] = []
 
     def line(self, acknowledged: int) -> str:
-        """Return the ledger as JSON."""
+        """Return the ledger as a line of JSON."""
         told = {
             "online": self.online,
             "sent": sum(self.sent.values()),
@@ -83,7 +83,7 @@ class Truck:
         self.ledger.failures.append(self.name)
 
     def tell(self) -> None:
-        """Publish the state, sometimes with a fault."""
+        """Publish the truck's state, sometimes with a fault."""
         rng = self.rng
         self.celsius += 0.2 * (COLD - self.celsius) + rng.gauss(0.0, 0.15)
         self.speed = min(120.0, max(0.0, self.speed + rng.gauss(0.0, 5.0)))
@@ -119,7 +119,7 @@ class Truck:
 
 
 def run(host: str, port: int, trucks: int, interval: float, failures: float, seed: int) -> None:
-    """Run the fleet until SIGTERM or SIGINT. Exit with code 1 if the broker is gone."""
+    """Run the fleet until SIGTERM or SIGINT. Exit with code 1 if the broker has gone away."""
     _more_files(trucks * FILES)
     stopped: list[bool] = []
     for which in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Serve the page of the demo on this machine: its files, the state as JSON, and the pipeline's metrics."""
+"""Serve the demo's page on this machine: its files, its state as JSON, and the pipeline's metrics."""
 
 import json
 import threading
@@ -19,8 +19,8 @@ POLICY: Final = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none
 
 
 class PageServer:
-    """An HTTP server on 127.0.0.1, on `port` or a free port. It supports only GET, and serves only the page's files,
-    its state and the file `metrics`.
+    """An HTTP server on 127.0.0.1. It uses `port`, or a free one. It supports only GET, and serves only the page's
+    files, the demo's state and the file `metrics`.
     """
 
     def __init__(self, state: Callable[[], dict[str, Any]], metrics: Path, port: int = 0) -> None:

@@ -31,7 +31,7 @@ PICTURES: Final = (
 
 
 def picture(page: Page, file: Path) -> None:
-    """Save a screenshot of the window as WebP, which Playwright cannot write itself."""
+    """Save a screenshot of the window as WebP, a format that Playwright itself cannot write."""
     chrome = page.context.new_cdp_session(page)
     taken = chrome.send("Page.captureScreenshot", {"format": "webp", "quality": 80})
     data = base64.b64decode(taken["data"])
@@ -42,7 +42,7 @@ def picture(page: Page, file: Path) -> None:
 def show(
     browser: Browser, url: str, folder: Path, windows: int, look: tuple[str, dict[str, int], str]
 ) -> None:
-    """Open the page, wait until it shows live data, check it, and take a screenshot."""
+    """Open the page, wait until it shows live data, then check it and take a screenshot."""
     name, size, scheme = look
     problems: list[str] = []
     context = browser.new_context(

@@ -1,4 +1,4 @@
-"""Start the parts of the demo as processes, read what they print, and stop them."""
+"""Start the demo's parts as processes, read their output, and stop them."""
 
 import os
 import queue
@@ -13,11 +13,11 @@ PATIENCE: Final = 60.0
 
 
 class Ended(Exception):
-    """A part of the demo has ended unexpectedly."""
+    """A part of the demo ended unexpectedly."""
 
 
 class Part:
-    """A process in its own session. Ctrl-C reaches only this program, which stops the parts in order."""
+    """A process in its own session. Ctrl-C therefore reaches only this program, which stops the parts in order."""
 
     def __init__(self, name: str, *command: str | Path, folder: Path) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Part:
             raise Ended(self.ended(code))
 
     def ended(self, code: int) -> str:
-        """Return a message that the process has ended, with the last lines that it printed."""
+        """Return a message saying that the process has ended, followed by the last lines that it printed."""
         return f"The {self.name} ended with exit code {code}. Its last lines:\n  " + "\n  ".join(
             self.said
         )
@@ -68,7 +68,8 @@ class Part:
         """Send SIGTERM once, and wait. If the process does not end, kill it and its children. Return a description of
         the outcome.
 
-        A second SIGTERM could end the broker after it has removed its handlers, with a code other than 0.
+        Do not send SIGTERM again. If the broker has already removed its signal handlers, a second SIGTERM would end it
+        with a code other than 0.
         """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

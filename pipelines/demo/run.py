@@ -39,7 +39,7 @@ COLORS: Final = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def say(text: str, color: str = "") -> None:
-    """Print a line at once, with a color if the output is a terminal."""
+    """Print a line at once, in color if the output is a terminal."""
     print(f"\033[{color}m{text}\033[0m" if color and COLORS else text, flush=True)
 
 
@@ -58,7 +58,7 @@ class Interrupts:
 
 
 class Startup:
-    """Reports the start-up steps: when each begins, how long it usually takes, and how long it took."""
+    """Reports when each start-up step begins, how long it usually takes, and how long it actually took."""
 
     def __init__(self, figures: Figures) -> None:
         self.figures = figures
@@ -67,7 +67,7 @@ class Startup:
         self._told = 0.0
 
     def begin(self, *names: str) -> None:
-        """Report that some steps have begun."""
+        """Report that the given steps have begun."""
         for name in names:
             step = self._steps[name]
             self._begun[name] = time.monotonic()
@@ -76,7 +76,7 @@ class Startup:
         self.figures.publish()
 
     def done(self, name: str, *then: str) -> None:
-        """Report that a step is done and that others have begun. Do nothing if the step was already done."""
+        """Report that a step is done, and that others have now begun. Do nothing if the step was already done."""
         step = self._steps[name]
         if step.state != "running":
             return
@@ -86,7 +86,7 @@ class Startup:
         self.begin(*then)
 
     def tick(self) -> None:
-        """Update the time of the running steps, and print it every few seconds."""
+        """Update the elapsed time of the running steps, and print it every few seconds."""
         running = [step for step in self._steps.values() if step.state == "running"]
         for step in running:
             self._measure(step)
@@ -101,7 +101,7 @@ class Startup:
 
 
 class Demo:
-    """The parts of a running demo."""
+    """A running demo and its parts."""
 
     def __init__(self, folder: Path, devices: int, interrupts: Interrupts) -> None:
         self.folder = folder
@@ -113,7 +113,7 @@ class Demo:
         self._shown = 0.0
 
     def start(self) -> None:
-        """Start the broker, then the fleet and the pipeline at the same time. Raises Ended if one of them ends."""
+        """Start the broker, then start the fleet and the pipeline simultaneously. Raises Ended if one of them ends."""
         self.startup.begin("broker")
         # The paths in the configuration are relative to it.
         config = shutil.copy(HERE / "broker.yaml", self.folder)
@@ -142,7 +142,7 @@ class Demo:
         return part
 
     def _ports(self) -> tuple[int, int, int]:
-        """Wait for the broker. Return its ports for MQTT, HTTP and the read API."""
+        """Wait until the broker is running. Return its ports for MQTT, HTTP and the read API."""
         api, until = 0, time.monotonic() + PATIENCE
         while time.monotonic() < until and not self.interrupts.count:
             for line in self.broker.lines():
@@ -164,7 +164,9 @@ class Demo:
         raise Ended("The broker did not start." if not self.interrupts.count else "Interrupted.")
 
     def step(self) -> None:
-        """Report what the parts have printed and written since the last call. Raises Ended if a part has ended."""
+        """Report everything that the parts have printed or written since the last call. Raises Ended if a part has
+        ended.
+        """
         for part in self.parts:
             part.check()
         self.figures.told(self.fleet.lines())
@@ -177,7 +179,7 @@ class Demo:
             say(f"{time.strftime('%H:%M:%S')}  {self.status()}")
 
     def tell_alerts(self) -> None:
-        """Print the alerts that have arrived since the last call."""
+        """Print the alerts that arrived since the last call."""
         assert self.figures.alerts is not None
         for alert in self.figures.alerts.unshown():
             say(
@@ -187,7 +189,7 @@ class Demo:
             )
 
     def _advance(self) -> None:
-        """Finish the start-up steps whose results are available."""
+        """Mark start-up steps as done if their results are available."""
         rows, done = self.figures.tables.rows, self.startup.done
         if self.figures.ledger.get("online", 0) == self.devices:
             done("fleet")
@@ -221,7 +223,7 @@ class Demo:
         return " | ".join(parts)
 
     def drain(self) -> None:
-        """Stop the fleet, and wait until the last messages are in the tables. A second Ctrl-C ends the wait."""
+        """Stop the fleet, and wait until the last messages have reached the tables. A second Ctrl-C ends the wait."""
         self.figures.phase = "stopping"
         self.figures.publish()
         before = self.interrupts.count
@@ -239,14 +241,14 @@ class Demo:
             time.sleep(0.25)
 
     def stop(self) -> None:
-        """Stop the parts that are still running, in reverse order of their start."""
+        """Stop all parts that are still running, in the reverse of the order in which they were started."""
         if self.figures.alerts is not None:
             self.figures.alerts.close()
         for part in reversed(self.parts):
             say(part.stop())
 
     def account(self) -> bool:
-        """Print how many messages are in which table, and save the fleet's ledger and the alerts. Return whether no
+        """Print how many messages each table contains, and save the fleet's ledger and the alerts. Return True if no
         message is missing.
         """
         figures, rows = self.figures, self.figures.tables.rows
@@ -276,12 +278,12 @@ class Demo:
 
 
 def opens_browser() -> bool:
-    """Return whether a graphical browser can be expected. A browser in the terminal would hide the demo."""
+    """Return whether a graphical browser is likely to be available. A browser in the terminal would hide the demo."""
     return any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"))
 
 
 def demo(folder: Path, devices: int, seconds: float, browser: bool, port: int) -> int:
-    """Run the demo until a signal arrives, or for a number of seconds. Return the exit code."""
+    """Run the demo until a signal arrives, or for the given number of seconds. Return the exit code."""
     interrupts = Interrupts()
     until = time.monotonic() + seconds
     with ExitStack() as stack:

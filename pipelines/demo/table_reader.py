@@ -1,4 +1,4 @@
-"""Read growing Delta tables, each time only the files that were added since the last time."""
+"""Read growing Delta tables. Each read covers only the files that were added since the previous one."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ WINDOWS: Final = 60
 
 
 class Growing:
-    """A table to which files are added. It does not have to exist yet."""
+    """A table that grows as files are added to it. It need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class Growing:
         self._seen: set[str] = set()
 
     def new(self, *columns: str) -> Iterator[tuple[float, pa.Table]]:
-        """Yield each new file's time in epoch seconds and its rows, limited to `columns`."""
+        """For each new file, yield its time in epoch seconds and its rows, limited to `columns`."""
         try:
             if self._table is None:
                 self._table = DeltaTable(str(self.folder))
@@ -53,7 +53,7 @@ class Growing:
 
 @dataclass(slots=True)
 class Window:
-    """The rows of one window and metric."""
+    """The values for one window and metric."""
 
     devices: int = 0
     readings: int = 0
@@ -62,14 +62,14 @@ class Window:
     high: float = float("-inf")
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row of gold."""
+        """Add a row from gold."""
         self.devices += 1
         self.readings += row["count"]
         self.total += row["avg"] * row["count"]
         self.low, self.high = min(self.low, row["min"]), max(self.high, row["max"])
 
     def shown(self) -> dict[str, Any]:
-        """Return the window's values for the page."""
+        """Return the window's values, as shown on the page."""
         average = self.total / self.readings
         return {
             "devices": self.devices,
@@ -82,7 +82,7 @@ class Window:
 
 @dataclass(slots=True)
 class Tables:
-    """The tables of the pipeline in a folder."""
+    """The pipeline's tables in a folder."""
 
     folder: Path
     reasons: Counter[str] = field(default_factory=Counter)
@@ -97,7 +97,7 @@ class Tables:
             self._tables[name] = Growing(self.folder / name)
 
     def rows(self, name: str) -> int:
-        """Return the number of rows of a table."""
+        """Return the number of rows in a table."""
         return self._tables[name].rows
 
     def read(self) -> None:
@@ -132,6 +132,6 @@ def _sample(row: dict[str, Any]) -> dict[str, str]:
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
-    """Return a percentile of values, or None if there are no values."""
+    """Return a percentile of the values, or None if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

@@ -33,7 +33,7 @@ FILLS = 60
 
 
 class Message(NamedTuple):
-    """A message, and whether it is sent twice."""
+    """A message, and whether to send it twice."""
 
     topic: str
     payload: bytes
@@ -86,7 +86,7 @@ def meters(rng: random.Random) -> Iterator[Message]:
 
 
 def line(rng: random.Random) -> Iterator[Message]:
-    """Yield the birth message of a filling machine and its data. An alias stands for the name of each metric."""
+    """Yield a filling machine's birth message, followed by its data. Aliases stand for the names of the metrics."""
     kind = {name: number for number, name in enumerate(TYPES)}
     at = int(DAY.timestamp() * 1000)
 
@@ -120,7 +120,7 @@ def line(rng: random.Random) -> Iterator[Message]:
 
 
 def publish(host: str, port: int, seed: int) -> int:
-    """Publish everything at QoS 1, and return the number of messages after all acknowledgements."""
+    """Publish everything at QoS 1. Once everything has been acknowledged, return the number of messages."""
     client = Client(CallbackAPIVersion.VERSION2, "lakehouse", protocol=MQTTv5)
     client.connect(host, port)
     client.loop_start()

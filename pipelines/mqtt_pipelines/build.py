@@ -1,4 +1,4 @@
-"""Build the queries of jobs."""
+"""Build the streaming queries for jobs."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf", names: Sequence[str]) -> list[Query]:
-    """Return the queries of the named jobs, without repetition. Connects to the source. Raises KeyError for an unknown
+    """Return the queries of the named jobs, without duplicates. Connects to the source. Raises KeyError for an unknown
     job.
 
-    Silver also writes the dead letters, so the job `dead_letter` has no query of its own if silver is in `names`.
+    Silver also writes the dead letters. If `names` includes silver, the job `dead_letter` therefore has no query of its
+    own.
     """
     found: dict[str, Query] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Read each query's position from its Spark checkpoint. Checkpoints are small files, so this does not need Spark."""
+"""Read each query's position from its Spark checkpoint. Checkpoints are small files, so Spark itself is not needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Committed:
 
 
 def queries(root: str) -> list[str]:
-    """Return the names of the queries that have a checkpoint below `root`. This call blocks."""
+    """Return the names of the queries that have checkpoints below `root`. This call blocks."""
     from pyarrow import fs
 
     system, path = _reach(root)
@@ -35,8 +35,8 @@ def queries(root: str) -> list[str]:
 
 
 def committed(folder: str) -> Committed | None:
-    """Return a checkpoint's progress, or None if no batch has been completed. This call blocks. Raises MqttError if
-    the folder is not a checkpoint.
+    """Return the last batch that a checkpoint records as completed, or None if there is none. This call blocks. Raises
+    MqttError if the folder is not a checkpoint.
     """
     system, path = _reach(folder)
     batch = _latest(system, f"{path}/commits")

@@ -79,10 +79,10 @@ Add = Callable[[str, str, Command], Parser]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code. An error is one line on stderr; ``HOOKMQ_DEBUG=1`` shows the
+    """Run a command and return the exit code. Errors are printed as one line on stderr; ``HOOKMQ_DEBUG=1`` shows the
     traceback.
 
-    Without `arguments`, it uses the command line and then ends the process.
+    Without `arguments`, run the command line, then end the process.
     """
     if arguments is None:
         code = main(sys.argv[1:])
@@ -147,14 +147,14 @@ def register(add: Add) -> None:
 
 
 def job(name: str) -> str:
-    """Check that `name` is the name of a job, and return it."""
+    """Return `name` after checking that it names a job."""
     if name not in JOBS:
         raise argparse.ArgumentTypeError(f"no job {name!r} ({nearest(name, list(JOBS))})")
     return name
 
 
 def add_config(made: Parser) -> None:
-    """Add the arguments for a configuration, which `configured` reads."""
+    """Add the arguments that select a configuration. `configured` reads them."""
     made.add_argument("-c", "--config", required=True, metavar="FILE", help="the configuration")
     made.add_argument(
         "-o",
@@ -230,7 +230,7 @@ def reference(_: argparse.Namespace) -> int:
 
 
 def _with_causes(error: BaseException) -> str:
-    """Return the text of a Spark exception and of its causes, which its own text may omit."""
+    """Return the text of a Spark exception and its causes. The exception's own text may omit the causes."""
     texts: list[str] = []
     left: Any = error
     while left is not None and len(texts) < MOST_CAUSES:
@@ -240,8 +240,9 @@ def _with_causes(error: BaseException) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """Return the line that explains an error. In Spark's report, this is the last line with a pyspark_mqtt
-    exception."""
+    """Return the line that explains an error. In Spark's report, it is the last line that contains a pyspark_mqtt
+    exception.
+    """
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if ours := OURS.findall(text):

@@ -1,6 +1,6 @@
 """The commands that maintain tables: ``hookmq-pipelines compact``, ``backfill``, ``replay`` and ``lag``.
 
-You can repeat each command, and run it while a pipeline is running.
+Each command can be repeated, and can be run while a pipeline is running.
 """
 
 import argparse
@@ -37,7 +37,7 @@ EDGES: Final = 'earliest, latest or JSON such as {"0": 120, "1": -2}'
 
 
 class UsageError(HookMQError):
-    """The command cannot be run with this configuration."""
+    """The command cannot run with this configuration."""
 
     exit_code = 2
 
@@ -123,8 +123,8 @@ def _table(conf: Conf, name: str) -> Table:
 
 
 def _transactional(conf: Conf, name: str) -> DeltaSink | IcebergSink:
-    """Return the sink of a table to which you can add rows while its query is running. Raises UsageError for other
-    tables.
+    """Return the sink of a table that accepts additional rows while its query is running. Raises UsageError for any
+    other table.
     """
     sink = open_sink(_table(conf, name))
     if not isinstance(sink, DeltaSink | IcebergSink):
@@ -180,7 +180,7 @@ def compact(arguments: argparse.Namespace) -> int:
 
 
 def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position":
-    """Return the position of a table's query. Raises MqttError if the query has not started."""
+    """Return how far a table's query has read. Raises MqttError if the query has not started."""
     done = checkpoints.committed(f"{conf.checkpoints}/{query}")
     if done is None and query == "dead_letter":  # The query silver writes both tables.
         done = checkpoints.committed(f"{conf.checkpoints}/silver")
@@ -195,9 +195,9 @@ def position(conf: Conf, query: str, sink: DeltaSink | IcebergSink) -> "Position
     state = sink.look()
 
     def noted(log_id: str, partition: int) -> int:
-        """Return the position that the table's notes contain.
+        """Return the position recorded in the table's notes.
 
-        It is used for a query that reads files, because its checkpoint has no log offsets.
+        This is needed for a query that reads files, because its checkpoint contains no log offsets.
         """
         last = None if state is None else state.get(mark(f"{conf.name}.{query}", log_id, partition))
         return 0 if last is None else last + 1
@@ -243,7 +243,7 @@ def backfill(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(conf: Conf, at: "Position", first: str, last: str) -> tuple[Log, list[Span], int]:
-    """Return the log, the offsets to check, and the number of offsets that the query has not reached."""
+    """Return the log, the offsets to check, and how many offsets the query has not reached."""
     log = broker(conf)
     assert log is not None
     edges: list[Offsets] = []
@@ -270,7 +270,7 @@ def _without_edges(mqtt: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Converts messages to a table's rows."""
+    """Converts messages to rows of a table."""
 
     conf: Conf
     table: str
@@ -329,7 +329,7 @@ def replay(arguments: argparse.Namespace) -> int:
 def _letters(
     spark: "SparkSession", sink: object
 ) -> "tuple[list[Span], Callable[[Sequence[Span]], DataFrame]]":
-    """Return the offsets of all dead letters, and a function that reads the dead letters in given spans."""
+    """Return the offsets of all dead letters, and a function that reads the dead letters within given spans."""
     from pyspark.sql import functions as f
 
     from mqtt_pipelines import schemas

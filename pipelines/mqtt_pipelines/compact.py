@@ -1,5 +1,5 @@
-"""Merge small files and delete unused ones. A table version keeps its files until it expires, so readers are not
-disturbed.
+"""Merge small files and delete unused ones. Each version of a table keeps its files until the version expires, so
+readers are not disturbed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def compact_delta(
     dry_run: bool = False,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Merge each partition's small files. Delete files that no version younger than `keep` seconds uses.
+    """Merge small files within each partition. Delete files that no version from the last `keep` seconds uses.
 
     This call blocks. The rows and the notes about batches remain unchanged. With `dry_run`, it only counts files.
     Raises MqttError if the table cannot be read or changed.
@@ -86,7 +86,7 @@ def compact_iceberg(
 ) -> Report:
     """Expire snapshots older than `keep` seconds, and delete data files that no snapshot uses. This call blocks.
 
-    pyiceberg cannot merge small files. The report contains their number and names tools that can merge them. The
+    pyiceberg cannot merge small files. The report therefore gives their number and names tools that can merge them. The
     manifests of expired snapshots remain. Raises MqttError if the table cannot be read or changed.
     """
     _long_enough(keep)
@@ -125,7 +125,7 @@ def compact_iceberg(
 def _sweep(
     root: str, sink: IcebergSink, known: set[str], oldest: datetime.datetime, dry_run: bool
 ) -> int:
-    """Delete a folder's old unknown files. Return the number of deleted files."""
+    """Delete old files in a folder that the table does not know. Return the number of deleted files."""
     from pyarrow import fs
 
     system, path = parts.filesystem(root, sink.options)
@@ -143,11 +143,11 @@ def _sweep(
 def compact_files(
     spark: SparkSession, sink: FilesSink, into: str, file_size: int, dry_run: bool = False
 ) -> Report:
-    """Copy the rows that Spark's file sink has committed into large files in a new folder. This call blocks.
+    """Copy the rows that Spark's file sink has committed to a new folder, as large files. This call blocks.
 
     The sink's folder remains unchanged, so readers and a running query are not disturbed. `into` is complete once it
-    contains a manifest, which names the last batch. Repeating the copy for the same batch does nothing. Raises
-    MqttError if it fails.
+    contains a manifest, which records the last batch. Copying the same batch again does nothing. Raises MqttError if
+    the copy fails.
     """
     folder = sink.table.path
     batch, files = committed_files(spark, folder)
@@ -191,8 +191,9 @@ def compact_files(
 
 
 def committed_files(spark: SparkSession, folder: str) -> tuple[int, list[tuple[str, int]]]:
-    """Return the number of the last batch that Spark's file sink committed to `folder`, or -1, and all committed files
-    with their sizes in bytes."""
+    """Return the number of the last batch in a Spark file-sink folder (-1 if there is none), and all committed files
+    with their sizes in bytes.
+    """
     names = _names(spark, f"{folder}/{LOG}", deep=False)
     compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
     start = max(compacts, default=-1)

@@ -64,7 +64,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conf:
-    """A pipeline."""
+    """A pipeline's configuration."""
 
     version: Literal[1] = required("the version of this format, 1")
     name: str = required(
@@ -103,7 +103,7 @@ def load(
 ) -> Conf:
     """Load the configuration file `path` for the given jobs. `options` (``KEY=VALUE``) override its values.
 
-    Reads files, so this call blocks. Raises ConfigError with a list of all mistakes, including missing keys.
+    This call reads files, so it blocks. Raises ConfigError with a list of all mistakes, including missing keys.
     """
     source = os.fspath(path)
     try:
@@ -153,10 +153,10 @@ def _check_source(source: Source, root: YamlNode, problems: ConfigProblems) -> N
 
 
 def _check_tables(tables: Tables, root: YamlNode, problems: ConfigProblems) -> None:
-    """Report queries that share a folder.
+    """Report queries that write to the same folder.
 
-    Spark's file sink identifies batches only by their numbers. It would mistake the batches of one query for those of
-    the other, and omit their rows.
+    Spark's file sink identifies batches only by number. It would mistake one query's batches for those of the other,
+    and omit their rows.
     """
     seen: dict[str, str] = {}
     for name in Tables.__slots__:

@@ -1,4 +1,4 @@
-"""Report the number of dead letters to the broker, which shows it with the consumer's lag."""
+"""Report the number of dead letters to the broker, which displays it together with the consumer's lag."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger("mqtt_pipelines")
 
 
 class DeadLetters:
-    """Reports the number of dead letters for each batch that has any, and for each query's first batch.
+    """Reports the number of dead letters after each batch that has any, and after each query's first batch.
 
-    Failures are harmless, because the dead letters are in their table. If the driver is killed after it writes the
-    table and before it reports, that batch is not counted.
+    A failure to report is harmless, because the dead letters are in their table. If the driver is killed after writing
+    the table but before reporting, that batch is not counted.
     """
 
     def __init__(self, source: Source) -> None:
@@ -35,7 +35,7 @@ class DeadLetters:
         """Needed because each query calls `written` in a separate thread."""
 
     def written(self, query: Query, query_id: str, batch_id: int, written: Written) -> None:
-        """Report a batch. Blocks for one request, if there is something to report."""
+        """Report a batch's dead letters. If there is something to report, this call blocks for one request."""
         letters = written.dead_letters
         if letters is None and query.name.endswith(DEAD_LETTER):
             letters = written.rows

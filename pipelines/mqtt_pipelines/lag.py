@@ -1,4 +1,6 @@
-"""Show how far queries and tables lag behind the broker, by comparing the offsets of the log, checkpoints and tables."""
+"""Show how far queries and tables lag behind the broker, by comparing offsets in the log, in checkpoints
+and in tables.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +22,7 @@ COLUMNS: Final = ("query", "batch", "partition", "latest", "next", "lag", "table
 
 
 def broker(conf: "Conf") -> Log | None:
-    """Return the broker's description of the log, or None if the pipeline reads files.
+    """Ask the broker for a description of the log. Return None if the pipeline reads files.
 
     This call blocks. Raises MqttError if the broker does not respond.
     """
@@ -34,7 +36,7 @@ def broker(conf: "Conf") -> Log | None:
 
 
 def rows(conf: "Conf") -> list[dict[str, Any]]:
-    """Return one row for each partition of each query that has a checkpoint, with the columns `COLUMNS`. This call
+    """Return one row for each partition of each query that has a checkpoint. `COLUMNS` names the columns. This call
     blocks.
     """
     log = broker(conf)
@@ -43,7 +45,7 @@ def rows(conf: "Conf") -> list[dict[str, Any]]:
 
 
 def _lag(conf: "Conf", query: str, log: Log | None) -> Iterable[dict[str, Any]]:
-    """Yield a row for each partition that a query reads."""
+    """Yield one row for each partition that a query reads."""
     done = checkpoints.committed(f"{conf.checkpoints}/{query}")
     empty: dict[str, Any] = dict.fromkeys(COLUMNS) | {"query": query, "note": ""}
     if done is None:
@@ -72,7 +74,9 @@ def _lag(conf: "Conf", query: str, log: Log | None) -> Iterable[dict[str, Any]]:
 
 
 def _noted(conf: "Conf", query: str) -> Any:
-    """Return the last offset in a query's table by log and partition, or None if it is unknown."""
+    """Return a function of a log and a partition. It returns the last offset in the query's table, or None if that is
+    unknown.
+    """
     found = getattr(conf.tables, query, None)
     sink = None if found is None else open_sink(found)
     state = sink.look() if isinstance(sink, DeltaSink | IcebergSink) else None

@@ -1,7 +1,7 @@
 """Add missing rows to tables, and parse dead letters again.
 
-You can repeat every operation, and run it while a pipeline is running. Existing rows are recognized by their offsets.
-Rows are added only for offsets that the pipeline's query has passed, so that the query does not add them a second time.
+Every operation can be repeated, and can run while a pipeline is running. Existing rows are recognized by their offsets.
+Rows are added only for offsets that the pipeline's query has already passed, so the query will not add them again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Position = Callable[[str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Defines duplicates that have different offsets, as in silver: all columns in `names` are equal, and none is null.
+    """Defines which rows with different offsets are duplicates, as in silver: all columns in `names` are equal, and
+    none is null.
 
     The search for duplicates covers the rows whose `time` is within `slack` seconds of the new rows.
     """
@@ -44,7 +45,7 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The result of adding rows."""
+    """How many rows were added, and how many were not."""
 
     added: int = 0
     present: int = 0
@@ -84,10 +85,10 @@ def add_missing(
     same: Same | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Added:
-    """Add those `rows` that are missing from the table. The offsets of all `rows` are within `wanted`. This call
+    """Add those of the `rows` that are missing from the table. The offsets of all `rows` lie within `wanted`. This call
     blocks.
 
-    `entry` names the operation. If two runs overlap, one run sees the rows that the other has added and does not add
+    `entry` names the operation. If two runs overlap, each run sees the rows that the other has added, and does not add
     them again. Raises MqttError if the table refuses the rows.
     """
     from pyspark import StorageLevel
@@ -118,7 +119,7 @@ def add_missing(
 
 
 def _missing(state: State, rows: DataFrame, wanted: Sequence[Span], same: Same | None) -> DataFrame:
-    """Return the rows that are not in the table."""
+    """Return the rows that the table does not contain yet."""
     from pyspark.sql import functions as f
 
     spark = rows.sparkSession
@@ -155,8 +156,8 @@ def backfill(
     size: int = SLICE,
     told: Callable[[Sequence[Span], Added], None] = lambda *_: None,
 ) -> Added:
-    """Add the missing rows in the wanted offsets, `size` offsets at a time. `read` returns rows for the table. This
-    call blocks.
+    """Add rows that are missing at the wanted offsets, `size` offsets at a time. `read` returns rows for the table.
+    This call blocks.
     """
     done = Added()
     for piece in cut(wanted, size):
@@ -167,7 +168,9 @@ def backfill(
 
 
 def offsets(piece: Sequence[Span], every: Iterable[int]) -> tuple[str, str]:
-    """Return spans of one log as JSON for startingOffsets and endingOffsets, which must include every partition."""
+    """Return the spans of one log as JSON for startingOffsets and endingOffsets. Both options must list every
+    partition.
+    """
     [log_id] = {span.log_id for span in piece}
     start: dict[str, str | int] = {"log_id": log_id}
     end: dict[str, str | int] = {"log_id": log_id}
@@ -180,7 +183,7 @@ def offsets(piece: Sequence[Span], every: Iterable[int]) -> tuple[str, str]:
 
 
 def passed(found: Iterable[Span], position: Position) -> tuple[list[Span], list[Span]]:
-    """Split offsets into those that a query has passed and those that it has not reached."""
+    """Split offsets into those that a query has already passed and those that it has not reached yet."""
     behind, ahead = [], []
     for span in found:
         at = position(span.log_id, span.partition)
@@ -201,10 +204,11 @@ def replay(
     same: Same | None = None,
     size: int = SLICE,
 ) -> Added:
-    """Parse dead letters again, and add rows that can now be parsed and are missing from the table. This call blocks.
+    """Parse dead letters again. If one can now be parsed and its rows are missing from the table, add them. This call
+    blocks.
 
-    `letters` are the offsets of all dead letters, and `read` returns those within some spans. Dead letters are not
-    deleted.
+    `letters` are the offsets of all dead letters, and `read` returns the dead letters within given spans. Dead letters
+    are not deleted.
     """
     behind, ahead = passed(letters, position)
     waiting = read(ahead).count() if ahead else 0

@@ -1,4 +1,4 @@
-"""Package the code for ``spark-submit``: the program, and an archive for ``--py-files``."""
+"""Package the code for ``spark-submit`` as a program and an archive for ``--py-files``."""
 
 import importlib.util
 import zipfile
@@ -19,8 +19,9 @@ sys.exit(main())
 
 
 def package(folder: Path) -> tuple[Path, Path]:
-    """Write the archive and the program to `folder`, creating it if necessary, and return their paths. Files of the
-    same version are identical byte for byte."""
+    """Write the archive and the program to `folder`, which is created if necessary. Return both paths. For a given
+    version, the files are always identical byte for byte.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     archive, program = folder / ARCHIVE, folder / PROGRAM
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:

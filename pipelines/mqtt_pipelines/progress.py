@@ -54,7 +54,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Spark's report about a batch."""
+    """Spark's report on a batch."""
 
     query: str
     id: int
@@ -76,7 +76,7 @@ class Batch:
 
     @property
     def rate(self) -> float:
-        """Return the rows per second."""
+        """Return the number of rows per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     def line(self) -> str:
@@ -90,7 +90,7 @@ class Batch:
 
 
 def batch(told: Mapping[str, Any]) -> Batch:
-    """Create a `Batch` from Spark's progress report, which is a parsed JSON object."""
+    """Create a `Batch` from Spark's progress report, given as a parsed JSON object."""
     states = told.get("stateOperators", [])
     return Batch(
         query=told.get("name") or told["id"],
@@ -128,9 +128,9 @@ def _lag(sources: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 
 class _Reports(JStreamingQueryListener):
-    """Receives Spark's reports about batches as JSON, in one call.
+    """Receives each of Spark's reports on batches as JSON, in a single call.
 
-    pyspark's own class asks Java for each field. That would take 25 % of the CPU time of a small batch.
+    pyspark's own class asks Java for each field separately, which would take 25 % of the CPU time of a small batch.
     """
 
     def onQueryProgress(self, jevent: Any) -> None:
@@ -144,7 +144,7 @@ class _Reports(JStreamingQueryListener):
 class Reporter(StreamingQueryListener):
     """Listens to a session's queries: ``spark.streams.addListener(reporter)``.
 
-    A separate thread calls it, with a slight delay. Use its values for display, not for decisions.
+    Spark calls it from a separate thread, with a slight delay. Use its values for display only, not for decisions.
     """
 
     def __init__(self, app: str, settings: Progress, stderr: TextIO | None = None) -> None:
@@ -161,7 +161,7 @@ class Reporter(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:
-        """Return the listener that Spark calls."""
+        """Return the listener object that Spark calls."""
         if self._java is None:
             jvm: Any = SparkContext._jvm
             self._java = jvm.PythonStreamingQueryListenerWrapper(_Reports(self))
@@ -197,7 +197,7 @@ class Reporter(StreamingQueryListener):
         self._publish()
 
     def tell(self, done: Batch) -> None:
-        """Report a batch to all outputs."""
+        """Write a batch's report to all outputs."""
         with self._lock:
             self._last[done.query] = done
             self._add(done.query, "read_rows", done.rows)
@@ -211,7 +211,9 @@ class Reporter(StreamingQueryListener):
         self._publish()
 
     def drain(self, spark: SparkSession, seconds: float = 10.0) -> None:
-        """Wait for Spark's pending reports. Call it before stopping the session, or the last batch is not reported."""
+        """Wait for reports that Spark has not delivered yet. Call this before stopping the session. Otherwise, the last
+        batch is not reported.
+        """
         context: Any = spark.sparkContext._jsc
         try:
             context.sc().listenerBus().waitUntilEmpty(int(seconds * 1000))
@@ -317,7 +319,7 @@ def _escaped(text: str) -> str:
 
 
 def _append(path: str, line: str) -> None:
-    """Append with a single write, so that lines from several writers do not mix."""
+    """Append a line in a single write, so that lines from several writers do not mix."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(line)
 

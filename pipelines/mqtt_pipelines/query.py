@@ -1,4 +1,4 @@
-"""The description of a job's streaming query."""
+"""Describe a job's streaming query."""
 
 from dataclasses import dataclass
 

@@ -53,7 +53,7 @@ Observer = Callable[[Query, int, Written], None]
 
 
 def session(conf: "Conf") -> SparkSession:
-    """Return the session that ``spark-submit`` prepared, or a new one from the configuration. Its time zone is UTC.
+    """Return the session that ``spark-submit`` prepared, or create one from the configuration. Its time zone is UTC.
 
     Raises PipelineError if `PYSPARK_PYTHON` names a Python that cannot be used.
     """
@@ -81,7 +81,7 @@ def session(conf: "Conf") -> SparkSession:
 
 
 def cores(master: str) -> int:
-    """Return how many tasks a master such as `local[2]` runs at a time on this machine."""
+    """Return how many tasks a master such as `local[2]` can run at the same time on this machine."""
     found = re.match(r"local(?:\[(\d+|\*)|\Z)", master)
     if found is None or found[1] == "*":
         return os.cpu_count() or 1
@@ -89,7 +89,7 @@ def cores(master: str) -> int:
 
 
 def _local(conf: "Conf") -> bool:
-    """Return whether all checkpoints and folders of Parquet are on a local disk."""
+    """Return whether all checkpoints and Parquet folders are on a local disk."""
     tables = [getattr(conf.tables, name) for name in conf.tables.__slots__]
     folders = [one.path for one in tables if one is not None and one.format == "files"]
     return not any("://" in one.removeprefix("file://") for one in [conf.checkpoints, *folders])
@@ -98,7 +98,7 @@ def _local(conf: "Conf") -> bool:
 def start(
     spark: SparkSession, query: Query, app: str, once: bool, observe: Observer | None = None
 ) -> StreamingQuery:
-    """Start a query of the pipeline `app`. With `once`, the query ends after reading the messages that exist now."""
+    """Start a query of the pipeline `app`. With `once`, the query ends once it has read the messages that exist now."""
     sink = query.sink
     if isinstance(sink, Fork):
         sink.check(spark, query.checkpoint)
@@ -133,10 +133,9 @@ def run(
     observe: Observer | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run queries until they end. This call blocks. If a query fails, the other queries end, and Spark's exception is
-    raised.
+    """Run queries until they end. This call blocks. If one query fails, stop the others and raise Spark's exception.
 
-    Set `stop` to end the queries between two batches. A batch in progress is completed unless it takes longer than
+    Set `stop` to stop the queries between two batches. A batch in progress is completed unless it takes longer than
     GRACE.
     """
     stop = stop or threading.Event()
@@ -169,7 +168,8 @@ def _begun(
 ) -> StreamingQuery:
     """Start a query, and wait until it has opened its source.
 
-    Spark starts a Python process, which must respond within seconds. If the machine is too busy for that, try again.
+    Spark starts a Python process, which must respond within seconds. If the machine is too busy for that, the query is
+    started again.
     """
     for left in reversed(range(STARTS)):
         begun = start(spark, query, app, once, observe)
@@ -183,7 +183,9 @@ def _begun(
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Stop a query between batches. `stop()` interrupts a batch, so first wait a limited time for the current batch."""
+    """Stop a query between batches. `stop()` would interrupt a batch, so first wait a limited time for the
+    current one.
+    """
     before, until = _last(query), time.monotonic() + GRACE
     while (
         query.isActive
@@ -196,13 +198,13 @@ def _stop(query: StreamingQuery) -> None:
 
 
 def _last(query: StreamingQuery) -> int:
-    """Return the number of the last completed batch."""
+    """Return the number of the last batch that a query completed."""
     progress = query.lastProgress
     return -1 if progress is None else progress.batchId
 
 
 def on_signals(stop: threading.Event) -> None:
-    """Let SIGTERM and SIGINT set `stop`. A second SIGINT ends the process immediately."""
+    """Make SIGTERM and SIGINT set `stop`. A second SIGINT ends the process immediately."""
 
     def handle(number: int, _: object) -> None:
         if stop.is_set() and number == signal.SIGINT:

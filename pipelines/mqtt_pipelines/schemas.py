@@ -1,4 +1,4 @@
-"""The columns of every table: names, types and meanings. No other module defines columns.
+"""The columns of every table, with their names, types and meanings. No other module defines columns.
 
 In every table with one row per message, (`log_id`, `partition`, `offset`) is the message's key.
 """
@@ -57,7 +57,7 @@ SILVER_AFTER: Final[dict[str, DataType]] = {"client_id": BASE["client_id"], **_O
 
 
 def silver(payload: StructType) -> StructType:
-    """Return silver's columns, in which each payload field is a column."""
+    """Return silver's columns. Each payload field becomes a column."""
     return StructType(
         [
             *_schema(SILVER_BEFORE).fields,

@@ -1,5 +1,6 @@
-"""Functions and types that declare settings. The settings classes are in the modules that use them, and ``conf.py``
-fills them from YAML."""
+"""Functions and types for declaring settings. Each settings class is in the module that uses it, and ``conf.py`` fills
+it from YAML.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ Size = Annotated[int, "size"]
 
 
 class PipelineError(Exception):
-    """A pipeline cannot run with its configuration. The message is one line with the key and advice."""
+    """A pipeline cannot run with its configuration. The message is one line that contains the key and advice."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -25,7 +26,7 @@ def setting(default: Any, help: str, *, minimum: float = 0, maximum: float | Non
 
 
 def required(help: str, *, minimum: float = 0, maximum: float | None = None) -> Any:
-    """Return a field that the configuration must set."""
+    """Return a field for a setting that the configuration must provide."""
     return field(metadata={"help": help, "minimum": minimum, "maximum": maximum})
 
 

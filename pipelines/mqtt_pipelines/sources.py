@@ -1,5 +1,6 @@
-"""The message sources: the broker's stream, or Parquet files with the same columns. Rows have the columns
-`schemas.RAW`."""
+"""The message sources: the broker's stream, or Parquet files with the same columns. The rows have the columns in
+`schemas.RAW`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,8 +36,9 @@ class Source:
 
 
 def options(source: Source) -> dict[str, str]:
-    """Return the options for ``format("mqtt")``. By default, a pipeline begins at the earliest message, and a small
-    batch is one task."""
+    """Return the options for ``format("mqtt")``. By default, a pipeline begins with the earliest message, and a small
+    batch is a single task.
+    """
     given = {name: _text(value) for name, value in source.mqtt.items()}
     lower = {name.lower() for name in given}
     if not lower & {"startingoffsets", "startingtimestamp"}:
@@ -47,16 +49,16 @@ def options(source: Source) -> dict[str, str]:
 
 
 def consumer(source: Source, query: str) -> str:
-    """Return the name under which the broker knows a query, or an empty string if it has none."""
+    """Return the name by which the broker knows a query, or an empty string if it has none."""
     group = next((_text(value) for name, value in source.mqtt.items() if name.lower() == GROUP), "")
     return f"{group}.{query}" if group else ""
 
 
 def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
-    """Return the messages as a stream, for the query with the given name.
+    """Return the messages as a stream for the named query.
 
-    At the broker, each query is a separate consumer, GROUP.QUERY. If two queries shared a name, retention could delete
-    messages that the slower query has not read.
+    To the broker, each query is a separate consumer named GROUP.QUERY. If two queries shared a name, retention could
+    delete messages that the slower query has not read.
     """
     if source.files:
         reader = spark.readStream.schema(schemas.RAW)
@@ -73,7 +75,8 @@ def open_stream(spark: SparkSession, source: Source, query: str) -> DataFrame:
 def open_batch(
     spark: SparkSession, source: Source, start: str | None = None, end: str | None = None
 ) -> DataFrame:
-    """Return a stream's messages from `start` to `end`: ``earliest``, ``latest``, or JSON as for `startingOffsets`.
+    """Return a stream's messages from `start` to `end`. Each is ``earliest``, ``latest``, or JSON as for
+    `startingOffsets`.
 
     If `start` or `end` is not given, the configuration decides.
     """

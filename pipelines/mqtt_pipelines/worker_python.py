@@ -1,7 +1,7 @@
-"""Choose the Python that Spark starts for its workers, and check it before Spark starts.
+"""Choose the Python interpreter for Spark's workers, and check it before Spark starts.
 
 Without `PYSPARK_PYTHON`, Spark starts the first ``python3`` on `PATH`. Outside an activated virtual environment, that
-Python lacks the packages, and Spark reports more than a hundred lines of Java instead of the cause.
+interpreter lacks the packages, and Spark reports more than a hundred lines of Java instead of the cause.
 """
 
 import os
@@ -23,10 +23,11 @@ _WAIT: Final = 60.0
 
 
 def use_this_python(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set `PYSPARK_PYTHON` to the running Python if it is not set. Otherwise, check the Python that it names.
+    """Set `PYSPARK_PYTHON` to the running interpreter, unless it is already set. If it is set, check the interpreter
+    that it names.
 
-    Raises PipelineError if that Python does not start, has another version, or lacks a module. This call blocks while
-    that Python runs.
+    Raises PipelineError if that interpreter does not start, has another version, or lacks a module. This call blocks
+    while the interpreter runs.
     """
     named = environ.get(VARIABLE, "")
     if not named:

@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 
 
 def execute(book: dict[str, Any]) -> dict[str, Any]:
-    """Run all code cells, and store their outputs in `book`. Return the variables that they define."""
+    """Run all code cells, and store their outputs in `book`. Return the variables that the cells define."""
     names: dict[str, Any] = {}
     number = 0
     for cell in book["cells"]:
@@ -33,7 +33,9 @@ def execute(book: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_cell(source: str, name: str, number: int, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run one cell. Return its outputs in the format of notebooks: text, figures, the value of its last expression."""
+    """Run one cell. Return its outputs in notebook format: printed text, figures, and the value of its last
+    expression.
+    """
     tree, last = ast.parse(source, name), None
     if tree.body and isinstance(ending := tree.body[-1], ast.Expr):
         last = ast.Expression(ending.value)
@@ -61,7 +63,7 @@ def run_cell(source: str, name: str, number: int, names: dict[str, Any]) -> list
 
 
 def shown(value: Any) -> dict[str, list[str]]:
-    """Return a value as text, and also as HTML if it supports that."""
+    """Return a value as text and, if it supports that, also as HTML."""
     found = {"text/plain": repr(value).splitlines(keepends=True)}
     if hasattr(value, "_repr_html_"):
         found["text/html"] = value._repr_html_().splitlines(keepends=True)
@@ -69,7 +71,7 @@ def shown(value: Any) -> dict[str, list[str]]:
 
 
 def drawn(number: int) -> dict[str, Any]:
-    """Return a figure as PNG."""
+    """Return a figure as a PNG."""
     image = io.BytesIO()
     plt.figure(number).savefig(image, format="png", dpi=80, bbox_inches="tight")
     data = base64.b64encode(image.getvalue()).decode()

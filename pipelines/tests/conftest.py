@@ -1,4 +1,4 @@
-"""One Spark session for all tests, shared with the data source's tests."""
+"""One Spark session, which all tests share, including those of the data source."""
 
 from sparks import pytest_sessionfinish, pytest_unconfigure, spark
 

@@ -1,4 +1,4 @@
-"""Test the detection of outliers and the alerts about them. test_jobs_stateful.py tests streams."""
+"""Test how outliers are detected, and the alerts about them. Streams are tested in test_jobs_stateful.py."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
 
 
 def day() -> list[Message]:
-    """Return the messages of two devices: one is steady except for two values, the other varies constantly."""
+    """Return the messages of two devices. One is steady except for two values. The other varies constantly."""
     log, random = Log(), Random(7)
     found = []
     for second in range(60):
@@ -85,8 +85,8 @@ def test_messages(spark: SparkSession) -> None:
 
 
 def test_scores_without_spark() -> None:
-    """The scores follow the definitions of mean and deviation. A shift causes an alert and then
-    becomes normal.
+    """The scores follow the definitions of mean and deviation. A lasting shift first causes an alert, and then becomes
+    normal.
     """
 
     def run(by: Anomaly, values: Sequence[float | None]) -> list[tuple[int, float, float]]:

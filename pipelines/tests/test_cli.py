@@ -1,4 +1,4 @@
-"""The command reports each error in one line."""
+"""Test that the command reports each error in one line."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_the_page_of_keys_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> N
 
 
 class OfJava(Exception):
-    """A replacement for pyspark's exception, which cannot be created without Spark."""
+    """A stand-in for pyspark's exception, which cannot be created without Spark."""
 
     _stackTrace = "at c.D"
     _cause: "OfJava | None" = None

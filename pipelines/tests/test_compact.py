@@ -1,6 +1,4 @@
-"""Test the merging of small files. Rows and recorded batches are kept, and readers are not
-disturbed.
-"""
+"""Test how small files are merged. Rows and records of batches are kept, and readers are not disturbed."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""Test the configuration. Every error has its line and column, and missing settings of a job are
-reported.
-"""
+"""Test the configuration. Every error is reported with its line and column, and so is every setting that a job lacks."""
 
 from pathlib import Path
 

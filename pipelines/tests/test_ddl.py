@@ -1,4 +1,4 @@
-"""Test the checks of DDL before Spark sees it. The checks never refuse DDL that Spark accepts."""
+"""Test the checks that DDL undergoes before Spark sees it. They never refuse DDL that Spark accepts."""
 
 import pytest
 from mqtt_pipelines.transforms.ddl import mistake

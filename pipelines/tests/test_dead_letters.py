@@ -1,4 +1,4 @@
-"""Test the reports about dead letters to the broker."""
+"""Test how dead letters are reported to the broker."""
 
 import logging
 from collections.abc import Iterator

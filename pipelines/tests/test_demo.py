@@ -1,4 +1,4 @@
-"""``make demo-spark`` shows real counts: its tables agree with the ledger of the fleet, and Ctrl-C ends every process.
+"""Test that ``make demo-spark`` shows real counts: its tables agree with the fleet's ledger. Ctrl-C ends every process.
 
 One demo runs for all tests. `make pictures` stores screenshots of its page in docs/images, and the notebook's outputs.
 """
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 100)
 
 @dataclass
 class Shown:
-    """What a demo showed before Ctrl-C."""
+    """Everything that a demo showed before Ctrl-C."""
 
     folder: Path
     said: str
@@ -59,7 +59,7 @@ class Shown:
     """The queries of the Grafana board for which Prometheus has no data."""
 
     def rows(self, name: str, *columns: str) -> list[dict[str, Any]]:
-        """Return the rows of a table."""
+        """Return the rows of one table."""
         found = DeltaTable(str(self.folder / name)).to_pyarrow_table(columns=list(columns))
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
@@ -79,7 +79,7 @@ def look(url: str, pictures: Path) -> "subprocess.CompletedProcess[str] | None":
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """Run a demo until it has shown a window and an alert. Check its page, and press Ctrl-C."""
+    """Run a demo until it has shown a window and an alert. Check its page, then press Ctrl-C."""
     folder = tmp_path_factory.mktemp("demo")
     tables = folder / "tables"
     command = [
@@ -111,7 +111,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def board() -> list[str]:
-    """Return the board's queries, with the variables replaced as Grafana does for "All"."""
+    """Return the dashboard's queries, with variables replaced as Grafana replaces them for "All"."""
     found = []
     for panel in json.loads(BOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
@@ -122,7 +122,7 @@ def board() -> list[str]:
 
 
 def status(url: str, host: str) -> int:
-    """Return the status of the response to a request that names another host."""
+    """Send a request whose Host header is `host`, and return the status of the response."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     connection.request("GET", "/state.json", headers={"Host": host})
     found = connection.getresponse().status

@@ -39,7 +39,7 @@ class Pipeline:
         self.configure(NARROW)
 
     def configure(self, schema: str, new_columns: str = "fail") -> None:
-        """Change silver's schema."""
+        """Change silver's schema, and what happens to new columns."""
         table = {"format": "delta", "new_columns": new_columns}
         conf = {
             "version": 1,
@@ -56,7 +56,7 @@ class Pipeline:
         self.file.write_text(json.dumps(conf))
 
     def grow(self, count: int, day: int = 0) -> None:
-        """Add messages of a day to both partitions."""
+        """Add messages from one day to both partitions."""
         for partition, records in self.log.partitions.items():
             for n in range(len(records), len(records) + count):
                 payload = b'{"celsius": %d.5, "battery": 3000000000, "humidity": 40}' % n
@@ -73,7 +73,7 @@ class Pipeline:
         run.run(self.spark, build(self.spark, conf, ["silver"]), "plant", once=True)
 
     def rows(self) -> dict[tuple[int, int], Row]:
-        """Return silver's rows by partition and offset. Fails if a row occurs twice."""
+        """Return silver's rows by partition and offset. Fails if any row occurs twice."""
         every: list[Row] = DeltaTable(self.folder / "silver").to_pyarrow_table().to_pylist()
         places = Counter((row["partition"], row["offset"]) for row in every)
         assert set(places.values()) <= {1}
@@ -143,7 +143,7 @@ def test_a_day_is_written_again_while_the_query_goes_on(
     spark = pipeline.spark
 
     class Shared:
-        """The Spark session of all tests, which the command must not stop."""
+        """The Spark session that all tests share. The command must not stop it."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(spark, name)

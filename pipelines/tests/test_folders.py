@@ -1,4 +1,4 @@
-"""Test that any value of a partition column gets a folder, and is read back unchanged."""
+"""Test that any value of a partition column gets a folder, and is unchanged when read back."""
 
 from pathlib import Path
 

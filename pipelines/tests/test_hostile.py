@@ -1,7 +1,7 @@
-"""Test that no message ends a query: hostile names, payloads, numbers, times and depths, through each job and format.
+"""Test that no message ends a query. Hostile names, payloads, numbers, times and depths go through each job and format.
 
-Each message is in a table or in the dead letters, exactly once. One stream of three batches feeds each query. By
-default, only the format `files` runs; `make fuzz-spark` runs all formats with their jobs.
+Each message is either in a table or in the dead letters, exactly once. One stream of three batches feeds each query. By
+default, only the format `files` is tested. `make fuzz-spark` tests every format with its jobs.
 """
 
 import json
@@ -56,7 +56,7 @@ PARTITIONS = {
 
 
 def configuration(folder: Path, format: str, deduplicate: str) -> str:
-    """Return the configuration, with every table in the format."""
+    """Return a configuration in which every table has the given format."""
     text = CONF
     for name, columns in PARTITIONS.items():
         path, options = f"{folder}/{name}", ""
@@ -71,7 +71,7 @@ def configuration(folder: Path, format: str, deduplicate: str) -> str:
 
 
 def held(spark: SparkSession, table: Any) -> Sequence[Any]:
-    """Return the rows of a table, or none if it does not exist."""
+    """Return a table's rows, or an empty list if the table does not exist."""
     from mqtt_pipelines.sinks import open_sink
     from mqtt_pipelines.sinks.delta import DeltaSink
     from mqtt_pipelines.sinks.iceberg import IcebergSink
@@ -104,7 +104,7 @@ def test_no_message_ends_a_query(spark: SparkSession, tmp_path: Path, format: st
 
 
 def check(spark: SparkSession, tables: Tables, messages: dict[int, Message], format: str) -> None:
-    """Check that each message is in bronze, and either in silver or in the dead letters, as it was sent."""
+    """Check that each message is in bronze, and is also in silver or the dead letters, as it was sent."""
     bronze = held(spark, tables.bronze)
     assert Counter(row["offset"] for row in bronze) == Counter(list(messages))
     for row in bronze:

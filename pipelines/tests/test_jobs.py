@@ -1,5 +1,5 @@
-"""Test the jobs with their own configurations. The broker is killed between two runs, and every
-message is accounted for.
+"""Test the jobs with the configurations that they ship with. The broker is killed between two runs, and every message
+is accounted for.
 """
 
 import json
@@ -45,7 +45,7 @@ def now() -> int:
 
 
 def fleet(first: int, count: int) -> list[Message]:
-    """Return messages of seven devices, every third sent twice, and some that are not readings."""
+    """Return messages from seven devices. Every third message is sent twice, and some are not readings."""
     found = []
     for n in range(first, first + count):
         payload = b'{"celsius": %d.5, "battery": %d, "at": %d}' % (n, n % 100, now())
@@ -55,7 +55,7 @@ def fleet(first: int, count: int) -> list[Message]:
 
 
 def configured(broker: Broker, job: str, *options: str) -> Conf:
-    """Return the job's own configuration with changes for the test."""
+    """Return the configuration that ships with a job, with changes for the test."""
     folder = broker.folder / job
     tables = ("bronze", "silver", "dead_letter", "gold")
     text = (CONF / f"{job}.yaml").read_text()
@@ -145,7 +145,7 @@ def test_from_the_broker_to_the_tables(spark: SparkSession, broker: Broker) -> N
 
 
 def consumers_of_the_manual() -> list[str]:
-    """Return the consumers in the manual's example of retention."""
+    """Return the consumers from the manual's example about retention."""
     found = re.search(r"^ +consumers: \[(.+)\]$", MANUAL.read_text(), re.MULTILINE)
     assert found is not None
     return found[1].split(", ")

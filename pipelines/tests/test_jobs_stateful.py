@@ -1,5 +1,5 @@
-"""Test the jobs presence, anomaly and sparkplug with their own configurations and a real broker.
-Streams and batches return the same rows.
+"""Test the jobs presence, anomaly and sparkplug with the configurations that they ship with and a real broker. Streams
+and batches return the same rows.
 """
 
 import json
@@ -68,7 +68,7 @@ def table(spark: SparkSession, folder: Path) -> list[Row]:
 
 @contextmanager
 def client(broker: Broker, topic: str, will: str = "") -> Iterator[tuple[Any, SimpleQueue[Any]]]:
-    """Yield a client and the queue of the messages it receives."""
+    """Yield a client and a queue with the messages that it receives."""
     got: SimpleQueue[Any] = SimpleQueue()
     ready: SimpleQueue[Any] = SimpleQueue()
     made = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)

@@ -1,4 +1,4 @@
-"""docs/tutorials/lakehouse.md works as written: its configurations, commands, programs and output."""
+"""Test that docs/tutorials/lakehouse.md works as written, including its configurations, commands, programs and output."""
 
 import json
 import re
@@ -26,7 +26,7 @@ FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, str]]:
-    """Run the broker that the page configures. Yield its ports for MQTT and for the read API."""
+    """Run the broker with the configuration from the page. Yield its ports for MQTT and for the read API."""
     command = [str(HOOKMQ), "serve", "--log-format", "json", "-c", "hookmq.yaml"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as broker:
         try:
@@ -57,7 +57,7 @@ def test_the_tutorial(
     with serving(tmp_path) as (mqtt, api):
 
         def perform(command: str) -> None:
-            """Run a command of the page, with this test's session, ports and folder."""
+            """Run a command from the page, using this test's session, ports and folder."""
             program, *arguments = shlex.split(command)
             name = arguments[0]
             if program == "hookmq-pipelines":

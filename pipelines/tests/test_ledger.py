@@ -1,6 +1,4 @@
-"""Test the records that a table keeps of its batches, and how a repeated batch is handled. Spark is
-not needed.
-"""
+"""Test how a table records its batches, and how a repeated batch is handled. Spark is not needed."""
 
 import random
 from collections import Counter
@@ -14,7 +12,7 @@ A, B = "0" * 32, "1" * 32
 
 
 def noted(table: dict[str, int], app: str, batch_id: int, *found: Span) -> tuple[Span, ...]:
-    """Write a batch and return the spans that the table already contained. Record the others."""
+    """Write a batch, and record the spans that were missing. Return the spans that the table already contained."""
     verdict = ledger.judge(table.get, app, batch_id, found, keyed=True)
     assert not verdict.repeated
     table.update(verdict.entries)
@@ -48,10 +46,10 @@ OLDER = r"p\.q writes rows of older messages after .* Restore the checkpoint"
 
 
 def test_after_a_new_checkpoint_the_order_is_free() -> None:
-    """After a new checkpoint, rows may arrive in any order. Only rows that the old checkpoint wrote
-    are skipped.
+    """With a new checkpoint, rows may arrive in any order. Only the rows that were written with the old checkpoint are
+    skipped.
 
-    A query whose checkpoint is lost again is refused, because the notes would not show which rows exist.
+    If the checkpoint is lost again, the query is refused, because the notes would not show which rows exist.
     """
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 0, 9))
@@ -70,8 +68,8 @@ def test_another_log_another_query_another_partition_are_nothing_of_the_kind() -
 
 
 def test_a_checkpoint_that_was_not_lost_may_write_in_any_order() -> None:
-    """A query that keeps its checkpoint may write rows in any order, and no row is skipped. Once
-    the checkpoint is lost or too old, the query is refused.
+    """While a query keeps its checkpoint, it may write rows in any order, and no row is skipped. Once the checkpoint is
+    lost or too old, the query is refused.
     """
     table: dict[str, int] = {}
     noted(table, "p.q.one", 0, Span(A, 0, 50, 60))
@@ -134,7 +132,9 @@ def test_spans_of_files_are_one_span() -> None:
 
 
 class Table:
-    """A sink that applies the verdicts: rows are (partition, offset) pairs of one log in a list, with a ledger."""
+    """A sink that applies the verdicts. It has a ledger and a list of rows, which are (partition, offset) pairs of one
+    log.
+    """
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int]] = []
@@ -169,9 +169,10 @@ def test_whatever_becomes_of_the_checkpoint(first: int) -> None:
 
 
 def whatever(seed: int) -> None:
-    """Read three partitions in random batches with random rows. The query is killed before or after it records a batch.
+    """Read three partitions in random batches of random rows. The query may be killed before or after it records a
+    batch.
 
-    Its checkpoint may be lost, or restored from an earlier time. In the end, each row must exist once.
+    Its checkpoint may be lost, or restored from an earlier time. In the end, each row must exist exactly once.
     """
     chance, table = random.Random(seed), Table()
     ends = {place: chance.randrange(40) for place in range(3)}

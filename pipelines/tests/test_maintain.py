@@ -1,4 +1,4 @@
-"""Test the commands for missing rows, for dead letters that can now be parsed, and for the progress of queries.
+"""Test the commands that add missing rows, parse dead letters again, and show how far queries lag behind.
 
 The pipeline under test started in the middle of its log.
 """
@@ -154,7 +154,7 @@ def log() -> Iterator[FakeLog]:
 
 
 def grow(log: FakeLog, rows: int) -> None:
-    """Add rows. Every third payload does not fit silver's first schema, and every sixth is not JSON."""
+    """Add rows to the log. Every third payload does not fit silver's first schema, and every sixth is not JSON."""
     for partition, records in log.partitions.items():
         for _ in range(rows):
             n = len(records)
@@ -176,8 +176,8 @@ def command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Command:
-    """Return a function that runs a command with Delta tables in this session. It returns the output or raises the
-    error.
+    """Return a function that runs a command with Delta tables in this session. The function returns the output or
+    raises the error.
     """
     mqtt = {**log.options, "startingOffsets": '{"0": 6, "1": 9}'}
     conf = {
@@ -195,7 +195,7 @@ def command(
     file.write_text(json.dumps(conf))
 
     class Shared:
-        """The Spark session of all tests, which commands must not stop."""
+        """The Spark session that all tests share. Commands must not stop it."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(spark, name)

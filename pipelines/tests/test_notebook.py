@@ -1,5 +1,5 @@
-"""The notebook plots tables like those of the pipeline, and is committed with the outputs of a demo. The tests need
-neither Spark nor Jupyter.
+"""Test that the notebook plots tables like those of the pipeline, and was committed with the outputs of a demo. The
+tests need neither Spark nor Jupyter.
 """
 
 import base64
@@ -74,7 +74,7 @@ def tables(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cells(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Run all cells and return the variables that they define."""
+    """Run all cells, and return the variables that they define."""
     import matplotlib.pyplot as plt
 
     monkeypatch.setenv("TABLES", str(tables))

@@ -1,5 +1,5 @@
-"""Test that silver and its dead letters read and parse each message once, keep state only for messages that have an id,
-and are complete after the driver has failed between the two tables.
+"""Test that silver reads and parses each message only once, including dead letters. It keeps state only for messages
+that have an id. Both tables are complete even if the driver fails between them.
 """
 
 import json
@@ -35,14 +35,14 @@ tables:
 
 
 def conf(folder: Path, format: str = "files", other: str = "delta") -> Conf:
-    """Return a pipeline that reads one file of `folder` in each batch."""
+    """Return a pipeline that reads one file from `folder` in each batch."""
     text = SILVER.replace("FORMAT", format).replace("OTHER", other).replace("FOLDER", str(folder))
     (folder / "silver.yaml").write_text(text)
     return load(folder / "silver.yaml", (), ["silver"])
 
 
 def go(spark: SparkSession, given: Conf) -> list[StreamingQuery]:
-    """Run silver to its end. Return its query."""
+    """Run silver until it ends. Return its query in a list."""
     [query] = build(spark, given, ["silver"])
     begun = run.start(spark, query, given.name, once=True)
     begun.awaitTermination()
@@ -120,8 +120,8 @@ def test_a_batch_without_dead_letters_is_not_computed_for_them(
 def test_a_driver_that_fails_between_the_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, other: str
 ) -> None:
-    """The batch runs again, and each table has each row once. This test fails if the tables do not record their batches
-    separately.
+    """If the driver fails between the tables, the batch runs again, and each table still has each row once. This works
+    only if each table keeps its own record of the batch.
     """
     log = Log()
     batches = [

@@ -1,4 +1,4 @@
-"""Executors on a cluster do not need HookMQ. ``spark-submit`` runs a job with only the archive."""
+"""Test that ``spark-submit`` can run a job with only the archive. Executors on a cluster do not need HookMQ."""
 
 import json
 import os

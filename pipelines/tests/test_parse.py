@@ -1,4 +1,4 @@
-"""Test that every payload yields its values or a reason: strict JSON, types, devices and times."""
+"""Test that every payload yields either its values or a reason. The tests cover strict JSON, types, devices and times."""
 
 import sys
 from dataclasses import replace
@@ -234,7 +234,7 @@ def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
 
 
 def test_a_payload_of_megabytes(spark: SparkSession) -> None:
-    """A payload longer than the JSON parser allows becomes a dead letter, and the query continues."""
+    """A payload that exceeds the JSON parser's length limit becomes a dead letter, and the query continues."""
     by = Silver(schema="name string", device=Device(client_id=True))
     huge = '{"name": "%s"}' % ("x" * 21_000_000)
     assert sys.getsizeof(huge) > 20_000_000

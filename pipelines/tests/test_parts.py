@@ -1,4 +1,4 @@
-"""Test the files that a task writes: names, values, statistics and sizes. Spark is not needed."""
+"""Test the files that a task writes: their names, values, statistics and sizes. Spark is not needed."""
 
 import datetime
 import json
@@ -100,7 +100,7 @@ def test_where_files_cannot_go(tmp_path: Path) -> None:
 
 
 def test_values_that_equal_nothing_or_more_than_themselves(tmp_path: Path) -> None:
-    """Each row is in exactly one file, although NaN does not equal itself and 0.0 equals -0.0."""
+    """Each row is in exactly one file, although NaN does not equal itself, and 0.0 equals -0.0."""
     values = [float("nan"), 0.0, -0.0, None, float("inf"), float("nan")]
     text = ["", None, "", "x", "x", ""]
     table = pa.table({"v": values, "t": text, "n": list(range(6))})

@@ -1,5 +1,5 @@
-"""Test the periods in which devices were online. The result does not depend on how connects and disconnects are divided
-into batches.
+"""Test the periods in which devices were online. The result does not depend on which batches contain the connects and
+disconnects.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def data(log: Log, device: str, second: float) -> Message:
 
 
 def told(rows: list[Row]) -> list[tuple[object, ...]]:
-    """Return the rows with times in seconds after the start."""
+    """Return the rows, with times in seconds after the start."""
     zero = at(0)
 
     def seconds(value: object) -> float | None:
@@ -114,8 +114,8 @@ def test_only_what_is_said(spark: SparkSession) -> None:
 
 
 def test_any_batches_give_the_same() -> None:
-    """The periods do not depend on the batches. One day of a device is split into random batches with late watermarks,
-    without Spark.
+    """The periods do not depend on the batches. One day of a device's messages is split into random batches with late
+    watermarks. Spark is not needed.
     """
     for seed in range(60):
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""Test reports about a query: a line per batch, metrics, JSON, and the progress of its checkpoint."""
+"""Test the reports about a query: one line per batch, metrics, JSON, and the progress recorded in its checkpoint."""
 
 import io
 import json
@@ -21,7 +21,7 @@ LOG = "0" * 32
 
 
 def told(**more: Any) -> dict[str, Any]:
-    """Return a progress report in the form of Spark's JSON."""
+    """Return a progress report like Spark's JSON."""
     return {
         "id": "7a",
         "name": "silver",

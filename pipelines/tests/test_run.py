@@ -1,4 +1,4 @@
-"""Test how queries stop between batches, restart, and end after failures, and the errors that only Spark detects."""
+"""Test how queries stop between batches, restart, and end after failures. Also test errors that only Spark detects."""
 
 import threading
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Delta and Iceberg tables on S3 contain each row once, even if a driver is killed, credentials are wrong, or the
-bucket is gone.
+"""Test that Delta and Iceberg tables on S3 contain each row once, even if a driver is killed, credentials are wrong, or
+the bucket is gone.
 """
 
 import re
@@ -34,7 +34,7 @@ def store() -> Iterator[s3.Store]:
 
 @pytest.fixture(scope="module")
 def killed(store: s3.Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kill a driver that has written the second of two batches to S3 but has not recorded it."""
+    """Run a driver that is killed after writing the second of two batches to S3 but before recording it."""
     folder = tmp_path_factory.mktemp("killed-s3")
     land(folder / "landed", [0, 1])
     program = Path(__file__).parent / "support" / "killed_s3.py"
@@ -53,12 +53,12 @@ def killed(store: s3.Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def right(format: str, folder: Path, store: s3.Store) -> DeltaSink | IcebergSink:
-    """Return a sink whose options have the right credentials."""
+    """Return a sink whose options contain the right credentials."""
     return on_s3(format, folder, store.delta() if format == "delta" else store.iceberg())
 
 
 def finish(spark: SparkSession, folder: Path, format: str, sink: DeltaSink | IcebergSink) -> None:
-    """Run a query from the files in `folder` to its end."""
+    """Run a query that reads the files in `folder`, until it ends."""
     asked = query(spark, folder / "landed", sink, folder / "checkpoints" / format, format)
     run.start(spark, asked, "killed", once=True).awaitTermination()
 

@@ -1,6 +1,7 @@
-"""Each sink stores each row once despite repeated batches, killed drivers, lost checkpoints and concurrent writers.
+"""Test that each sink stores each row once despite repeated batches, killed drivers, lost checkpoints and concurrent
+writers.
 
-A sink that only appends shows that the tests can fail.
+To show that these tests can fail, one sink has a bug: it only appends.
 """
 
 import json
@@ -47,7 +48,7 @@ def frame(spark: SparkSession, number: int) -> DataFrame:
 def finish(
     spark: SparkSession, folder: Path, name: str, sink: Sink | StreamSink, app: str = "killed"
 ) -> None:
-    """Run a query from the files in `folder` to its end."""
+    """Run a query that reads the files in `folder`, until it ends."""
     asked = query(spark, folder / "landed", sink, folder / "checkpoints" / name, name)
     run.start(spark, asked, app, once=True).awaitTermination()
 
@@ -94,7 +95,7 @@ def test_two_applications_write_to_one_table(
 
 
 class BareDelta(DeltaSink):
-    """A sink with the bug: it appends without a transaction."""
+    """A sink with a deliberate bug: it appends without a transaction."""
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
         from deltalake import write_deltalake
@@ -127,7 +128,7 @@ class Crime:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crime]:
-    """Kill a driver that has written the second of two batches to every sink but has not recorded it."""
+    """Run a driver that is killed after writing the second of two batches to every sink but before recording it."""
     folder = tmp_path_factory.mktemp("killed")
     land(folder / "landed", [0, 1])
     with running(tmp_path_factory.mktemp("broker"), stream={"partitions": 1}) as broker:
@@ -146,7 +147,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crime]:
 
 
 def committed(folder: Path, name: str) -> list[str]:
-    """Return the batches that Spark recorded as done."""
+    """Return the batches that Spark has recorded as done."""
     commits = folder / "checkpoints" / name / "commits"
     return sorted(file.name for file in commits.iterdir() if file.name.isdecimal())
 
@@ -228,8 +229,8 @@ def test_rows_without_offsets_are_not_written_again_with_another_checkpoint(
 def test_an_older_checkpoint_loses_nothing(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """No row is lost or duplicated if the checkpoint is restored from a backup. The new batches
-    have numbers that the table already knows.
+    """If the checkpoint is restored from a backup, no row is lost or duplicated. The new batches have numbers that the
+    table has already recorded.
     """
     sink = table(format, tmp_path)
     for number in range(3):
@@ -246,8 +247,8 @@ def test_an_older_checkpoint_loses_nothing(
 def test_an_older_checkpoint_with_smaller_batches_and_a_second_driver(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """With an older checkpoint, existing rows arrive again in smaller batches, some of which have numbers that are new
-    to the table. The rows are not written twice.
+    """With an older checkpoint, existing rows arrive again in smaller batches. Some of these batches have numbers that
+    are new to the table. No row is written twice.
     """
     sink = table(format, tmp_path)
     for number in range(3):
@@ -336,8 +337,8 @@ def test_files_that_executors_cannot_write(spark: SparkSession, tmp_path: Path) 
 def test_who_comes_first_is_no_harm(
     spark: SparkSession, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit is retried if another writer commits first. The other writer adds another batch, or
-    the same one.
+    """If another writer commits first, the commit is retried. The other writer may add the same batch or a different
+    one.
     """
     sink, other = table(format, tmp_path), table(format, tmp_path)
     one, two, three = (frame(spark, n) for n in range(3))

@@ -1,5 +1,5 @@
-"""Test batches from a stream, with offsets from the configuration or from the caller, and batches
-from Parquet.
+"""Test batches read from a stream, with offsets from the configuration or from the caller, and batches read from
+Parquet.
 """
 
 from collections.abc import Iterator

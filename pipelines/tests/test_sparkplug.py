@@ -1,4 +1,6 @@
-"""Test that Sparkplug births describe the data that follows, and that undecodable messages become dead letters."""
+"""Test that Sparkplug data is interpreted according to the preceding births, and that undecodable messages become dead
+letters.
+"""
 
 import json
 import struct
@@ -52,7 +54,7 @@ def send(log: Log, kind: str, data: bytes, second: float, device: str = "") -> M
 
 
 def day() -> list[list[Message]]:
-    """Return messages of an edge node with a device. The node publishes two births with different aliases."""
+    """Return messages from an edge node with a device. The node publishes two births with different aliases."""
     log = Log()
     node = [
         birth("temperature", 1, "Float", float_value=20.5),
@@ -98,7 +100,7 @@ def day() -> list[list[Message]]:
 
 
 def shown(rows: list[Row]) -> list[tuple[Any, ...]]:
-    """Return the columns that differ between the rows, in the order of the log."""
+    """Return only the columns that differ between the rows, in the log's order."""
     return [
         (
             row.offset, row.message_type, row.device, row.metric, row.datatype,
@@ -236,8 +238,8 @@ def test_data_sets_and_templates() -> None:
 
 
 def test_known_bytes() -> None:
-    """The bytes follow protobuf's wire format field by field. Otherwise, encoder and decoder would
-    only be tested against each other.
+    """Check the bytes field by field against protobuf's wire format. Without this, the encoder and decoder would only
+    be tested against each other.
     """
     metric = (
         "0a0474656d70"
@@ -263,7 +265,7 @@ def test_known_bytes() -> None:
 
 
 def test_no_bytes_end_the_query() -> None:
-    """Randomly changed births and data do not end the query. Each message yields rows or one dead letter."""
+    """Randomly corrupted births and data do not end the query. Each message yields either rows or one dead letter."""
     random = Random(11)
     messages = [message for part in day() for message in part if "line1" in message["topic"]]
     node, state, reasons = Node(), Node().begin(), set()

@@ -35,13 +35,13 @@ def reading(
     behind: float = 0.0,
     **more: object,
 ) -> Message:
-    """Return a message that the broker received at `second`, about a value measured `behind` seconds earlier."""
+    """Return a message that the broker received at `second`, with a value that was measured `behind` seconds earlier."""
     payload = {"celsius": celsius, "battery": int(second) % 7, "at": epoch_ms(second - behind)}
     return log.message(payload, second, topic=f"plant/{device}/state", **more)  # type: ignore[arg-type]
 
 
 def day() -> list[list[Message]]:
-    """Return batches of messages in two partitions with every kind of error."""
+    """Return batches of messages from two partitions, with every kind of error."""
     a, b = Log(0), Log(1)
     batches = [
         [
@@ -173,9 +173,7 @@ def test_the_same_device_and_time(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_settings_that_may_change(spark: SparkSession, tmp_path: Path) -> None:
-    """A query continues from its checkpoint, with its state, after settings for fields or times
-    have changed.
-    """
+    """After settings for fields or times change, a query continues from its checkpoint and keeps its state."""
     from dataclasses import replace
 
     stream = Stream(spark, tmp_path, lambda raw: silver(raw, BY).drop("new"))
@@ -189,7 +187,9 @@ def test_settings_that_may_change(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_partition_that_is_read_too_far_ahead(spark: SparkSession, tmp_path: Path) -> None:
-    """Messages that arrived in time are dropped and counted if another partition is ahead by more than the slack."""
+    """If one partition is ahead by more than the slack, messages in another partition are dropped and counted, even if
+    they arrived in time.
+    """
     a, b = Log(0), Log(1)
     batches = [
         [reading(a, "d1", 0), reading(a, "d1", 100)],

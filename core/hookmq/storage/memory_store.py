@@ -1,4 +1,4 @@
-"""An in-memory store, which is lost when the process ends."""
+"""An in-memory store. Its contents are lost when the process ends."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,8 +1,7 @@
 """The protocols for durable state: `Store` and `Journal`.
 
-The broker sends no packet that depends on uncommitted state. All changes in one turn form a batch, which is committed
-atomically. The broker then sends the packets that depend on it. The in-memory store commits immediately, so this adds
-no delay there.
+All changes in one turn form a batch, which is committed atomically. The broker sends packets that depend on these
+changes only after the commit. The in-memory store commits immediately, so it adds no delay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -52,10 +51,10 @@ class Store(Protocol):
         """
 
     def last_commit(self) -> CommitId:
-        """Return the newest durable commit, or one with the number 0 if there is none."""
+        """Return the id of the newest durable commit. Its number is 0 if nothing has been committed yet."""
 
     def next_message_id(self) -> int:
-        """Return an id that is higher than the ids of all stored messages."""
+        """Return an id that is higher than the id of every stored message."""
 
     def commit(self, records: Sequence[Record], done: Committed) -> None:
         """Make `records` durable atomically, after all earlier commits. Call `done` once, before or after returning.
@@ -72,11 +71,12 @@ class Store(Protocol):
         max_size: int,
         done: Paged,
     ) -> None:
-        """Read the queue entries of `owner` with a `seq` above `after`, in order, including all finished commits.
+        """Read the queue entries of `owner` with a `seq` above `after`, in order. Include the changes of all finished
+        commits.
 
-        Return at most `max_count` entries, and at most `max_size` payload bytes unless the first entry is larger. If
-        the entries cannot be read, call `done` with StoreFailed, which stops the broker like a failed commit. Do not
-        return an empty page instead, because it would mean that the queue is empty.
+        Return at most `max_count` entries, and at most `max_size` payload bytes unless the first entry alone is larger.
+        If the entries cannot be read, call `done` with StoreFailed, which stops the broker like a failed commit. Never
+        return an empty page instead, because that would mean that the queue is empty.
         """
 
     def close(self, done: Callable[[], None]) -> None:
@@ -102,8 +102,8 @@ class ExpiringStore(Protocol):
         max_count: int,
         done: Callable[[ExpiredEntries | StoreFailed], None],
     ) -> None:
-        """Find up to `max_count` entries whose messages have expired by `now` (epoch seconds), including all finished
-        commits.
+        """Find up to `max_count` entries whose messages have expired by `now` (epoch seconds). Include the changes of
+        all finished commits.
 
         Start at `place`, or at the beginning if it is None. The entries remain stored until they are dequeued.
         """
@@ -127,10 +127,10 @@ class Journal(Protocol):
         """Make everything up to `commit` durable. Then call `done` with None, or with StoreFailed on failure."""
 
     def recover(self, last: CommitId) -> None:
-        """Recover when the broker starts. If `last` comes from the store that the journal already knows, drop
-        everything after it.
+        """Recover when the broker starts. If the journal already knows the store that `last` comes from, drop
+        everything after `last`.
 
-        If it comes from another store, keep everything and start a new epoch.
+        If `last` comes from another store, keep everything and start a new epoch.
         """
 
 
@@ -142,11 +142,11 @@ class Bounded(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether the journal has no room left. This is read for every message, so it must be fast.
+        """Whether the journal has no room left. The broker reads this for every message, so it must be fast.
 
-        MQTT 5 publishers receive 0x97, Quota exceeded. MQTT 3 publishers are acknowledged once there is room; until
-        then, this property is read ten times a second. Subscribers receive the message at once, except at QoS 2. QoS 0
-        messages and wills do not wait for the journal.
+        MQTT 5 publishers receive 0x97, Quota exceeded. MQTT 3 publishers are acknowledged once there is room. Until
+        then, the broker reads this property ten times a second. Subscribers receive the message at once, except at QoS
+        2. QoS 0 messages and wills do not wait for the journal.
         """
 
 
@@ -159,14 +159,14 @@ class Columnar(Protocol):
     """Optional members for a `Journal` that collects messages as columns, which costs less than `Journal.append`."""
 
     def columns(self, topic: str) -> MessageColumns:
-        """Return the columns for messages on `topic`, which this journal wants.
+        """Return the columns for messages on `topic`, a topic that this journal wants.
 
-        The broker then adds most messages that no one else receives to these columns, and calls `append` for the
-        others. It calls `append` for all messages once `Room.used` of the columns has reached `Room.limit`. At the next
-        `flush`, the journal takes what the columns contain, which belongs to the commit that is flushed.
+        If no one else receives a message, the broker usually adds it to these columns. It calls `append` for all other
+        messages. Once `Room.used` of the columns reaches `Room.limit`, it calls `append` for every message. At the next
+        `flush`, the journal takes the contents of the columns, which belong to the commit being flushed.
 
-        If the journal is `Bounded`, its columns must have a `Room`. While `Room.limit` is not reached, the broker does
-        not read `full`. The columns are cached in the route, like the result of `Journal.wants`.
+        If the journal is `Bounded`, its columns must have a `Room`. The broker does not read `full` until `Room.limit`
+        is reached. The columns are cached in the route, like the result of `Journal.wants`.
         """
 
 
@@ -176,8 +176,8 @@ class Readable(Protocol):
     committed."""
 
     def committed(self, commit: CommitId) -> None:
-        """Make `commit` visible to readers. The broker calls this when the store has finished the commit, after this
-        journal was flushed.
+        """Make `commit` visible to readers. The broker calls this after flushing this journal and committing to the
+        store.
         """
 
 
@@ -186,10 +186,10 @@ class Diverting(Protocol):
     """Optional members for a `Journal` that delivers messages itself, such as those of a queue."""
 
     def diverts(self, topic: str) -> bool:
-        """Return whether this journal takes messages on `topic`, which it wants, away from subscriptions.
+        """Return whether this journal takes messages on `topic`, a topic that it wants, away from subscriptions.
 
-        Journals still get them. The result is cached in the route, like that of `Journal.wants`. Retained messages are
-        not diverted.
+        Other journals still receive these messages. The result is cached in the route, like that of `Journal.wants`.
+        Retained messages are not diverted.
         """
 
 

@@ -1,4 +1,4 @@
-"""The records in a commit: one for each change to durable state."""
+"""The records in a commit. Each one describes a single change to durable state."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -43,8 +43,8 @@ def timer_space(plugin: str) -> str:
 class SessionRecord(NamedTuple):
     """A session without its subscriptions and messages.
 
-    `ended_at` is in epoch seconds, None while online; `expiry` is in seconds from then. After a restart, the client's
-    will and other actions on its behalf are authorized as `client`.
+    `ended_at` is in epoch seconds, or None while online. `expiry` is in seconds from `ended_at`. After a restart, the
+    client's will and other actions on its behalf are authorized as `client`.
     """
 
     client: ClientRecord
@@ -59,7 +59,7 @@ class SessionRecord(NamedTuple):
 
     @property
     def client_id(self) -> str:
-        """The key of the record."""
+        """The record's key."""
         return self.client.client_id
 
 
@@ -91,7 +91,7 @@ class DropSubscription(NamedTuple):
 
 class PutMessage(NamedTuple):
     """Store a message for the queue entries with its `id`. The store deletes it after the batch that removes the last
-    of them.
+    of these entries.
 
     This record precedes the first `Enqueue` with the id. Within a batch, some entries may be removed before others are
     added.
@@ -102,7 +102,8 @@ class PutMessage(NamedTuple):
 
 
 class Enqueue(NamedTuple):
-    """Add an entry to the queue of `owner`. `seq` increases for each owner. `message_ref` is its `PutMessage`'s id.
+    """Add an entry to the queue of `owner`. `seq` increases within each owner's queue. `message_ref` is the id of a
+    `PutMessage`.
 
     `packet_id` is 0 until the message is sent. `released` is True after PUBREC, when only PUBREL may be sent
     [MQTT-4.3.3-6].
@@ -166,7 +167,9 @@ class DropPublisher(NamedTuple):
 
 
 class PutRetained(NamedTuple):
-    """Replace a topic's retained message. `publisher` is the id of its `PutPublisher`; 0 if no client published it."""
+    """Replace a topic's retained message. `publisher` is the id of a `PutPublisher`, or 0 if no client published the
+    message.
+    """
 
     message: Message
     publisher: int = 0

@@ -1,5 +1,6 @@
-"""Seen from outside, a batch is the same as single messages: the messages, their order, the counters and the codes do
-not differ."""
+"""Test that publishing a batch has the same visible effects as publishing its messages one by one: the same messages,
+order, counters and codes.
+"""
 
 from collections.abc import Callable
 from typing import Any

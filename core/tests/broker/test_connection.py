@@ -51,8 +51,8 @@ def test_keep_alive(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 6, 7, 8, 600])
 def test_one_deadline_serves_connect_and_keep_alive(harness: Harness, seconds: int) -> None:
-    """One deadline serves CONNECT and keep alive. The keep alive limit disconnects the client,
-    whether it is shorter or longer than the ten seconds for CONNECT.
+    """CONNECT and keep alive share one deadline. The keep alive limit disconnects the client, whether it is shorter or
+    longer than the ten seconds allowed for CONNECT.
     """
     before = len(harness.broker.state.deadlines)
     client = harness.connect("c", keep_alive=seconds)

@@ -30,8 +30,8 @@ def test_only_an_open_connection_is_accepted(harness: Harness) -> None:
 def test_the_end_of_a_connection_releases_everything_that_waits(
     broker_harness: Make, qos: int
 ) -> None:
-    """Ending a connection releases everything that is waiting: a publish waiting for a plugin, and two packets
-    held behind it.
+    """Ending a connection releases everything that is waiting: a publish waiting for a plugin, and two packets held
+    behind the publish.
     """
     recorder = HookRecorder("authorize", "on_publish")
     recorder.answer("authorize", Allow())

@@ -1,4 +1,4 @@
-"""The core's metrics: plugins and the exporter read the same values."""
+"""Test that plugins and the exporter read the same values of the core's metrics."""
 
 import re
 from collections.abc import Callable

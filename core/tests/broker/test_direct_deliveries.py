@@ -1,4 +1,4 @@
-"""Test a plugin's deliveries to single clients: what is sent, when nothing is, and how each delivery ends."""
+"""Test how a plugin delivers messages to single clients: what is sent, when nothing is, and how each delivery ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ KEPT: dict[int, dict[str, Any]] = {
 
 
 class Sender:
-    """A plugin's deliveries, and how they ended."""
+    """Makes a plugin's deliveries, and records how they ended."""
 
     def __init__(self, harness: Harness) -> None:
         self.ended: list[tuple[object, DeliveryEnd]] = []
@@ -106,7 +106,7 @@ def test_receive_maximum_and_the_queue_come_first(harness: Harness) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("end", ["drop", "takeover", "end_session", "close"])
 def test_it_is_lost_with_the_connection(broker_harness: Make, version: int, end: str) -> None:
-    """A durable session neither keeps nor records a plugin's deliveries."""
+    """A plugin's deliveries are lost when the connection ends. Even a durable session neither keeps nor records them."""
     harness = broker_harness(plugins=[HookRecorder(id="mine")], store=DurableStore())
     client = harness.connect("c", version, auto_ack=False, **KEPT[version])
     client.subscribe("jobs", 1)

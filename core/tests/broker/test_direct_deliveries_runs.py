@@ -1,5 +1,6 @@
-"""Test runs of direct deliveries: they send the same packets as single deliveries, with extra user properties for MQTT
-5."""
+"""Test runs of direct deliveries. They send the same packets as single deliveries, with extra user properties for MQTT
+5.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ BYTES = SECTION[1:]
 
 
 class Sender:
-    """A plugin's deliveries, and how they ended."""
+    """Makes a plugin's deliveries, and records how they ended."""
 
     def __init__(self, harness: Harness) -> None:
         self.ended: list[tuple[object, DeliveryEnd]] = []

@@ -1,4 +1,4 @@
-"""Test the packets that a connection accepts in each phase."""
+"""Test which packets a connection accepts in each phase."""
 
 import pytest
 from hookmq.mqtt.packets import (

@@ -119,8 +119,8 @@ def test_a_publisher_that_leaves_between_slices_has_still_published(broker_harne
 def test_an_acknowledgement_between_slices_keeps_the_message_for_others(
     broker_harness: Make, store: Callable[[], Any]
 ) -> None:
-    """A receiver acknowledges the message between two slices. Its queue entry is removed before the
-    last entry is added, all in one batch.
+    """A receiver may acknowledge a message between two slices. Its queue entry is then removed before the last entry is
+    added, in the same batch.
     """
     harness = sliced(broker_harness, store=store())
     subs = subscribers(harness, session_expiry_interval=60)

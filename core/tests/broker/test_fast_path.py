@@ -1,9 +1,10 @@
-"""The fast path of `Connection._read` is an optimization: the output does not show whether a packet used it.
+"""Test that the fast path of `Connection._read` is only an optimization. The output does not reveal whether a packet
+took it.
 
-The same script is played against three brokers. One is unchanged. One caches nothing (``authz_cache: 0``), so that
-every PUBLISH takes the slow path. One has no fast path at all (``shortcuts``). Each client must receive the same
-bytes. Without a fast path for acknowledgements, or with fan-out in slices, a PUBLISH may appear at another position
-among packets of other kinds.
+Each script runs against three brokers. The first is unchanged. The second caches nothing (``authz_cache: 0``), so every
+PUBLISH takes the slow path. The third has no fast path at all (``shortcuts``). Each client must receive the same bytes
+from all three. Without a fast path for acknowledgements, or with fan-out in slices, a PUBLISH may appear at a different
+position among packets of other types.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ VERSIONS = (3, 4, 5)
 
 @dataclass
 class Play:
-    """One broker and its clients. `heard` contains the bytes that each client received on each of its connections."""
+    """One broker and its clients. `heard` holds the bytes that each client received on each of its connections."""
 
     config: dict[str, dict[str, Any]]
     slow: bool = False
@@ -75,7 +76,7 @@ class Play:
         return self.heard
 
     def counted(self) -> dict[str, int]:
-        """Return the counters that do not depend on the path that a PUBLISH took."""
+        """Return the counters that do not depend on which path a PUBLISH took."""
         found = self.harness.metrics.snapshot()
         return {name: value for name, value in found.items() if name not in _HOW}
 
@@ -85,7 +86,7 @@ _HOW = ("authz_cache_hits", "authz_cache_misses", "writes", "packets_received")
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
-    """Return the packets in `data`, grouped by type. Each group keeps their order."""
+    """Return the packets in `data`, grouped by type. Packets stay in order within each group."""
     kinds: dict[int, list[bytes]] = {}
     pos = 0
     while pos < len(data):
@@ -101,10 +102,10 @@ def compare(
     config: dict[str, dict[str, Any]] | None = None,
     exact: bool = True,
 ) -> list[list[bytes]]:
-    """Play `script` against the three brokers and compare. Return what the clients received.
+    """Run `script` against the three brokers and compare the results. Return what the clients received.
 
-    Pass `exact=False` for shared subscriptions: the member that receives a message depends on timing, so the third
-    broker is omitted.
+    Pass `exact=False` for shared subscriptions. Which member receives a message depends on timing, so the third broker
+    is omitted.
     """
     config = dict(config or {})
     plain = Play(config)
@@ -133,8 +134,8 @@ def compare(
 
 
 def cast(play: Play, publisher: int) -> MemoryClient:
-    """Connect subscribers of every version and QoS to all topics, and a publisher whose fast path knows its topics.
-    Return the publisher.
+    """Connect subscribers of every version and QoS to all topics, and a publisher whose topics the fast path already
+    knows. Return the publisher.
     """
     for version in VERSIONS:
         for qos in (0, 1, 2):
@@ -153,8 +154,8 @@ def learn(client: MemoryClient) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_plain(version: int, qos: int) -> None:
-    """Messages are forwarded correctly between all versions and QoS, with lengths encoded in one,
-    two and three bytes.
+    """Messages are forwarded correctly between all versions and QoS levels, with lengths encoded in one, two and three
+    bytes.
     """
 
     def script(play: Play) -> None:
@@ -198,10 +199,9 @@ def test_variants_of_one_topic(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_runs(version: int, mixed: bool) -> None:
-    """Identical messages may be repeated in one segment, mixed with similar ones.
+    """Identical messages may be repeated in one segment, interspersed with similar ones.
 
-    The similar ones differ in the topic's suffix, property section, first byte or length. Some
-    subscribers do not read.
+    The similar messages differ in topic suffix, property section, first byte or length. Some subscribers do not read.
     """
     likes: list[Packet] = [
         Publish("t", b""),
@@ -281,9 +281,7 @@ def with_section(section: bytes, payload: bytes, qos: int) -> bytes:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("check", [False, True])
 def test_property_sections(qos: int, check: bool) -> None:
-    """Every property section may follow every other one, with pauses, and invalid sections may
-    follow valid ones.
-    """
+    """Any property section may follow any other, with or without pauses. Invalid sections may follow valid ones."""
     sections = list(SECTIONS.values())
 
     def script(play: Play) -> None:
@@ -351,7 +349,7 @@ TAILS = {
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
 def test_behind_good_ones(version: int, tail: bytes) -> None:
-    """In one segment, any packet may follow known messages, and any other packet may follow that one."""
+    """In one segment, any packets may come between messages that the fast path knows."""
 
     def script(play: Play) -> None:
         client = cast(play, version)
@@ -397,8 +395,8 @@ def test_split_at_every_byte(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_routes_change_between_messages(version: int, qos: int) -> None:
-    """A subscription may be created, replaced, ended, taken over or lost between two messages, in
-    one turn or several.
+    """Between two messages, a subscription may be created, replaced, ended, taken over or lost, in one turn
+    or several.
     """
 
     def script(play: Play) -> None:
@@ -483,7 +481,8 @@ def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
 def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges: bool) -> None:
     """QoS 1 messages reach a durable session.
 
-    Its client may acknowledge them or not, be slow or offline, have no room, change its QoS, or reconnect.
+    Its client may acknowledge them or not, be slow or offline, have no room, change its subscription's QoS, or
+    reconnect.
     """
 
     def script(play: Play) -> None:
@@ -528,7 +527,7 @@ def test_one_receiver_that_is_kept(publisher: int, subscriber: int, acknowledges
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_receive_maximum(version: int) -> None:
-    """[MQTT-3.3.4-7] Messages of QoS 1 and 2 are mixed, up to Receive Maximum and above it."""
+    """[MQTT-3.3.4-7] A client mixes QoS 1 and QoS 2 messages, up to Receive Maximum and beyond."""
     for ids in ((1, 2), (1, 2, 3), (1, 1, 2, 2), (2, 1, 3, 3)):
 
         def script(play: Play, ids: tuple[int, ...] = ids) -> None:
@@ -545,11 +544,10 @@ def test_receive_maximum(version: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(60, 255, 256, 257, 258, 259), (255,), (256,), (257,), (258,)])
 def test_over_the_clients_maximum(sizes: tuple[int, ...]) -> None:
-    """[MQTT-3.1.2-24] Messages have sizes around the client's Maximum Packet Size, between MQTT 3 and MQTT 5 in both
-    directions.
+    """[MQTT-3.1.2-24] Message sizes are close to the client's Maximum Packet Size. Messages go from MQTT 3 to MQTT 5
+    and vice versa.
 
-    The maximum is small, equal to the broker's own, or larger. The subscriber is alone or one of
-    several.
+    The maximum is small, equal to the broker's own, or larger. There is one subscriber or several.
     """
 
     def script(play: Play) -> None:
@@ -612,7 +610,7 @@ SHARED = ("$share/g/t", "$share/g/#")
 
 @st.composite
 def packets(draw: st.DrawFn, version: int) -> bytes:
-    """Draw a client's packet, which is usually valid."""
+    """Draw a packet from a client, usually a valid one."""
     kind = draw(st.integers(0, 19))
     if kind == 0:
         return draw(st.sampled_from(sorted(TAILS.values())))

@@ -1,4 +1,4 @@
-"""Messages that only journals receive take the fast path into the columns of these journals."""
+"""Test that messages which only journals receive take the fast path, directly into the journals' columns."""
 
 from collections.abc import Callable
 

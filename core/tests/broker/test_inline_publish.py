@@ -1,7 +1,7 @@
-"""The fast path remains an optimization if there are hooks. Neither clients nor plugins can tell which path a PUBLISH
-took.
+"""Test that the fast path is only an optimization even if there are hooks. Neither clients nor plugins can tell which
+path a PUBLISH took.
 
-Each script is run with a broker that uses the fast path, and with one that does not (``shortcuts``). Clients and
+Each script runs twice: with a broker that uses the fast path, and with one that does not (``shortcuts``). Clients and
 plugins must receive the same messages from both, and the counters must match.
 """
 
@@ -29,7 +29,7 @@ PLUGINS = 3
 
 
 class Chained(Plugin):
-    """A plugin in a chain. The payload has a letter for each plugin, which selects the plugin's result."""
+    """A plugin in a chain. Each plugin reads one letter of the payload, which selects its result."""
 
     saw: list[tuple[Any, ...]]
 
@@ -255,7 +255,7 @@ def by_kind(data: bytes) -> dict[int, list[bytes]]:
 
 
 def in_order(log: list[tuple[Any, ...]]) -> dict[tuple[str, bool], list[tuple[Any, ...]]]:
-    """Return the calls in `log`, grouped by plugin and by whether the plugin only observed."""
+    """Group the calls in `log` by plugin, and by whether the plugin only observed them."""
     found: dict[tuple[str, bool], list[tuple[Any, ...]]] = {}
     for call in log:
         found.setdefault((call[0], call[1] == "published"), []).append(call)
@@ -297,7 +297,7 @@ def test_every_answer_at_every_place(letter: bytes, version: int) -> None:
 def scripts(
     draw: st.DrawFn,
 ) -> tuple[dict[str, Any], list[list[tuple[str, bytes, int, Properties]]]]:
-    """Draw options for a scene, and the reads of its publisher."""
+    """Draw the options of a scene, and the data that its publisher sends in each read."""
     options = {
         "version": draw(st.sampled_from([4, 5])),
         "durable": draw(st.booleans()),

@@ -1,4 +1,4 @@
-"""Test which publishes a connection remembers as authorized, and how many."""
+"""Test which publishes a connection remembers as authorized, and how many it remembers."""
 
 from collections.abc import Callable
 

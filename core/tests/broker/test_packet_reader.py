@@ -1,5 +1,5 @@
-"""Test how a connection's bytes are read. Packets may be split anywhere, and may have to wait for a decision. They are
-checked against limits before they are read.
+"""Test how a connection reads packets. Packets may be split anywhere, may have to wait for a decision, and are checked
+against limits before they are read.
 """
 
 from collections.abc import Callable
@@ -294,7 +294,9 @@ def test_the_largest_packet(broker_harness: Make, version: int, size: int) -> No
 
 
 def test_too_large_is_known_from_the_header(broker_harness: Make) -> None:
-    """[MQTT-3.2.2-15] The broker refuses an oversized packet before it has received the body."""
+    """[MQTT-3.2.2-15] The broker refuses an oversized packet as soon as it has read the header, before the body
+    arrives.
+    """
     harness = broker_harness(config={"broker": {"max_packet_size": 256}})
     for data in (b"\x30\xfe\x01", b"\x30\xff\xff\xff\x7f"):
         client = harness.connect("c")

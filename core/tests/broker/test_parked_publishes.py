@@ -1,5 +1,5 @@
-"""Test PUBLISH packets that wait for room in a full journal. They keep their order, and their number is limited.
-Clients that disconnect send them again later.
+"""Test PUBLISH packets that wait for room in a full journal. They stay in order, and their number is limited. Clients
+that disconnect resend them later.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def test_a_full_journal_refuses_what_it_would_have_to_take(
 def test_a_client_of_3_x_is_acknowledged_when_there_is_room(
     broker_harness: Make, version: int, qos: int
 ) -> None:
-    """A 3.x client is acknowledged on its open connection, in order, as soon as the journal has room."""
+    """An MQTT 3 client is acknowledged on its open connection, in order, as soon as the journal has room."""
     journal = SmallJournal(1)
     harness = broker_harness(journals=[journal])
     sub, pub = harness.connect("sub"), harness.connect("pub", version, False)
@@ -213,7 +213,7 @@ def test_parked_publishes_continue_in_slices(broker_harness: Make) -> None:
 
 
 def test_messages_collected_during_a_flush_are_committed_after_it(broker_harness: Make) -> None:
-    """Messages collected during a flush are committed after it. The store commits at once, and the
+    """Messages collected during a flush are committed after it. This also holds if the store commits at once and the
     client acknowledged by the first commit has already left.
     """
     journal = RecordingJournal(slow=True)

@@ -1,5 +1,6 @@
-"""Test a QoS 0 PUBLISH that plugins see. It reaches plain receivers of each version, whether they are online, slow or
-offline."""
+"""Test a QoS 0 PUBLISH that plugins see. It reaches plain receivers of each MQTT version, whether they are online, slow
+or offline.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test that a batch gets a reason code for each message, whatever happens to the message."""
+"""Test that a batch returns a reason code for each message, whatever happens to the message."""
 
 from hookmq.broker.plugin_batch import Batch, BatchPart
 from hookmq.mqtt.properties import EMPTY

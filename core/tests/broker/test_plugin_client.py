@@ -1,4 +1,4 @@
-"""Test valid calls to a plugin's client, and the errors for invalid calls."""
+"""Test valid calls to a plugin's client, and the errors that invalid calls raise."""
 
 import asyncio
 import threading
@@ -72,8 +72,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_an_invalid_message_is_an_error_of_the_plugin(
     harness: Harness, fields: dict[str, Any], text: str, known: bool
 ) -> None:
-    """An invalid message raises an error in the plugin, even if the fast path knows the topic. The
-    client stays connected, and the next message passes.
+    """An invalid message raises an error in the plugin, even if the fast path knows the topic. The client stays
+    connected, and its next message is accepted.
     """
     client = connect(harness)
     watcher = harness.connect("watcher")
@@ -93,8 +93,8 @@ def test_an_invalid_message_is_an_error_of_the_plugin(
 
 
 def test_the_largest_packet(harness: Harness) -> None:
-    """The largest packet has the same size as over a socket. It has 3 bytes for the header, 3 for the topic, 2 for the
-    packet id and 1 for the properties.
+    """The limit is the same as over a socket. A packet has 3 bytes for the header, 3 for the topic, 2 for the packet
+    id, 1 for the properties, and the payload.
     """
     client = connect(harness)
     socket = harness.connect("socket")
@@ -138,7 +138,7 @@ def test_limits_of_this_client(harness: Harness, recorder: HookRecorder) -> None
 
 
 async def _never(*_: object) -> None:
-    """A coroutine function, used as a callback that nothing would await."""
+    """A coroutine function, which is an invalid callback because nothing would await it."""
 
 
 @pytest.mark.parametrize(
@@ -319,8 +319,8 @@ def test_waiting_publishes_of_a_plugin_client_are_bounded(
 
 
 def test_plugins_that_respond_to_each_other_end(broker_harness: Make) -> None:
-    """Plugins that respond to each other stop, because each response is one level deeper than the
-    message that caused it.
+    """Plugins that respond to each other eventually stop, because each response is one level deeper than the message
+    that caused it.
     """
     recorder = HookRecorder("on_publish", "on_published", id="gw")
     harness = broker_harness([recorder])
@@ -412,9 +412,7 @@ def test_threads_are_refused(
 
 
 def test_on_a_real_loop_and_in_a_real_thread() -> None:
-    """The client also works with asyncio's event loop and real threads, not only on the virtual
-    runtime.
-    """
+    """The client also works with asyncio's event loop and real threads, not only with the virtual runtime."""
 
     async def scenario() -> tuple[list[bytes], BaseException | None]:
         plugin = HookRecorder("on_event", id="gw")

@@ -1,7 +1,7 @@
-"""Plugins' denials, limits and failures affect plugin clients, and publishes with `as_client`, in the same way as
-other clients.
+"""Test that denials, limits and failures affect plugin clients, and publishes with `as_client`, just like other
+clients.
 
-Each attack runs on the slow path and, after three messages, on the fast path for known topics.
+Each attack runs on the slow path. It also runs on the fast path, after three messages have made the topic known.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ Make = Callable[..., Harness]
 
 
 class Told:
-    """The result of an awaitable."""
+    """Records the result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -45,7 +45,7 @@ class Told:
 
 
 class Limit(PublishLimit):
-    """A limit that the test sets. `answer` is what `over` returns, or None to let the message wait."""
+    """A limit that the test controls. `over` returns `answer`, or lets the message wait if `answer` is None."""
 
     def __init__(self) -> None:
         self.fault: Exception | None = None
@@ -111,8 +111,9 @@ def harness(broker_harness: Make, limits: Limits, other: HookRecorder) -> Harnes
 
 @pytest.fixture(params=[False, True], ids=["new", "known"])
 def client(request: pytest.FixtureRequest, harness: Harness) -> ClientHandle:
-    """A plugin client. If the parameter is true, its next message to `t` takes the fast path, provided it is
-    allowed."""
+    """Return a plugin client. If the parameter is true, its next message to `t` takes the fast path, provided it is
+    allowed.
+    """
     made: ClientHandle = harness.clock.run(harness.handle("gw").connect(ClientRequest("c")))
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 1)
@@ -185,7 +186,7 @@ def test_a_wait_that_ends(harness: Harness, client: ClientHandle, limits: Limits
 def test_a_rate_limit_that_raises(
     harness: Harness, client: ClientHandle, limits: Limits, qos: int, place: str
 ) -> None:
-    """If a rate limit raises an error, the message is not published, and awaiting its result raises an error."""
+    """If a rate limit raises an error, the message is not published, and awaiting its result raises an error as well."""
     if place == "take":
         limits.limit.fault = ArithmeticError("no count")
     else:
@@ -254,8 +255,8 @@ def test_what_authorize_refuses(
 def test_a_takeover_while_messages_wait(
     harness: Harness, client: ClientHandle, limits: Limits
 ) -> None:
-    """After a takeover, the id belongs to the new client. Waiting messages of the earlier client are not published in
-    the new client's name.
+    """After a takeover, the client id belongs to the new client. Messages of the earlier client that are still waiting
+    are not published in the new client's name.
     """
     limits.limit.left = 0
     told = [Told(harness, client.publish("t", b"1", 1)) for _ in range(3)]
@@ -297,7 +298,7 @@ def test_as_a_client_that_is_refused(
     reason: DropReason,
     known: bool,
 ) -> None:
-    """A refused publish with `as_client` has the same result whether or not the client is connected."""
+    """A refused publish with `as_client` gives the same result whether or not the client is connected."""
     watcher = harness.connect("watcher")
     watcher.subscribe("#", 1)
     harness.connect("c")
@@ -335,8 +336,8 @@ def test_a_hook_does_not_move_a_message_to_a_topic_that_its_client_may_not_use(
 def test_a_client_that_ends_while_a_plugin_decides_on_its_message(
     broker_harness: Make,
 ) -> None:
-    """`authorize` was called for this client. When the client ends, the verdict must not be bypassed, and an
-    allowed publish must not be lost.
+    """A client may end while `authorize` is deciding on its message. The verdict must not be bypassed, and an allowed
+    message must not be lost.
     """
     other = HookRecorder("authorize", id="other")
     harness = broker_harness([HookRecorder(id="gw"), other])

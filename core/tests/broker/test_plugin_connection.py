@@ -1,4 +1,4 @@
-"""Test a plugin client's connection: the order of its packets, their limits, and how the connection ends."""
+"""Test a plugin client's connection: the order and limits of its packets, and how it ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -155,7 +155,9 @@ def test_the_shortcut_does_what_the_handler_does(broker_harness: Make) -> None:
 def test_receivers_that_share_an_encoding_get_what_the_handler_sends(
     broker_harness: Make, versions: tuple[int, int]
 ) -> None:
-    """Clean sessions of either version receive the same bytes with and without the fast path, even if one is slow."""
+    """Clean sessions of both MQTT versions receive the same bytes with and without the fast path, even if one of them
+    is slow.
+    """
     results = []
     for shortcuts in (True, False):
         harness = broker_harness([HookRecorder("on_event", id="gw")])

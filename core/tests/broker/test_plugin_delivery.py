@@ -1,6 +1,4 @@
-"""Test how a plugin client acknowledges its messages: once, with any code, in the batch of the
-turn.
-"""
+"""Test how a plugin client acknowledges its messages: once, with any code, and in the current turn's batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +21,7 @@ Make = Callable[..., Harness]
 
 
 class Subscriber:
-    """A plugin client that keeps the messages it gets."""
+    """A plugin client that keeps every message it receives."""
 
     def __init__(self, harness: Harness, filter: str, qos: int, expiry: int = 0) -> None:
         request = ClientRequest("subscriber", session_expiry=expiry)
@@ -36,14 +34,14 @@ class Subscriber:
 
 @pytest.fixture
 def recorder() -> HookRecorder:
-    """A plugin that observes deliveries, so that the broker keeps a delivery for each message."""
+    """Return a plugin that observes deliveries, which makes the broker keep a delivery for each message."""
     return HookRecorder("on_dropped", "on_delivered", id="gw")
 
 
 @pytest.fixture(params=[True, False], ids=["queued", "plain"])
 def kind(request: pytest.FixtureRequest) -> HookRecorder:
-    """Return a plugin that makes the broker keep a delivery for each message, or one that lets it keep only a packet
-    id.
+    """Return a plugin that makes the broker keep a delivery for each message, or one with which the broker keeps only a
+    packet id.
     """
     return HookRecorder("on_dropped", *(["on_delivered"] if request.param else []), id="gw")
 
@@ -80,9 +78,7 @@ def test_it_is_in_flight_until_it_is_acknowledged(
 def test_a_second_acknowledgement_does_not_take_another_message(
     broker_harness: Make, kind: HookRecorder
 ) -> None:
-    """A second acknowledgement does not acknowledge another message, although the packet id may be
-    in use again.
-    """
+    """Acknowledging a message twice does not acknowledge another one, although the packet id may be in use again."""
     harness = broker_harness([kind])
     subscriber = Subscriber(harness, "a", 1)
     publisher = harness.connect("publisher")
@@ -160,8 +156,8 @@ def test_a_thread_may_not_acknowledge(broker_harness: Make, recorder: HookRecord
 
 
 def test_it_joins_the_batch_of_its_turn(broker_harness: Make, recorder: HookRecorder) -> None:
-    """An acknowledgement joins the batch of its turn. Other records that the plugin makes in this
-    turn are committed together with it.
+    """An acknowledgement joins the current turn's batch. It is committed together with any other records that the
+    plugin makes in that turn.
     """
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness([recorder], store=store)
@@ -191,7 +187,7 @@ def test_it_joins_the_batch_of_its_turn(broker_harness: Make, recorder: HookReco
 
 
 def test_a_plain_delivery_shows_the_same_message(broker_harness: Make) -> None:
-    """Plain and queued deliveries of one message contain the same message."""
+    """A plain delivery and a queued delivery of the same message look the same to the plugin."""
     harness = broker_harness([HookRecorder("on_dropped", id="gw")])
     subscriber = Subscriber(harness, "a", 1)
     request = ClientRequest("durable", session_expiry=60)
@@ -278,7 +274,7 @@ def test_messages_overtake_none_that_waits(
     broker_harness: Make, qos: int, publisher_kind: str
 ) -> None:
     """While a client is paused, its messages are queued, and later messages wait behind them. Once the queue is empty,
-    messages are plain again.
+    messages are delivered directly again.
     """
     harness = broker_harness([HookRecorder("on_dropped", id="gw")])
     subscriber = Subscriber(harness, "a", qos)

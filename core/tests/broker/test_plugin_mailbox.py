@@ -1,5 +1,5 @@
-"""Test deliveries to a plugin client. They arrive in turns and within limits, regardless of what
-the plugin's functions do.
+"""Test deliveries to a plugin client. They arrive over several turns and within limits, whatever the plugin's functions
+do.
 """
 
 from collections.abc import Callable
@@ -105,9 +105,7 @@ def test_no_client_delays_the_others(harness: Harness) -> None:
 
 
 def test_on_message_may_publish_to_itself(harness: Harness) -> None:
-    """A client may publish to itself in `on_message`. This causes neither a deep stack nor an
-    endless turn.
-    """
+    """A client may publish to itself in `on_message`. This neither deepens the call stack nor makes a turn endless."""
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a", 1))
     count = 0
@@ -170,7 +168,9 @@ def test_on_end_that_fails_is_logged(harness: Harness) -> None:
 
 
 def test_messages_that_had_arrived_are_still_read(harness: Harness) -> None:
-    """Messages that arrived before the end can still be read, like data on a socket whose other end has closed."""
+    """Messages that arrived before the client ended can still be read, like data on a socket whose other end has
+    closed.
+    """
     client = connect(harness, "c")
     harness.clock.run(client.subscribe("a"))
     harness.connect("publisher").publish("a", b"x")

@@ -1,4 +1,4 @@
-"""Every promise that a plugin awaits ends, either with a result or with a PluginError that names the cause."""
+"""Test that every promise a plugin awaits ends, either with a result or with a PluginError that names the cause."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ PURE = hookmq.BUILD.kind == "pure"
 
 
 class Told:
-    """The result of an awaitable."""
+    """Records the result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -149,7 +149,9 @@ def test_the_broker_ends(harness: Harness, store: SlowStore) -> None:
 
 
 def test_a_clients_requests_end_with_its_broker(broker_harness: Make) -> None:
-    """The requests of a plugin's client end with the broker. The server disconnects all clients if the store fails."""
+    """A plugin client's pending requests end when the broker does. If the store fails, the server disconnects all
+    clients.
+    """
     store = SlowStore(DurableStore(), slow=False)
     harness = broker_harness([HookRecorder("on_publish", id="mine")], store=store)
     request = ClientRequest("c", session_expiry=60)
@@ -185,7 +187,7 @@ class BrokenDict(dict[str, Any]):
 
 
 class Unknown(RecordingJournal):
-    """A journal whose `wants` raises an error."""
+    """A journal whose `wants` method raises an error."""
 
     def wants(self, topic: str) -> bool:
         if topic == "t":
@@ -222,8 +224,8 @@ def test_publishing_meets_an_internal_error(broker_harness: Make, late: bool) ->
 def test_a_publisher_is_not_left_waiting_after_an_internal_error(
     broker_harness: Make, qos: int
 ) -> None:
-    """A publisher does not wait forever after an internal error. The error occurs after a plugin has been awaited. The
-    connection used to stop handling packets in this case.
+    """A publisher does not wait forever if an internal error occurs after a plugin has been awaited. In this case, the
+    connection used to stop handling packets.
     """
     other = HookRecorder("on_publish", id="other")
     harness = broker_harness([other], journals=[Unknown()])
@@ -280,7 +282,7 @@ def test_purging_meets_an_internal_error(harness: Harness, store: SlowStore) -> 
 
 
 class BrokenReads(DurableStore):
-    """A store whose pages have an invalid entry."""
+    """A store whose pages contain an invalid entry."""
 
     def read(self, *args: Any) -> None:
         args[-1]([("no entry", Message("t", b""))])

@@ -1,4 +1,4 @@
-"""Test the keys and timers of plugins in memory: their sizes, limits, order and records."""
+"""Test plugins' keys and timers in memory: their sizes, limits, order and records."""
 
 from math import inf
 
@@ -19,7 +19,7 @@ CHANGES = st.lists(
 
 
 def size_of(space: PluginSpace) -> int:
-    """Return the size in bytes that a space should have."""
+    """Return the number of bytes that a space is expected to use."""
     values = sum(len(key.encode()) + len(value) for key, value in space.values.items())
     return values + sum(len(key.encode()) + len(one.data) for key, one in space.timers.items())
 

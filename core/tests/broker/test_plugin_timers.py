@@ -1,4 +1,4 @@
-"""Test plugins' timers: when and how often `on_timer` is called, and what failures, restarts and reloads do."""
+"""Test plugins' timers: when and how often `on_timer` is called, and the effects of failures, restarts and reloads."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,5 +1,6 @@
-"""Test the turns of plugin clients. All share one call of the runtime and keep their order, whatever one of them
-does."""
+"""Test the turns of plugin clients. All turns run in a single runtime call and stay in order, no matter what any one
+client does.
+"""
 
 from typing import Any
 
@@ -12,7 +13,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Client:
-    """A client that records its turns. It calls `then` in the first one."""
+    """A client that records its turns. It calls `then` in its first turn."""
 
     def __init__(self, name: str, notes: list[str], then: Any = None) -> None:
         self.name = name

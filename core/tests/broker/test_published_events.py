@@ -1,4 +1,4 @@
-"""Test the messages in `on_published` events, which are reported at the end of their turn."""
+"""Test which messages `on_published` reports at the end of their turn."""
 
 from typing import Any
 

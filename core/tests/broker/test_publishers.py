@@ -27,8 +27,8 @@ def make_disk() -> Disk:
 
 
 def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: Rights) -> None:
-    """All of a client's messages share one record, which outlives connections. It is deleted with
-    the last message, in memory and in the store.
+    """All of a client's messages share one record, which outlives its connections. The record is deleted with the last
+    message, both in memory and in the store.
     """
     disk = make_disk()
     harness = started(broker_harness, rights, store=disk.open())
@@ -56,8 +56,8 @@ def test_one_record_for_all_messages_of_a_client(broker_harness: Make, rights: R
 
 
 def test_a_publisher_counts_against_the_bounds(broker_harness: Make) -> None:
-    """A publisher's record counts against the limits. Otherwise, a name of 60 KB would make a
-    one-byte message use 60,000 times the counted memory.
+    """A publisher's record counts against the limits. Otherwise, a publisher with a 60 KB name could use 60,000 times
+    the memory counted for its one-byte message.
     """
     harness = broker_harness(config={"broker": {"max_retained_bytes": 100_000}})
     live = harness.connect("live")

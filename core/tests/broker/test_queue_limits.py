@@ -1,4 +1,4 @@
-"""The copied limits follow the settings, even after a reload."""
+"""Test that copies of the queue limits follow the settings, even after a reload."""
 
 from collections.abc import Callable
 

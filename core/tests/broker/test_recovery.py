@@ -1,4 +1,4 @@
-"""Test a new broker on an existing store: how it loads the queues of shared subscriptions in pages, and how loading can
+"""Test how a new broker loads an existing store: the queues of shared subscriptions are read in pages, and loading may
 fail.
 """
 
@@ -15,7 +15,9 @@ Make = Callable[..., Harness]
 
 
 class PagedStore(DurableStore):
-    """A store that reads two entries at a time, at once or when `answer` is called. It can be made to fail."""
+    """A store that reads two entries at a time, either at once or when the test calls `answer`. It can be
+    made to fail.
+    """
 
     def __init__(self, late: bool = False) -> None:
         super().__init__()
@@ -40,13 +42,13 @@ class PagedStore(DurableStore):
             self.answer()
 
     def answer(self) -> None:
-        """Answer all pending reads and those that follow."""
+        """Complete all pending reads, including those that follow from them."""
         while self.reads:
             self.reads.pop(0)()
 
 
 def fill(harness: Harness) -> None:
-    """Leave five messages waiting in one shared subscription, and three in another."""
+    """Leave five messages waiting in one shared subscription and three in another."""
     member = harness.connect("member", session_expiry_interval=600)
     member.subscribe("$share/g/many", 1)
     member.subscribe("$share/h/few", 1)
@@ -60,7 +62,7 @@ def fill(harness: Harness) -> None:
 
 
 def start(harness: Harness, store: PagedStore) -> list[BaseException | None]:
-    """Start another broker on the store. Return the list to which it adds its result."""
+    """Start another broker on the store. Return a list that will receive the result."""
     for old in harness.clients:
         old.wire.closed = True
     reports: list[BaseException | None] = []
@@ -118,8 +120,8 @@ def test_the_queue_of_a_group_whose_members_are_gone_is_dropped(broker_harness: 
 def test_plugins_start_when_the_state_is_loaded_and_before_time_passes(
     broker_harness: Make,
 ) -> None:
-    """Plugins start after the state is loaded and before deadlines are checked. A will that was due
-    long ago is therefore published only after the plugins that decide on it have started.
+    """Plugins start after the state is loaded and before deadlines are checked. A will that was due long ago is not
+    published until the plugins that decide on it have started.
     """
     story: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Test replies with a Reason String. It is left out if the client does not want it or if it does not fit."""
+"""Test the Reason String in replies. It is omitted if the client does not want it or if it does not fit."""
 
 import pytest
 from hookmq.broker.replies import (

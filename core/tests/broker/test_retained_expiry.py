@@ -39,8 +39,8 @@ def test_retained(harness: Harness) -> None:
 
 
 def test_retained_and_drawn_later(harness: Harness) -> None:
-    """A retained message that had not expired at SUBSCRIBE may expire before the client has room.
-    It is then not sent.
+    """A retained message may expire between the SUBSCRIBE and the moment when the client has room for it. It is then
+    not sent.
     """
     publisher = harness.connect("p")
     for number in range(4):
@@ -59,8 +59,8 @@ def test_retained_and_drawn_later(harness: Harness) -> None:
 
 
 def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> None:
-    """Edge case 27: an expired message is deleted and no longer counts against limits. A message
-    that replaced it stays.
+    """Edge case 27: an expired message is deleted and no longer counts against the limits. A message that has replaced
+    it stays.
     """
     harness = broker_harness(config={"broker": {"max_retained": 2}})
     publisher = harness.connect("p")
@@ -82,8 +82,8 @@ def test_a_retained_message_that_expired_makes_room(broker_harness: Make) -> Non
 
 
 def test_replaced_and_cleared_messages_leave_no_deadlines(harness: Harness) -> None:
-    """After many replacements, there is one deadline for all messages, and little more than one
-    entry per retained message.
+    """Even after many replacements, all messages share one deadline, and there is little more than one entry per
+    retained message.
     """
     publisher = harness.connect("p")
     core = harness.broker.state
@@ -103,8 +103,8 @@ def test_replaced_and_cleared_messages_leave_no_deadlines(harness: Harness) -> N
 
 
 def test_many_that_expire_at_once_and_in_turn(harness: Harness) -> None:
-    """Each retained message expires at its own time, regardless of the order in which they were published. A
-    replacement has its own interval.
+    """Each retained message expires at its own time, whatever the order of publishing. A replacement has its own
+    interval.
     """
     publisher = harness.connect("p")
     core = harness.broker.state
@@ -148,8 +148,8 @@ def test_a_clock_that_is_set_back(
 
 
 def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the clock is set forward, an expired retained message is removed within the hour, however
-    long its interval was.
+    """If the clock is set forward, an expired retained message is removed within an hour, however long its interval
+    was.
     """
     publisher = harness.connect("p")
     publisher.publish("t", b"x", retain=True, message_expiry_interval=1_000_000)
@@ -161,7 +161,7 @@ def test_a_clock_that_is_set_forward(harness: Harness, monkeypatch: pytest.Monke
 
 
 class Turns:
-    """A runtime with deadlines. `counts` lists the number of calls in each turn."""
+    """A runtime with deadlines. `counts` lists how many calls were made in each turn."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()
@@ -190,8 +190,8 @@ def turns() -> Turns:
 def test_retained_messages_expire_in_slices_whatever_the_clocks_say(
     turns: Turns, early: float
 ) -> None:
-    """Retained messages expire in slices even if the timer and the expiry use different clocks. The
-    delay until the next slice may then be 0.
+    """Retained messages expire in slices, even if the timer and the expiry times use different clocks. The delay until
+    the next slice may then be 0.
     """
     expired: list[str] = []
 

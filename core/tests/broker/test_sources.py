@@ -1,6 +1,6 @@
-"""A retained message is sent only if its publisher may still publish it.
+"""Test that a retained message is sent only if its publisher still has permission to publish it.
 
-A revoked permission must not survive in retained messages (CVE-2018-12546).
+Retained messages must not outlive a revoked permission (CVE-2018-12546).
 """
 
 from collections.abc import Callable
@@ -43,8 +43,8 @@ BOB = {f"bob/{n}" for n in range(3)}
 def test_a_right_that_is_taken_away(
     secured: Harness, rights: Rights, how: str, there: bool
 ) -> None:
-    """Messages from a publisher whose permission was revoked are not sent, even if the publisher
-    has disconnected. They are sent again once the permission is granted again.
+    """If a publisher's permission is revoked, its messages are not sent, even if it has disconnected. They are sent
+    again once the permission has been restored.
     """
     if not there:
         for client in secured.clients:
@@ -71,8 +71,8 @@ def test_a_right_that_is_taken_away(
 
 
 def test_each_is_asked_about_once(secured: Harness, rights: Rights) -> None:
-    """A publisher is authorized only once after permissions may have changed, however many clients
-    subscribe. It is not authorized before that.
+    """After permissions may have changed, a publisher is authorized only once, however many clients subscribe. Until
+    then, it is not authorized again.
     """
     rights.asked.clear()
     assert fetched(secured) == fetched(secured) == ANN | BOB
@@ -181,8 +181,8 @@ def make_disk() -> Disk:
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
-    """Many publishers may be authorized at the same time. Subscribers waiting for the same decision
-    receive it together.
+    """Many publishers may be authorized at the same time. Subscribers that wait for the same decision all receive the
+    message together.
     """
     rights = Rights(late=True)
     harness = started(broker_harness, rights)
@@ -208,8 +208,8 @@ def test_an_answer_that_comes_later(broker_harness: Make, count: int) -> None:
 
 
 def test_changes_while_an_answer_is_awaited(broker_harness: Make) -> None:
-    """Messages may be cleared or replaced, and subscribers may leave, while a decision is awaited.
-    Nothing wrong is sent, and nothing waits forever.
+    """While a decision is awaited, messages may be cleared or replaced, and subscribers may leave. Nothing wrong is
+    sent, and nothing waits forever.
     """
     rights = Rights(late=True)
     harness = started(broker_harness, rights)

@@ -1,4 +1,4 @@
-"""Test the broker's counters of dropped messages, and messages' times of arrival."""
+"""Test the broker's counters of dropped messages, and the arrival times of messages."""
 
 from collections.abc import Callable
 from typing import Any

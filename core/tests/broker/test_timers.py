@@ -1,4 +1,4 @@
-"""Deadlines: calls that are due at once are made in slices, one per turn."""
+"""Test deadlines. Calls that are due at the same time are made in slices, one per turn."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 class Turns:
-    """A runtime with deadlines. `counts` lists the number of calls in each turn."""
+    """A runtime with deadlines. `counts` lists how many calls were made in each turn."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()

@@ -1,4 +1,4 @@
-"""One turn of the event loop: one batch is committed, and each connection gets one write."""
+"""Test a turn of the event loop. It commits one batch and writes once to each connection."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Fixtures for the commands that act as clients: a whole broker in a thread."""
+"""Fixtures for the client commands, including a whole broker in a thread."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from hookmq.server.settings import ListenerSettings, TlsSettings
 
 
 class Rules(Plugin):
-    """A plugin that refuses the user ``bad`` and topics below ``no/``, and answers requests on ``svc``."""
+    """A plugin that refuses the user ``bad`` and all topics below ``no/``, and answers requests on ``svc``."""
 
     @hookimpl
     def on_connect(self, client: object, connect: object) -> Deny | None:
@@ -39,7 +39,7 @@ class Rules(Plugin):
 
 
 class Running(NamedTuple):
-    """The ports of the broker's listeners as command-line options."""
+    """The ports of the running broker's listeners, as command-line options."""
 
     tcp: list[str]
     ws: list[str]
@@ -51,7 +51,7 @@ class Running(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Restore the logging configuration, which `serve` changes permanently in its process."""
+    """Restore the logging configuration after the test, because `serve` changes it permanently for the process."""
     root, own = logging.getLogger(), logging.getLogger("hookmq")
     before = (root.handlers[:], root.level, own.level)
     yield

@@ -1,4 +1,4 @@
-"""Test commands that installed plugins add."""
+"""Test commands provided by installed plugins."""
 
 import argparse
 import pathlib
@@ -85,8 +85,9 @@ def command(name: str, target: Any, owner: str = "") -> InstalledEntry:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Return a function that sets the installed commands: `offer(name=function)` for functions, `offer(entry, ...)` for
-    entry points."""
+    """Return a function that sets the installed commands: `offer(name=function)` takes functions, and `offer(entry,
+    ...)` takes entry points.
+    """
 
     def install(*others: InstalledEntry, **functions: Any) -> None:
         found = (*(command(name, function) for name, function in functions.items()), *others)
@@ -225,7 +226,7 @@ def test_a_command_of_two_plugins_is_neithers(offer: Offer, capsys: Captured) ->
 
 
 def test_a_real_package_is_found_and_no_other_is_imported(tmp_path: pathlib.Path) -> None:
-    """The commands of a real package are found by the entry points in the file system."""
+    """The commands of a real package are found through entry points in the file system."""
     (tmp_path / "hq_cmd.py").write_text(
         "def add_arguments(parser):\n"
         "    parser.description = 'Do.'\n"

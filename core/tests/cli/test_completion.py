@@ -1,4 +1,4 @@
-"""The completion of commands, options and values, as candidates and in real shells."""
+"""Test the completion of commands, options and values, both as candidates and in real shells."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def test_a_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
 
 
 def test_bash_completes_a_subcommand(tmp_path: Path) -> None:
-    """bash completes a subcommand. If the shell did not call the real command, it would complete a file name."""
+    """bash completes a subcommand. If it did not call the real command, it would complete a file name instead."""
     hookmq = tmp_path / "hookmq"
     hookmq.write_text(f'#!/bin/sh\nexec {sys.executable} -m hookmq.cli "$@"\n')
     hookmq.chmod(0o755)

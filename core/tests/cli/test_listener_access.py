@@ -1,4 +1,4 @@
-"""Test the report of which clients can connect to each listener."""
+"""Test the report on which clients can connect to each listener."""
 
 import pathlib
 

@@ -78,7 +78,7 @@ def test_errors_are_one_message_and_a_code(
 def test_an_error_comes_behind_what_was_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """An error that ends the process is the last line, even if the thread that writes the log is late."""
+    """An error that ends the process is printed last, even if the thread that writes the log is late."""
 
     class Late(logging.Handler):
         def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Test the command 'hookmq plugins': a configuration's plugins, and a hook's implementations."""
+"""Test the command 'hookmq plugins', which shows a configuration's plugins and a hook's implementations."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Test the command ``hookmq serve``: a process from startup to exit."""
+"""Test the command ``hookmq serve`` by running it as a process, from startup to exit."""
 
 import json
 import os
@@ -116,7 +116,9 @@ class Chatty(Plugin):
 def test_the_log_contains_events_of_plugins(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log contains the events that plugins log from construction to shutdown, without secrets."""
+    """The log contains the events that plugins log throughout their lives, from construction to shutdown, but no
+    secrets.
+    """
     described = tmp_path / "hookmq_chatty-1.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: hookmq-chatty\nVersion: 1\n")

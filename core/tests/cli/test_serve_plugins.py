@@ -43,7 +43,9 @@ class Kept(MemoryStore):
 
 
 class Watches(Plugin):
-    """A plugin that records every call to a lifecycle hook, and whether the listener's socket exists at that time."""
+    """A plugin that records every call to a lifecycle hook, and whether the listener's socket exists at the time of the
+    call.
+    """
 
     path: pathlib.Path
     told: list[str]
@@ -89,7 +91,7 @@ class Watches(Plugin):
 
 
 def watching(tmp_path: pathlib.Path, fails: str = "") -> tuple[Hooks, list[str], asyncio.Event]:
-    """Return the hooks of the plugins a and b, the list of their calls, and an event that is set at each call."""
+    """Return the hooks of plugins a and b, a list that records their calls, and an event that is set on each call."""
     told: list[str] = []
     wake = asyncio.Event()
     instances = []
@@ -150,8 +152,8 @@ async def test_the_life_of_two_plugins(
 async def test_stopped_is_logged_when_plugins_and_store_have_ended(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log event is written after plugins and the store have ended. A supervisor that reads it
-    may then start the next broker on the same folders.
+    """The log event is written after the plugins and the store have shut down. A supervisor that sees it may then start
+    the next broker on the same folders.
     """
     path = tmp_path / "f.yaml"
     path.write_text(CONFIG.replace("SOCKET", str(tmp_path / "s")))

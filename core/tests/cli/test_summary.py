@@ -1,4 +1,4 @@
-"""Test the summary of what a configuration means in practice."""
+"""Test the summary that explains what a configuration means in practice."""
 
 import pytest
 from hookmq.cli import main

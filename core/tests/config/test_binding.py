@@ -1,4 +1,4 @@
-"""Test binding of parsed values to dataclasses."""
+"""Test how parsed values are bound to dataclasses."""
 
 import pathlib
 from collections.abc import Mapping
@@ -136,7 +136,7 @@ class Invalid(ValueError):
 
 
 class Model:
-    """A class with the interface of a pydantic model."""
+    """A class with the same interface as a pydantic model."""
 
     values: Mapping[str, Any]
 

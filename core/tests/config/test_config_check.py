@@ -1,4 +1,4 @@
-"""Test checking a configuration document against the configuration in force."""
+"""Test how a configuration document is checked against the configuration in force."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Every kind of configuration error is reported with its line, column and a helpful message."""
+"""Test that every kind of configuration error is reported with its line, its column and a helpful message."""
 
 import pytest
 from hookmq.config.diagnostics import ConfigErrors

@@ -90,7 +90,7 @@ class Keeper(Plugin):
 
 
 class Supple(Noted):
-    """A plugin that provides a store and can continue with a new configuration."""
+    """A plugin that provides a store and can switch to a new configuration while running."""
 
     @hookimpl
     def provide_store(self) -> MemoryStore:
@@ -105,7 +105,7 @@ class Supple(Noted):
 
 
 class Shown(Plugin):
-    """A plugin that adds everything a plugin can add to a running broker."""
+    """A plugin that adds everything that plugins can add to a running broker."""
 
     Config = Settings
 
@@ -195,7 +195,7 @@ async def still_there(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def settled(live: HotReload) -> None:
-    """Wait until the tasks that a reload started have ended."""
+    """Wait for the tasks started by a reload to end."""
     while live._tasks:
         await asyncio.wait(tuple(live._tasks))
 
@@ -215,7 +215,7 @@ async def test_settings_change_under_connected_clients() -> None:
 
 
 async def refused(port: int) -> bool:
-    """Return whether a listener closes a connection at once."""
+    """Return whether a listener closes new connections at once."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(bytes.fromhex("100c00044d5154540402003c0000"))
     try:

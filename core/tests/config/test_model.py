@@ -1,4 +1,4 @@
-"""Test reading configurations from files, and the default configuration."""
+"""Test how configurations are read from files, and the default configuration."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Test values from the environment and the command line."""
+"""Test configuration values that come from the environment or the command line."""
 
 import pytest
 from hookmq.config.model import loads

@@ -1,4 +1,6 @@
-"""A request's values are checked as in a configuration file, and cannot read files or environment variables."""
+"""Test that values in a request are checked like those in a configuration file, but cannot read files or environment
+variables.
+"""
 
 from dataclasses import dataclass
 from typing import Any

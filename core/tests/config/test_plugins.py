@@ -1,4 +1,4 @@
-"""Test creating plugin objects from configuration entries."""
+"""Test how plugin objects are created from configuration entries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Broken(Plugin):
 
 
 class Point:
-    """A stand-in for an entry point, with the attributes that the code uses."""
+    """A stand-in for an entry point. It has the attributes that the code uses."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.load = load
@@ -178,8 +178,8 @@ def test_a_plugin_that_is_not_required_is_left_out_and_logged() -> None:
 
 
 def test_a_plugin_required_if_installed_may_be_missing_but_not_fail() -> None:
-    """A plugin with ``required: if_installed`` may be missing, but it may not fail. Otherwise, the
-    broker would lose all state if its installed store could not be used.
+    """A plugin with ``required: if_installed`` may be missing, but must not fail. Otherwise, a broker whose installed
+    store is unusable would lose all its state.
     """
     logged: list[tuple[str, object]] = []
 

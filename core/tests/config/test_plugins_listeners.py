@@ -1,4 +1,4 @@
-"""Test listener types that plugins add, as 'check' validates them."""
+"""Test how 'check' validates listener types that plugins add."""
 
 import pathlib
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def package(name: str, kind: Any, owner: str = "") -> InstalledEntry:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Return a function: `offer(name=class)` makes these the installed plugins."""
+    """Return a function that replaces the installed plugins: `offer(name=class)`."""
 
     def install(**kinds: Any) -> None:
         found = tuple(package(name, kind) for name, kind in kinds.items())

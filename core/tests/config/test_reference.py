@@ -1,4 +1,4 @@
-"""The manual's page of configuration keys is up to date."""
+"""Test that the manual's page of configuration keys is up to date."""
 
 import pathlib
 

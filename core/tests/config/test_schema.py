@@ -1,4 +1,4 @@
-"""The JSON Schema agrees with the binder."""
+"""Test that the JSON Schema agrees with the binder."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def test_the_default_configuration_is_valid() -> None:
 
 
 def accepts(rule: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
-    """Return whether `value` is valid. Supports only the subset of JSON Schema that our schema uses."""
+    """Return whether `value` is valid. Supports only the parts of JSON Schema that our schema uses."""
     if "$ref" in rule:
         return accepts(root["$defs"][rule["$ref"].removeprefix("#/$defs/")], value, root)
     if "anyOf" in rule:

@@ -1,4 +1,4 @@
-"""Test the display of the effective configuration: values, origins and hidden secrets."""
+"""Test how the effective configuration is displayed, including the origins of values. Secrets are hidden."""
 
 import pathlib
 
@@ -58,7 +58,7 @@ def test_secrets_are_masked_wherever_they_are(tmp_path: pathlib.Path) -> None:
 
 
 def test_headers_of_requests_are_masked() -> None:
-    """Headers of requests are masked, because a service may take an API key in a header with any name."""
+    """Request headers are masked, because a service may expect an API key in a header with any name."""
     headers = "{x-honeycomb-team: hunter2, content-language: hunter2}"
     plugins = f"plugins: [{{use: unknown, config: {{headers: {headers}}}}}]"
     text = show(loads(f"version: 1\nlisteners: [{{type: tcp}}]\n{plugins}\n"))

@@ -1,4 +1,4 @@
-"""Durations, sizes and rates are parsed and formatted."""
+"""Test how durations, sizes and rates are parsed and formatted."""
 
 import pytest
 from hookmq.config.units import (

@@ -1,4 +1,4 @@
-"""Test contradictions between configuration values, which are reported with their positions."""
+"""Test that contradictory configuration values are reported with their positions."""
 
 import pytest
 from hookmq.config.model import loads

@@ -11,7 +11,7 @@ from hookmq_testing.runtime import VirtualRuntime
 
 
 def _make(plugin_id: str, **members: Any) -> Plugin:
-    """Return a plugin. Each of the `members` that has the name of a hook becomes its implementation."""
+    """Return a plugin. Any of the `members` named after a hook becomes that hook's implementation."""
     body = {k: hookimpl(v) if k in SPECS and callable(v) else v for k, v in members.items()}
     made: type[Plugin] = type("Made", (Plugin,), body)
     return made(None, Context(plugin_id))
@@ -34,7 +34,7 @@ def client() -> ClientInfo:
 
 @pytest.fixture
 def instance() -> Callable[..., PluginInstance]:
-    """Return a function: `instance(plugin, **entry)` returns a plugin with a configuration entry."""
+    """Return a function. Calling `instance(plugin, **entry)` returns the plugin with a configuration entry."""
 
     def instance(plugin: Plugin, **entry: Any) -> PluginInstance:
         return PluginInstance(PluginEntry(use=plugin.id, id=plugin.id, **entry), plugin)
@@ -44,8 +44,8 @@ def instance() -> Callable[..., PluginInstance]:
 
 @pytest.fixture
 def bound(runtime: VirtualRuntime) -> Callable[..., Hooks]:
-    """Return a function: `bound(*instances_or_plugins)` returns working hooks. Each plugin's handle is a string with
-    its id.
+    """Return a function. Calling `bound(*instances_or_plugins)` returns hooks that are ready to use. Each plugin's
+    handle is a string that contains its id.
     """
 
     def bound(*plugins: Plugin | PluginInstance) -> Hooks:

@@ -1,4 +1,4 @@
-"""Test awaited results, calls in a thread and their timeouts, independent of any hook."""
+"""Test awaited results, calls in a thread, and their timeouts, without using a particular hook."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ from hookmq_testing.runtime import Event, VirtualRuntime
 
 
 class Awaitable:
-    """An awaitable that is never awaited, and counts how often it is closed."""
+    """An awaitable that must never be awaited. It counts how often it is closed."""
 
     def __init__(self) -> None:
         self.closed = 0

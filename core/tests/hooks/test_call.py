@@ -1,4 +1,4 @@
-"""Test every deciding and transforming hook with every result, for every way of writing an implementation."""
+"""Test every deciding and transforming hook with every possible result, for every way of writing an implementation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ Told = list[tuple[Any, str]]
 
 
 class Bench:
-    """A test bench that runs chains of hooks and records the arguments of `done`."""
+    """A test bench that runs chains of hooks and records the arguments passed to `done`."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self.runtime = runtime
@@ -450,7 +450,7 @@ def test_a_decision_about_a_delivery_is_never_awaited(bench: Bench) -> None:
 
 
 def chain(bench: Bench, hook: str, way: str, functions: dict[str, Any]) -> list[HookImplementation]:
-    """Return a chain of calls to `functions`, which receive the arguments of the hook."""
+    """Return a chain of calls to `functions`, which receive the hook's arguments."""
     calls = []
     for plugin_id, function in functions.items():
         call = bench.call(hook, plugin_id, "sync", None)

@@ -1,4 +1,4 @@
-"""Discovery reads metadata and imports a plugin only on request."""
+"""Test that discovery reads metadata, and imports a plugin only on request."""
 
 import sys
 from pathlib import Path

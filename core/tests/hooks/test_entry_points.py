@@ -1,4 +1,4 @@
-"""Entry points are listed by group without an import, and imported on request."""
+"""Test that entry points are listed by group without being imported, and are imported on request."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from hookmq.model.errors import PluginError
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder on `sys.path` with a distribution in it."""
+    """Return a folder on `sys.path` that contains a distribution."""
     monkeypatch.syspath_prepend(str(tmp_path))
     info = tmp_path / "hq_points-1.0.dist-info"
     info.mkdir()

@@ -1,4 +1,6 @@
-"""A chain called by the fast path has the same result as with `run_transform`, and no plugin is called twice."""
+"""Test that a chain called by the fast path has the same result as `run_transform`, and that no plugin is
+called twice.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,14 +24,14 @@ OTHER = MESSAGE.replace(payload=b"y")
 
 
 def asked(calls: Calls) -> Message | Answered:
-    """Ask `calls` about a PUBLISH like `MESSAGE`."""
+    """Ask the plugins in `calls` about a PUBLISH that corresponds to `MESSAGE`."""
     return ask(calls, CLIENT, "t/1", b"x", 1, EMPTY, 5.0, None)
 
 
 def call(
     runtime: VirtualRuntime, name: str, answer: Callable[[Message], Any], **given: Any
 ) -> HookImplementation:
-    """Return an `on_publish` implementation that returns the result of `answer`."""
+    """Return an `on_publish` implementation that calls `answer` and returns its result."""
     stats = HookStats(name, "on_publish", True)
     stats.bind(runtime.now, runtime.log)
     function: Callable[..., Any] = lambda client, message: answer(message)  # noqa: E731

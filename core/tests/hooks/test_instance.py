@@ -1,4 +1,4 @@
-"""Test the timeouts of a plugin's hooks, which come from the configuration, the plugin or the default."""
+"""Test a plugin's hook timeouts, which come from the configuration, the plugin or the default."""
 
 from collections.abc import Callable
 

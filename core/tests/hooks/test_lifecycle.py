@@ -1,4 +1,4 @@
-"""Test the lifecycle of plugins: they start, become ready, are reloaded and stop."""
+"""Test the lifecycle of plugins: how they start, become ready, reload and stop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ Bound = Callable[..., Hooks]
 
 
 class Story:
-    """Records events in order, and creates plugins that add to them."""
+    """Records events in order, and creates plugins that add events."""
 
     def __init__(self, make: Make, runtime: VirtualRuntime) -> None:
         self.make = make
@@ -27,7 +27,9 @@ class Story:
         self.told: list[Any] = []
 
     def plugin(self, plugin_id: str, way: str = "sync", **answers: Any) -> Plugin:
-        """Return a plugin with all four hooks, sync or async. `answers` replace the behavior of some hooks."""
+        """Return a plugin that implements all four hooks, sync or async. `answers` replaces the behavior of
+        some hooks.
+        """
 
         def hook(name: str) -> Any:
             def happen() -> None:

@@ -1,4 +1,4 @@
-"""Test the hooks of a whole broker: order, filters, counters and explanations."""
+"""Test all the hooks of a broker together: order, filters, counters and explanations."""
 
 from collections.abc import Callable
 from typing import Any

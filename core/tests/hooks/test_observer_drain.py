@@ -1,4 +1,4 @@
-"""Test draining the queues of observers. The drain ends when all queues are idle, or at its deadline."""
+"""Test draining observers' queues. The drain ends when all queues are idle, or at its deadline."""
 
 import pytest
 from hookmq.hooks.manager import Hooks

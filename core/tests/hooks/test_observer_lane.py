@@ -1,4 +1,4 @@
-"""Test the events waiting for an observer: their limits, and how they are taken in runs."""
+"""Test the lane that holds an observer's events: its limits, and how events are taken from it in runs."""
 
 from typing import Any
 

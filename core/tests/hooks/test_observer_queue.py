@@ -1,4 +1,4 @@
-"""Test the queue of one observing plugin: order, limits, failures and the circuit breaker."""
+"""Test one observer plugin's queue: order, limits, failures and the circuit breaker."""
 
 from typing import Any
 

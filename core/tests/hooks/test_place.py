@@ -1,4 +1,4 @@
-"""A plugin's failure is logged with the line of the plugin's code, however the hook was called."""
+"""Test that a plugin's failure is logged with the line number in the plugin's code, however the hook was called."""
 
 import asyncio
 import logging
@@ -101,7 +101,7 @@ class Provider(Plugin):
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return a package of plugins that fail in one of its modules."""
+    """Return a package with plugins that fail inside one of its modules."""
     folder = tmp_path / "failing"
     folder.mkdir()
     (folder / "__init__.py").write_text(PLUGIN)
@@ -144,8 +144,8 @@ def test_an_error_that_prevents_the_start_names_its_line(failing: ModuleType, na
 
 
 def test_a_secret_is_not_logged(broker_harness: Make, failing: ModuleType) -> None:
-    """A secret is not logged, although `hides_username` receives possible secrets and its exception
-    may contain them.
+    """No secret is logged. Values passed to `hides_username` may be secrets, and so may the text of an exception that
+    it raises.
     """
     harness = broker_harness(plugins=[make(failing, "Hiding")])
     for number in range(3):

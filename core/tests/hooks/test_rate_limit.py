@@ -1,5 +1,5 @@
-"""Rate limits from `provide_rate_limiter`: packets above a limit wait in order, are refused or are dropped. None is
-lost silently.
+"""Test rate limits from `provide_rate_limiter`. Packets above a limit wait in order, are refused or are dropped. No
+packet is lost silently.
 """
 
 from collections.abc import Callable

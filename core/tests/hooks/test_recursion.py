@@ -1,4 +1,4 @@
-"""Plugins that respond to each other's messages do not loop forever."""
+"""Test that plugins responding to each other's messages do not loop forever."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -28,7 +28,7 @@ def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Ha
 
 
 class Told:
-    """The result of an awaitable."""
+    """Records the result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -71,8 +71,8 @@ def answering(harness: Harness, name: str) -> Callable[[Message], None]:
 
 @pytest.mark.parametrize("hook", ["on_publish", "on_published"])
 def test_a_loop_ends_though_answers_take_their_time(broker_harness: Make, hook: str) -> None:
-    """A loop between plugins ends even if responses take time, because coroutines and observers
-    also pass on the depth.
+    """A loop between plugins ends even if their responses take time, because coroutines and observers also pass on the
+    depth.
     """
     pair = [HookRecorder(hook, id="mine"), HookRecorder(hook, id="other")]
     harness = broker_harness(plugins=pair, config={"broker": {"publish_depth": 3}})

@@ -117,7 +117,7 @@ def test_the_registries_of_hooks_are_typed_and_exported(
 
 
 def test_the_registries_that_hooks_get_have_their_declared_types() -> None:
-    """The values match the declared types. mypy performs the check."""
+    """The registries passed to hooks have their declared types. mypy checks this."""
     listeners: ListenerRegistry = PluginTypes(ListenerTypes(), "p")
     router: HttpRouter = PluginRouter(HttpRoutes(), "p")
     assert listeners

@@ -84,6 +84,6 @@ def test_least_takes_none_for_no_bound(first: Any, second: Any, lower: Any) -> N
     ],
 )
 def test_an_accept_that_cannot_be(changes: Any, words: str) -> None:
-    """Both builds refuse to create an invalid Accept, so the error points to the plugin that tried."""
+    """Both builds refuse to create an invalid Accept, so the error points to the plugin that tried to create it."""
     with pytest.raises(TypeError, match=words):
         Accept(**changes)

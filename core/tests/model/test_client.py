@@ -1,4 +1,4 @@
-"""Test the claims that a client's record keeps."""
+"""Test which claims a client's record keeps."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A cursor names its call, process and arguments. Any other cursor is refused with the reason."""
+"""Test that a cursor is tied to its call, process and arguments. Any other cursor is refused with a reason."""
 
 from typing import Any
 

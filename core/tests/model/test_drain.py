@@ -1,4 +1,4 @@
-"""Test the request for a drain."""
+"""Test drain requests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Test the text and the position of an error."""
+"""Test an error's text and position."""
 
 from hookmq.config.model import loads
 

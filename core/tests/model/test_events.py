@@ -1,4 +1,4 @@
-"""Every value of the public enumerations is used somewhere."""
+"""Test that every value of the public enumerations is used somewhere."""
 
 import re
 from pathlib import Path

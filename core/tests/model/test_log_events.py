@@ -1,4 +1,4 @@
-"""Test the names of the levels."""
+"""Test the names of log levels."""
 
 from hookmq.model.log_events import LOG_LEVELS, LogEvent, LogLevels
 from hookmq.server.logs import LEVELS

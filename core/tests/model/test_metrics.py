@@ -1,4 +1,4 @@
-"""Test the broker's counters: what each one counts, and that the fast path and the slow path count in the same way."""
+"""Test what each of the broker's counters counts, and that the fast path and the slow path count in the same way."""
 
 from collections.abc import Callable
 
@@ -131,8 +131,8 @@ def test_wills(broker_harness: Make) -> None:
 
 
 def test_messages_delivered_counts_messages_sent(broker_harness: Make) -> None:
-    """A delivered message is counted once, when it is first sent, as the metric's help text says. Retransmissions do
-    not count.
+    """As the metric's help text says, a delivered message is counted once, when it is first sent. Retransmissions are
+    not counted.
     """
     harness = broker_harness()
     sub = harness.connect("sub", session_expiry_interval=60, auto_ack=False)

@@ -1,4 +1,4 @@
-"""Test the report of a reload as the log and plugins receive it."""
+"""Test reload reports as the log and plugins receive them."""
 
 from hookmq.model.reload_report import ReloadReport, SettingChange
 

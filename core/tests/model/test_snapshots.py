@@ -1,4 +1,4 @@
-"""Snapshots are immutable values, and the fast constructor returns the same objects as the class."""
+"""Test that snapshots are immutable values, and that the fast constructor returns the same objects as the class."""
 
 from dataclasses import FrozenInstanceError, fields
 

@@ -1,4 +1,4 @@
-"""Test CONNECT: versions, will topics and authentication data."""
+"""Test CONNECT: protocol versions, will topics and authentication data."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError

@@ -1,4 +1,4 @@
-"""Test how `Decoder` handles a stream: its limits, the order of errors and packets, and versions."""
+"""Test how `Decoder` handles a stream: limits, versions, and the order of errors and packets."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError
@@ -113,7 +113,7 @@ def test_too_large_says_how_large(step: int) -> None:
 
 
 def test_decode_blames_a_connect_for_what_comes_in_its_place() -> None:
-    """If the first packet of a client is not CONNECT, it is treated as a failed CONNECT. Later packets are not."""
+    """If a client's first packet is not CONNECT, it is treated as a failed CONNECT. Later packets are not."""
     with pytest.raises(ConnectError):
         decode(0xC0, b"", 0)
     for version, server in ((4, True), (5, True), (4, False), (0, False)):
@@ -181,7 +181,7 @@ def test_feed_takes_empty_bytes() -> None:
 
 
 def test_decode_publish_checks_its_flags() -> None:
-    """`decode_publish` checks its flags, because it is also called without `Decoder`."""
+    """`decode_publish` checks the packet's flags itself, because it is also called without `Decoder`."""
     for header, version in ((0x36, 4), (0x3E, 3), (0x38, 4), (0x38, 5), (0x39, 4), (0x39, 5)):
         with pytest.raises(ProtocolError) as caught:
             decode_publish(header, b"\0\1t\0\1", version)

@@ -1,4 +1,4 @@
-"""Test packets that the encoder refuses, and fields that it omits."""
+"""Test which packets the encoder refuses, and which fields it omits."""
 
 import pytest
 from hookmq.mqtt.encoder import encode, encode_publish_parts, publish_size
@@ -99,9 +99,7 @@ def test_subscription_options_are_left_out_of_3x() -> None:
 
 
 def test_session_present_only_with_success_and_never_in_31() -> None:
-    """[MQTT-3.2.2-6] [MQTT311-3.2.2-4] Session Present is set only with success, and never for MQTT
-    3.1.
-    """
+    """[MQTT-3.2.2-6] [MQTT311-3.2.2-4] Session Present is set only on success, and never for MQTT 3.1."""
     assert encode(Connack(0, True), 5) == b"\x20\3\1\0\0"
     assert encode(Connack(0x87, True), 5) == b"\x20\3\0\x87\0"
     assert encode(Connack(5, True), 4) == b"\x20\2\0\5"
@@ -109,7 +107,7 @@ def test_session_present_only_with_success_and_never_in_31() -> None:
 
 
 def test_dup_never_with_qos_0() -> None:
-    """[MQTT-3.3.1-2] DUP is never set with QoS 0."""
+    """[MQTT-3.3.1-2] DUP is never set at QoS 0."""
     assert encode(Publish("t", b"", dup=True), 4)[0] == 0x30
     assert encode_publish_parts(b"t", b"", 0, False, True, None)[0][0] == 0x30
     assert encode_publish_parts(b"t", b"", 2, True, True, None)[0][0] == 0x3D

@@ -1,4 +1,4 @@
-"""Test the boundaries of packets, and the valid first bytes."""
+"""Test where packets begin and end, and which first bytes are valid."""
 
 import pytest
 from hookmq.mqtt.connect_packet import ConnectError
@@ -46,7 +46,7 @@ def test_frame_refuses_a_bad_length(length: str) -> None:
 
 @pytest.mark.parametrize("header", [h for h in range(256) if h >> 4 != 1])
 def test_first_byte_must_be_connect(header: int) -> None:
-    """[MQTT-3.1.0-1] A single byte is enough to refuse a packet, and no data is kept."""
+    """[MQTT-3.1.0-1] A single byte is enough to refuse a packet, and no data is retained."""
     decoder = Decoder()
     assert decoder.feed(bytes((header,))) == []
     assert isinstance(decoder.error, ConnectError)

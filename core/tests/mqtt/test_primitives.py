@@ -1,4 +1,4 @@
-"""Test integers, strings and binary data on the wire."""
+"""Test how integers, strings and binary data are encoded and decoded."""
 
 from importlib import import_module
 from typing import Any

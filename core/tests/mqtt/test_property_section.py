@@ -40,7 +40,7 @@ def test_max_user_properties_counts_connect_and_will_together() -> None:
 
 
 def test_no_properties_are_one_zero_byte() -> None:
-    """[MQTT-2.2.2-1] A packet without properties has a property length of zero."""
+    """[MQTT-2.2.2-1] If a packet has no properties, its property length is a single zero byte."""
     assert encode_properties(EMPTY) == b"\0"
 
 
@@ -59,8 +59,6 @@ def test_a_section_is_decoded_as_it_was_encoded() -> None:
 
 @pytest.mark.parametrize("wrong", [b"", b"\x05\x01", b"\x02\x01\x01\x00", b"\x02\x11\x01"])
 def test_a_damaged_section_is_refused(wrong: bytes) -> None:
-    """A section is refused if it is empty, truncated, followed by more bytes, or from another
-    packet type.
-    """
+    """A section is refused if it is empty, truncated, followed by more bytes, or taken from another type of packet."""
     with pytest.raises(ProtocolError):
         decode_section(wrong, In.PUBLISH)

@@ -1,6 +1,4 @@
-"""Compare reason codes and the packets that may contain them with the tables of paho-mqtt and
-mqtt5.
-"""
+"""Compare the reason codes, and the packets that may contain each of them, with the tables of paho-mqtt and mqtt5."""
 
 from typing import Any
 

@@ -182,7 +182,7 @@ def test_matching_follows_the_specification(filter: str, topic: str, expected: b
 
 
 def by_the_book(pattern: list[str], levels: list[str]) -> bool:
-    """Return whether a filter matches, by the rules of section 4.7 without the ``$`` rule."""
+    """Return whether a filter matches according to section 4.7, apart from the ``$`` rule."""
     if pattern == ["#"]:
         return True
     if not pattern or not levels:
@@ -205,7 +205,7 @@ def every_filter(depth: int) -> list[str]:
 
 
 def every_topic(depth: int) -> list[str]:
-    """Return all topics up to `depth` levels, including ``z`` and ``$z``, which no filter contains."""
+    """Return all topics up to `depth` levels, including the levels ``z`` and ``$z``, which appear in no filter."""
     made: list[str] = []
     for size in range(1, depth + 1):
         made.extend(map("/".join, itertools.product(("", "a", "b", "$x", "z", "$z"), repeat=size)))
@@ -327,10 +327,11 @@ def test_containment_is_right_for_every_pair_of_small_filters() -> None:
 
 
 def witnesses(inner: str, depth: int) -> list[str]:
-    """Return topics that `inner` matches, enough to expose any filter of up to `depth` levels that misses one.
+    """Return topics that match `inner`. They are enough to expose any filter of up to `depth` levels that misses one of
+    its topics.
 
-    Each wildcard level gets two names, because a literal can equal only one. Tails of every length are included, up to
-    one level more than `depth`.
+    Each wildcard level takes two different names, because a literal can equal only one of them. Topics end in tails of
+    every length, up to one level more than `depth`.
     """
     levels = inner.split("/")
     tails: list[tuple[str, ...]] = [()]

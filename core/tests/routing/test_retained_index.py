@@ -1,4 +1,6 @@
-"""The retained index finds the same messages as a brute-force search, even if messages change during a search."""
+"""Test that the retained index finds the same messages as a brute-force search, even if messages change during the
+search.
+"""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -91,7 +93,7 @@ OPERATION = st.one_of(
 
 
 def check_nodes(index: RetainedIndex[int]) -> None:
-    """Assert that every node ends a topic or has several children. There are then at most two nodes per topic."""
+    """Assert that every node ends a topic or has several children. This guarantees at most two nodes per topic."""
     left = [index._root]
     count = 0
     while left:
@@ -333,7 +335,7 @@ def test_memory_does_not_grow_with_topics_that_came_and_went() -> None:
 
 
 def test_a_deep_topic_is_one_node() -> None:
-    """A deep topic is one node. Memory therefore depends on the number and size of the topics, not on their levels. A
+    """A deep topic is one node, so memory depends on the number and size of topics, not on the number of levels. A
     topic of 200 levels used to take 60 KB.
     """
     names = [f"t{n}" for n in range(20)]
@@ -361,7 +363,9 @@ def test_a_deep_topic_is_one_node() -> None:
 
 
 def test_a_search_goes_on_when_the_node_it_stands_at_is_joined_to_its_child() -> None:
-    """A search continues even if the node at its position is merged with its child and grandchild, then split again."""
+    """A search continues even if the node at its position is merged with its child and grandchild, and then split
+    again.
+    """
     index = make("a/b/1", "a/b/c/d/2", "a/b/c/e/3", "a/b/c/e/4")
     search = index.match("a/+/#")
     assert next(search)[0] == "a/b/1"

@@ -1,6 +1,4 @@
-"""Test open searches. Each page can be continued once, and the oldest search ends when there are
-too many.
-"""
+"""Test open searches. Each page can be continued once. If there are too many searches, the oldest one ends."""
 
 from hookmq.routing.retained_search import MAX_SEARCHES, RetainedSearch, RetainedSearches
 

@@ -1,4 +1,4 @@
-"""Test a session's entry in a route, merged from its overlapping subscriptions."""
+"""Test a session's entry in a route, which combines its overlapping subscriptions."""
 
 from hookmq.hooks.chain import HookImplementation
 from hookmq.hooks.stats import HookStats

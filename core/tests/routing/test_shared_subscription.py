@@ -1,4 +1,4 @@
-"""Test the members of a shared subscription: the order in which they are offered messages, and the limits on waiting
+"""Test the members of a shared subscription: the order in which messages are offered to them, and the limits on waiting
 messages.
 """
 

@@ -1,4 +1,6 @@
-"""The subscription tree finds the same routes as a brute-force search, and every valid cached route is correct."""
+"""Test that the subscription tree finds the same routes as a brute-force search, and that every valid cached route is
+correct.
+"""
 
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -255,8 +257,8 @@ def test_a_filter_of_one_subscriber_takes_the_space_of_one() -> None:
     "shape", ["{}/+" + "/x" * 198, "{}" + "/x/+" * 99 + "/x", "{}" + "/+" * 199]
 )
 def test_a_deep_filter_is_one_node(shape: str) -> None:
-    """A deep filter is one node. Memory therefore depends on the number and size of the filters, not on their levels.
-    A filter of 200 levels used to take 58 KB.
+    """A deep filter is one node, so memory depends on the number and size of filters, not on the number of levels. A
+    filter of 200 levels used to take 58 KB.
     """
     filters = [shape.format(f"t{n}") for n in range(20)]
     tracemalloc.start()

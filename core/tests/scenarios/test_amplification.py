@@ -1,6 +1,6 @@
-"""Test that a few bytes of any packet cause the broker to store few bytes and to do little work per turn.
+"""Test that a few bytes of any packet make the broker store only a few bytes, and do only a little work per turn.
 
-The tests count bytes, packets and turns, never time.
+The tests count bytes, packets and turns, but never measure time.
 """
 
 from collections.abc import Callable
@@ -62,8 +62,9 @@ def subscribe(*filters: str, qos: int = 0) -> bytes:
 
 
 def most_unsent(harness: Harness, client: MemoryClient) -> int:
-    """Run the event loop until nothing is left to do. Return the largest number of bytes that waited in the client's
-    transport."""
+    """Run the event loop until nothing is left to do. Return the largest number of unsent bytes in the client's
+    transport.
+    """
     most = client.wire.unsent
     while harness.clock.turn():
         most = max(most, client.wire.unsent)
@@ -90,7 +91,7 @@ def test_retained_messages_asked_for_again_and_again(broker_harness: Make) -> No
 
 
 def test_small_retained_messages_for_a_client_that_reads(broker_harness: Make) -> None:
-    """A client that reads receives all messages in the end, because the limit applies to each turn."""
+    """A client that keeps reading eventually receives all messages, because the limit applies to each turn."""
     harness = narrow(broker_harness)
     pub = harness.connect("pub")
     for number in range(600):
@@ -129,7 +130,7 @@ def test_wills_of_many(broker_harness: Make, qos: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
 def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, version: int) -> None:
-    """Each publisher stays within its limit per turn, although together they exceed it."""
+    """Each publisher stays within its own limit per turn, although all publishers together exceed it."""
     harness = narrow(broker_harness, config={"session": {"max_inflight": 65535}})
     victim = silent(harness, version=5, auto_ack=False)
     victim.subscribe("t", qos)
@@ -145,7 +146,7 @@ def test_the_fast_path_of_many_publishers(broker_harness: Make, qos: int, versio
 
 
 def test_a_large_fan_out(broker_harness: Make) -> None:
-    """A large fan-out is sent in slices, with several messages at a time."""
+    """A large fan-out is sent in slices that each cover several messages."""
     harness = narrow(broker_harness, config={"broker": {"fan_out_batch": 4}})
     victims = [silent(harness, f"v{n}") for n in range(8)]
     for one in victims:
@@ -181,7 +182,7 @@ def overlapping(levels: int) -> list[str]:
 
 
 def test_identifiers_are_merged_once(broker_harness: Make) -> None:
-    """The work for a route is proportional to the number of its subscriptions, not to its square."""
+    """The work for a route is proportional to the number of its subscriptions, not to the square of that number."""
     harness = broker_harness()
     sub = harness.connect("sub")
     filters = overlapping(11)
@@ -237,8 +238,8 @@ def test_subscription_identifiers_count_against_the_queue_limit(broker_harness: 
 
 
 def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
-    """A message for many shared subscriptions is delivered in slices. The second and third message
-    wait until the previous one is complete.
+    """A message for many shared subscriptions is delivered in slices. The second and third messages each wait until the
+    previous one is complete.
     """
     harness = broker_harness()
     idle = harness.connect("idle", session_expiry_interval=60)
@@ -258,8 +259,8 @@ def test_a_message_for_many_groups_goes_in_slices(broker_harness: Make) -> None:
 
 
 def test_a_client_in_many_groups_is_at_rest(broker_harness: Make) -> None:
-    """For a client in many shared subscriptions, it takes many steps to find out that no message is waiting, so the
-    result is cached.
+    """For a client in many shared subscriptions, checking whether a message is waiting takes many steps. If none is
+    waiting, this result is cached.
     """
     harness = broker_harness(config={"session": {"max_subscriptions": 10_000}})
     harness.connect("pub").publish("kept", b"x", retain=True)
@@ -344,7 +345,7 @@ def test_filters_are_bounded_in_bytes(broker_harness: Make) -> None:
 
 
 def served_within(harness: Harness, data: bytes, hostile: MemoryClient, most: int) -> int:
-    """Return how many turns pass before another client, which sends after `data`, gets its response."""
+    """Return how many turns pass until another client, which sends its packet after `data`, gets a response."""
     other = harness.connect("other")
     hostile.wire.send(data)
     other.wire.send(encode(Pingreq(), 5))
@@ -439,7 +440,7 @@ def test_a_client_that_leaves_during_its_subscribe(broker_harness: Make) -> None
 
 
 def test_held_packets_are_processed_in_slices(broker_harness: Make) -> None:
-    """Held packets are processed a slice per turn, no faster than other packets."""
+    """Held packets are processed one slice per turn, no faster than other packets."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("n/#")
@@ -460,8 +461,8 @@ def test_a_client_waits_two_turns_at_most(broker_harness: Make) -> None:
 
 
 def test_packets_before_the_end_of_a_connection_are_read(broker_harness: Make) -> None:
-    """If a client sends a lot of data and then DISCONNECT before it closes, no message is lost and
-    its will is not published.
+    """If a client sends a lot of data and a DISCONNECT before it closes the connection, no message is lost and its will
+    is not published.
     """
     harness = broker_harness()
     sub = harness.connect("sub")
@@ -475,9 +476,7 @@ def test_packets_before_the_end_of_a_connection_are_read(broker_harness: Make) -
 
 
 def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
-    """If the transport ends while received bytes wait, they are processed before the connection
-    ends.
-    """
+    """If the transport ends while received bytes are still waiting, they are processed before the connection ends."""
     harness = broker_harness()
     sub = harness.connect("sub")
     sub.subscribe("#")
@@ -492,8 +491,8 @@ def test_a_reset_while_bytes_wait(broker_harness: Make) -> None:
 
 
 def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
-    """If the connection of a client that does not read is reset, its bytes are processed at once
-    and its session ends.
+    """If a client does not read and its connection is reset, bytes it has already sent are processed at once and its
+    session ends.
     """
     harness = narrow(broker_harness)
     sub = harness.connect("sub")
@@ -510,8 +509,8 @@ def test_a_reset_of_a_client_that_does_not_read(broker_harness: Make) -> None:
 
 
 def test_bytes_that_come_while_others_wait(broker_harness: Make) -> None:
-    """Bytes that arrive while others wait are kept, because a transport may have decrypted more
-    data before it is paused.
+    """Bytes that arrive while others are waiting are kept, because a transport may have decrypted more data before it
+    was paused.
     """
     harness = broker_harness()
     sub = harness.connect("sub")

@@ -1,4 +1,4 @@
-"""`inflight_overflow: backpressure`: a message is acknowledged when its delivery has started, within limits."""
+"""Test `inflight_overflow: backpressure`. Within limits, a message is acknowledged only when its delivery has started."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Claims by several plugins about one client: the first wins, and plugins cannot overwrite each other's notes."""
+"""Test claims that several plugins make about one client. The first one wins, and plugins cannot overwrite each other's
+notes.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -59,8 +61,8 @@ def test_the_first_to_give_claims_is_believed_and_notes_are_kept(
 
 @pytest.mark.parametrize("method", [None, "m"])
 def test_a_note_is_its_plugins_own(broker_harness: Make, method: str | None) -> None:
-    """A plugin's note can be set only by that plugin. Otherwise, a token could forge the
-    permissions that an authorization service grants.
+    """Only the plugin that owns a note can set it. Otherwise, a token could forge the permissions that an authorization
+    service grants.
     """
     mine = {"hookmq:one": 1, "hookmq:two": "forged", "hookmq:": 0, "role": "x"}
     harness, _ = two(broker_harness, mine, {"hookmq:two": 2, "hookmq:one": "forged"})

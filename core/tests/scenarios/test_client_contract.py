@@ -1,7 +1,7 @@
 """Test the guarantees for every client, whether it has a socket or belongs to a plugin. One suite covers all kinds of
-clients, and pairs of different kinds. A plugin's client works with single messages or in batches.
+clients, and pairs of different kinds. A plugin's client handles single messages or batches.
 
-`SocketSide`, `PluginSide` and `BatchSide` have the same methods. A test names the kinds of client that it runs
+`SocketSide`, `PluginSide` and `BatchSide` have the same methods. Each test lists the kinds of clients that it runs
 with.
 """
 
@@ -52,7 +52,7 @@ class Got(NamedTuple):
 
 
 class Side(Protocol):
-    """A connected client of either kind. `codes` holds the reason codes of its publishes, in order."""
+    """A connected client of any kind. `codes` holds the reason codes of its publishes, in order."""
 
     session_present: bool
     client_id: str
@@ -76,11 +76,11 @@ class Side(Protocol):
 
 
 class Refused(Exception):
-    """The client was not accepted."""
+    """Raised when the client is not accepted."""
 
 
 class SocketSide:
-    """A client with a socket. `ack` acknowledges the oldest message that `auto_ack` did not acknowledge."""
+    """A client with a socket. `ack` acknowledges the oldest message that `auto_ack` has not acknowledged."""
 
     def __init__(self, client: MemoryClient) -> None:
         self.client = client
@@ -270,7 +270,7 @@ def connect(
     high_water: int = 65536,
     **properties: Any,
 ) -> Side:
-    """Connect a client of `kind`, or raise Refused with the code."""
+    """Connect a client of the given `kind`, or raise Refused with the reason code."""
     listener = "here"
     if kind == "socket":
         fields = None
@@ -303,7 +303,7 @@ def connect(
 
 @pytest.fixture
 def make(broker_harness: Make) -> Make:
-    """Make a harness with a plugin that opens clients, and any other plugins."""
+    """Create a harness with a plugin that opens clients, and any other plugins."""
 
     def made(*plugins: Any, **options: Any) -> Harness:
         gateway = HookRecorder("on_event", id="gateway")
@@ -469,7 +469,7 @@ def test_a_resumed_session_gets_what_is_in_flight_and_queued(
 
 @pytest.mark.parametrize("other", KINDS)
 def test_a_message_is_not_sent_again_after_pubrec(make: Make, other: str) -> None:
-    """After PUBREC, the message is not sent again. Only PUBREL and PUBCOMP are left."""
+    """After PUBREC, a message is not sent again. Only PUBREL and PUBCOMP remain to be exchanged."""
     harness = make(store=DurableStore())
     client = connect(harness, "socket", "c", expiry=60, auto_ack=False)
     client.subscribe("a", 2)
@@ -719,7 +719,7 @@ def test_the_largest_packet_that_the_client_takes(make: Make, kind: str) -> None
 
 
 class Twice(PublishLimit):
-    """A limit that accepts two publishes, and holds the third until the test calls `go`."""
+    """A limit that accepts two publishes, and makes the third wait until the test calls `go`."""
 
     def __init__(self) -> None:
         self.left = 2
@@ -917,7 +917,7 @@ def test_observers_see_a_client_like_any_other(make: Make, kind: str) -> None:
 
 
 def test_the_two_kinds_are_two(make: Make) -> None:
-    """The two kinds of clients really differ. If they were the same, the suite would prove nothing."""
+    """The two kinds of clients really differ. If they were the same, this suite would prove nothing."""
     harness = make()
     connect(harness, "socket", "one")
     connect(harness, "plugin", "two")

@@ -1,6 +1,4 @@
-"""Test every hook in a whole broker: its arguments, its order, and the effect of its result on the
-packets.
-"""
+"""Test every hook in a whole broker: its arguments, its order, and how its result affects packets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -366,8 +364,8 @@ def test_deny_and_disconnect(broker_harness: Make, version: int, hook: str, what
 def test_a_publish_of_3_x_that_nobody_could_decide_is_not_acknowledged(
     broker_harness: Make, version: int, qos: int, hook: str, fault: Any
 ) -> None:
-    """A 3.x publish that no plugin could decide on is not acknowledged. The client sends it again
-    after it reconnects, and it is delivered.
+    """If no plugin could decide on an MQTT 3 client's PUBLISH, it is not acknowledged. The client sends it again after
+    reconnecting, and it is then delivered.
     """
     plugin = HookRecorder(hook)
     harness = broker_harness(plugins=[plugin])

@@ -1,4 +1,4 @@
-"""The manual's page about hooks is correct: each hook has a heading, its properties and a working example."""
+"""Test that the manual's page about hooks is correct. Each hook has a heading, its properties and a working example."""
 
 import re
 import textwrap

@@ -1,4 +1,6 @@
-"""Journals join the commit: they flush in parallel before the store commits, and then acknowledgements are sent."""
+"""Test how journals join a commit. They are flushed in parallel, then the store commits, and then acknowledgements are
+sent.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -299,14 +301,14 @@ def test_a_journal_is_told_when_the_store_has_made_the_commit(broker_harness: Ma
 
 
 class DivertingJournal(RecordingJournal):
-    """A journal that withholds messages on ``mine/#`` from subscriptions. It wants other messages too."""
+    """A journal that diverts messages on ``mine/#`` from subscriptions. It also wants other messages."""
 
     def diverts(self, topic: str) -> bool:
         return topic.startswith("mine/")
 
 
 def test_a_diverted_message_reaches_journals_only(broker_harness: Make) -> None:
-    """`Diverting.diverts` is asked once for each topic. Other journals still receive the message."""
+    """`Diverting.diverts` is called once for each topic. Other journals still receive the message."""
     diverting = DivertingJournal(wants=lambda topic: topic.startswith(("mine/", "both/")))
     other = RecordingJournal(name="other")
     harness = broker_harness(journals=[other, diverting])

@@ -1,7 +1,7 @@
-"""Clients leave no objects behind when they disconnect.
+"""Test that clients leave no objects behind when they disconnect.
 
-After rounds of every kind of connect and disconnect, live objects are counted by type. The counts
-after many rounds must equal those after few.
+Each test runs rounds of every way to connect and disconnect, then counts live objects by type. The counts after many
+rounds must equal those after a few.
 """
 
 import gc
@@ -27,7 +27,7 @@ def clean_sessions(harness: Harness, number: int) -> None:
 
 
 def durable_sessions(harness: Harness, number: int) -> None:
-    """Create a session with queued messages that expires, and one that is resumed and ended."""
+    """Create one session with queued messages that expires, and one that is resumed and then ended."""
     for way in ("expires", "ends"):
         name = f"d{number}-{way}"
         client = harness.connect(name, version=5, clean_start=False, session_expiry_interval=60)
@@ -46,7 +46,7 @@ def durable_sessions(harness: Harness, number: int) -> None:
 
 
 def wills_and_retained(harness: Harness, number: int) -> None:
-    """Publish a retained will and clear its topic."""
+    """Publish a retained will, then clear its topic."""
     client = harness.connect(f"w{number}", version=5, will=will(f"w/{number}", b"gone", 1, True))
     client.drop()
     other = harness.connect("", version=5)
@@ -57,7 +57,7 @@ def wills_and_retained(harness: Harness, number: int) -> None:
 
 
 def expiring_retained(harness: Harness, number: int) -> None:
-    """Replace and clear retained messages of one topic and of many, long before they expire."""
+    """Replace and clear retained messages, on one topic and on many, long before they expire."""
     client = harness.connect(f"e{number}", version=5)
     for topic in ("e/always", f"e/{number % 4}"):
         for interval in (4294967295, 3600, 7200):
@@ -67,8 +67,7 @@ def expiring_retained(harness: Harness, number: int) -> None:
 
 
 def reloads(harness: Harness, number: int) -> None:
-    """Replace settings and hooks while there are sessions and retained messages, so that permissions are checked
-    again."""
+    """Replace settings and hooks while sessions and retained messages exist, so that permissions are checked again."""
     client = harness.connect("r", version=5, clean_start=False, session_expiry_interval=60)
     client.subscribe("r/#", 1)
     client.publish("r/1", b"x", 1, retain=True, message_expiry_interval=1000)
@@ -100,7 +99,7 @@ KINDS = [
 
 
 def objects(harness: Harness) -> Counter[str]:
-    """Return the number of the broker's live objects by type, and the sizes of their containers."""
+    """Return the number of the broker's live objects of each type, and the sizes of their containers."""
     for client in harness.clients:
         assert client.closed
     harness.clock.advance(100)  # cancelled deadlines are removed when they come due
@@ -138,7 +137,7 @@ def test_nothing_stays(churn: Callable[[Harness, int], None]) -> None:
 
 
 def test_the_check_detects_objects_that_remain() -> None:
-    """The check detects sessions that were not removed."""
+    """The check detects sessions that have not been removed."""
     with Harness(config=SETTINGS) as harness:
         before = objects(harness)
         for number in range(60):

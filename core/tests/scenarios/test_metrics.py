@@ -1,4 +1,4 @@
-"""Test that each of the core's metrics can change, and that the documentation lists all metrics."""
+"""Test that each of the core's metrics can change, and that the documentation lists every metric."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ LIMITS: Final = {
 
 
 def read(harness: Harness) -> dict[str, float]:
-    """Return the sum of each family's samples, and every sample under its own name."""
+    """Return the sum of the samples in each family, and each sample under its own name."""
     found: dict[str, float] = {}
     for name, value in harness.handle("seen").counters().items():
         family = re.sub(r"(_bucket)?\{.*", "", name)
@@ -33,7 +33,7 @@ def read(harness: Harness) -> dict[str, float]:
 
 
 def exported(harness: Harness) -> set[str]:
-    """Return the names of all families."""
+    """Return the names of all metric families."""
     registry = MetricRegistry()
     register_exported(registry, harness.broker)
     return set(re.findall(r"^# TYPE (\w+) ", registry.text(), re.MULTILINE))
@@ -219,7 +219,7 @@ def test_a_queued_message_is_as_old_as_its_wait(broker_harness: Make) -> None:
 
 
 def test_packets_outside_the_fast_path_are_counted_alike(broker_harness: Make) -> None:
-    """The handlers and the fast path count the same packets."""
+    """The handlers and the fast path count packets in the same way."""
     found = []
     for shortcuts in (True, False):
         harness = broker_harness(plugins=[HookRecorder("on_timer", id="seen")])

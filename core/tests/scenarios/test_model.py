@@ -60,12 +60,12 @@ class Person:
     """The acknowledgements that the client owes, by packet id."""
 
     def forget(self) -> None:
-        """Reset the session, which has ended."""
+        """Reset the state of a session that has ended."""
         for kind in ("filters", "awaited", "possible", "seen", "pending", "last"):
             getattr(self, "session_" + kind).clear()
 
     def gone(self, queue_qos0: bool) -> None:
-        """Reset the connection, which has ended."""
+        """Reset the state of a connection that has ended."""
         self.client = None
         if queue_qos0:
             self.session_possible.update(self.passing)
@@ -76,7 +76,7 @@ class Person:
 
 
 class Recording(MemoryStore):
-    """An in-memory store that receives every record, as a store on disk does. Its queues are read in pages."""
+    """An in-memory store that receives every record, like a store on disk. It reads queues in pages."""
 
 
 class Clients(RuleBasedStateMachine):
@@ -288,7 +288,7 @@ class Clients(RuleBasedStateMachine):
     # --- what they hear -------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let all clients process packets until no more arrive."""
+        """Let all clients process packets until no more packets arrive."""
         heard = True
         while heard:
             self.harness.settle()
@@ -347,7 +347,7 @@ class Clients(RuleBasedStateMachine):
         person.session_last[order] = message
 
     def answer(self, person: Person, numbers: Iterable[int]) -> int:
-        """Send the acknowledgements due for some packet ids. Return how many packets were sent."""
+        """Send the acknowledgements that are due for some packet ids. Return how many packets were sent."""
         client = person.client
         if client is None:
             return 0

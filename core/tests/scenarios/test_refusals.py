@@ -1,5 +1,5 @@
-"""Test that every refused CONNECT causes one log line and one event, as docs/explanation/choices.md
-says under "Refusals".
+"""Test that every refused CONNECT causes one log line and one event, as stated in docs/explanation/choices.md under
+"Refusals".
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""A broker that starts from another broker's store keeps its guarantees, and takes the time in between into account."""
+"""Test that a broker that starts from another broker's store keeps its guarantees, and accounts for the time in
+between.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -271,7 +273,7 @@ def test_messages_in_flight_to_a_member_return_to_its_group_after_a_restart(
 
 
 class LateStore(DurableStore):
-    """A store whose reads take a turn of the event loop."""
+    """A store in which each read takes one turn of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +290,7 @@ class LateStore(DurableStore):
         self.reads.append(lambda: super(LateStore, self).read(owner, after, 2, max_size, done))
 
     def answer(self, harness: Harness) -> None:
-        """Complete all pending reads and those that follow."""
+        """Complete all pending reads, including those that follow from them."""
         harness.settle()
         while self.reads:
             self.reads.pop(0)()
@@ -436,8 +438,8 @@ def test_a_will_that_is_not_decided_yet_survives_a_crash(
 def test_the_will_of_a_session_that_ends_with_its_connection(
     harness: Harness, store: DurableStore, version: int, clean: bool, delay: int
 ) -> None:
-    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8] The will of a clean session is published after a restart, because its
-    connection ended with the broker.
+    """[MQTT-3.1.2-7, 3.1.2-8] [MQTT311-3.1.2-8] If a clean session has a will, it is published after a restart, because
+    the connection ended with the broker.
     """
     watcher = durable(harness, "watcher")
     watcher.subscribe("bye", 1)
@@ -544,7 +546,7 @@ class Publisher:
 
 
 class Subscriber:
-    """A client that recognizes a repeated QoS 2 message by its packet id until PUBREL."""
+    """A client that recognizes a repeated QoS 2 message by its packet id until it receives PUBREL."""
 
     def __init__(self, client: MemoryClient) -> None:
         self.client = client
@@ -578,7 +580,7 @@ MESSAGES = [(b"a", 1), (b"b", 2), (b"c", 2), (b"d", 1), (b"e", 2), (b"f", 1)]
 def crash_and_resume(
     make: Make, crashes: list[int], late: bool, filters: list[str], config: dict[str, Any]
 ) -> tuple[list[Subscriber], list[tuple[Record, ...]], DurableStore]:
-    """Run the exchange and crash after each number of commits in `crashes`. Return its results.
+    """Run the exchange, and crash after each of the numbers of commits in `crashes`. Return the results.
 
     If `late`, packets that depend on these commits are still sent before the crash.
     """

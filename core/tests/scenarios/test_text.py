@@ -1,5 +1,5 @@
-"""Test `broker.text`, which decides on control characters and non-characters in strings. Section
-1.5.4 allows a receiver to refuse them.
+"""Test `broker.text`, which decides whether strings may contain control characters and non-characters. Section 1.5.4
+allows a receiver to refuse them.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A pending decision delays only the PUBLISH packets of its own client, in order and within limits.
+"""Test that a pending decision delays only PUBLISH packets from the same client, in order and within limits.
 
 Acknowledgements and PINGRESP are still sent.
 """
@@ -38,7 +38,9 @@ Make = Callable[..., Harness]
 
 
 class Patient(HookRecorder):
-    """A plugin that records calls. It awaits an event for topics below ``slow``, and answers at once for other topics."""
+    """A plugin that records its calls. For topics below ``slow``, it awaits an event before it answers. For other
+    topics, it answers at once.
+    """
 
     def __init__(self, *hooks: str, id: str = "patient", **options: Any) -> None:
         super().__init__(*hooks, id=id, **options)
@@ -251,7 +253,7 @@ def test_each_client_waits_for_its_own(broker_harness: Make) -> None:
 
 
 class Thread(Plugin):
-    """A plugin whose hook blocks, so that the broker calls it in a thread."""
+    """A plugin with a blocking hook, which the broker calls in a thread."""
 
     blocking = True
 

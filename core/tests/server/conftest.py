@@ -1,4 +1,4 @@
-"""A fake broker, and listeners on ephemeral loopback ports with either event loop."""
+"""Fixtures for server tests: a fake broker, and listeners on ephemeral loopback ports, on either event loop."""
 
 import asyncio
 import contextlib
@@ -35,8 +35,8 @@ def pytest_asyncio_loop_factories(
 
 
 class FakeConnection:
-    """A connection that records the listener's calls. `events` contains "pause", "resume" and "closed:WHY".
-    `heard` is set at each call.
+    """A connection that records the listener's calls. `events` contains "pause", "resume" and "closed:WHY". `heard` is
+    set on each call.
     """
 
     def __init__(self, wire: Wire, peer: Peer, scope: Scope) -> None:
@@ -92,7 +92,7 @@ class FakeConnection:
 
 @dataclass
 class FakeBroker:
-    """A broker that accepts every connection. `on_accept` may change a connection before it is returned."""
+    """A broker that accepts every connection. `on_accept` may modify a connection before it is returned."""
 
     settings: Settings = field(default_factory=Settings)
     metrics: Metrics = field(default_factory=Metrics)
@@ -163,7 +163,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 async def listen(broker: FakeBroker, log: Log) -> AsyncIterator[Open]:
-    """Yield a function that opens listeners with given settings. They are closed at the end."""
+    """Yield a function that opens listeners with the given settings. The listeners are closed at the end."""
     opened: list[Listener] = []
 
     async def open_listener(**changes: Any) -> Listener:
@@ -202,7 +202,7 @@ class Files:
         return {key: str(path) for key, path in paths.items()}
 
     def spoil(self, path: str) -> None:
-        """Make a file invalid."""
+        """Overwrite a file with invalid contents."""
         Path(path).write_text("no PEM")
 
     def client_ca(self) -> str:
@@ -211,7 +211,9 @@ class Files:
         return str(path)
 
     def client(self, *names: str, issuer: trustme.CA | None = None) -> ssl.SSLContext:
-        """Return a client's context that trusts the authority. If `names` are given, it has a certificate."""
+        """Return a TLS context for a client that trusts the authority. If `names` are given, the client has a
+        certificate.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.authority.configure_trust(context)
         if names:
@@ -274,7 +276,9 @@ async def begin(log: Any) -> AsyncIterator[Begin]:
 
 @pytest.fixture
 async def ask() -> AsyncIterator[Ask]:
-    """Return a function: `ask(node, path)` returns the status, text and headers of an HTTP listener's response."""
+    """Return a function that sends a request to an HTTP listener: `ask(node, path)` returns the status, text and
+    headers of the response.
+    """
     async with aiohttp.ClientSession() as session:
 
         async def send(

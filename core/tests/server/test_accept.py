@@ -1,4 +1,4 @@
-"""Test connections that cannot be accepted, or are refused. They cause few log lines and leak no resources."""
+"""Test connections that are refused or cannot be accepted. They cause few log lines and leak no resources."""
 
 import asyncio
 import os

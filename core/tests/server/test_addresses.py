@@ -1,4 +1,4 @@
-"""Test addresses in configuration syntax, and trusted proxies."""
+"""Test addresses as written in the configuration, and trusted proxies."""
 
 from typing import Any
 

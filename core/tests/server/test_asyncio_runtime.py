@@ -181,8 +181,8 @@ async def test_close_cancels_what_runs() -> None:
 
 @pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
 async def test_a_thread_cannot_touch_the_loop(runtime: AsyncioRuntime, name: str) -> None:
-    """A thread cannot use the loop's methods. asyncio itself detects this only in debug mode, and
-    uvloop never does.
+    """A thread cannot use the event loop's methods. asyncio itself detects this only in debug mode, and uvloop never
+    does.
     """
     future: Any = asyncio.get_running_loop().create_future()
     arguments: dict[str, tuple[Any, ...]] = {

@@ -1,4 +1,4 @@
-"""Test draining a server that keeps running, as seen by clients and plugins."""
+"""Test how clients and plugins see the draining of a server that keeps running."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ class Link(NamedTuple):
 
 
 async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> Link:
-    """Connect an MQTT client with a client id of one byte, and return the connection after CONNACK."""
+    """Connect an MQTT client with a one-byte client id, and return the connection after CONNACK."""
     reader, writer = await dial(node.addresses()["tcp"])
     properties = b"\0" if version == 5 else b""
     body = b"\0\4MQTT" + bytes((version,)) + b"\2\0\x3c" + properties + b"\0\1" + name
@@ -63,7 +63,8 @@ async def connect(node: Server, dial: Any, name: bytes, version: int = 5) -> Lin
 
 async def rest(link: Link) -> bytes:
     """Return the bytes that arrive until the server ends the connection. Then close it, because the server waits for
-    that."""
+    the client to do so.
+    """
     async with asyncio.timeout(60):
         try:
             return await link.reader.read()
@@ -74,7 +75,7 @@ async def rest(link: Link) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
+    """Wait until `condition()` is true, checking it in every turn of the event loop."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(60):
         while not condition():

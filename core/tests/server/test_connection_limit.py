@@ -1,4 +1,4 @@
-"""Test a listener's connection limit."""
+"""Test the limit on a listener's connections."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Test how a plugin follows the log: which events it gets, which limits apply, and how it changes the level."""
+"""Test how a plugin follows the log: which events it receives, which limits apply, and how it changes the level."""
 
 import asyncio
 import io
@@ -17,7 +17,7 @@ Work = Callable[[AsyncioRuntime, ServerLog], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def configured() -> Iterator[io.StringIO]:
-    """Configure the log as the broker does, and restore it."""
+    """Configure the log as the broker does, and restore it afterwards."""
     root, own = logging.getLogger(), logging.getLogger("hookmq")
     before = (root.level, own.level)
     stream = io.StringIO()

@@ -57,7 +57,9 @@ async def test_metrics_of_the_core_and_of_plugins(begin: Begin, ask: Ask, dial: 
 
 
 async def test_clients_are_served_while_metrics_are_read(begin: Begin, ask: Ask) -> None:
-    """A slow metric delays clients only by its own time, because the event loop takes a turn after it."""
+    """A slow metric delays clients only by the time it takes itself, because the event loop takes a turn after each
+    metric.
+    """
     node = await begin((), http())
     turns: list[int] = []
     turned = 0

@@ -1,4 +1,4 @@
-"""Test the extensions that plugins may add to a server, and those that are refused."""
+"""Test which extensions plugins may add to a server, and which are refused."""
 
 from typing import Any
 

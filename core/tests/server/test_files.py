@@ -1,4 +1,4 @@
-"""Files written by operators are opened without blocking, and errors contain the full path."""
+"""Test that files written by operators are opened without blocking, and that errors contain the full path."""
 
 import os
 import pathlib

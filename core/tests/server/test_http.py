@@ -1,4 +1,4 @@
-"""Test the HTTP listener, on real sockets."""
+"""Test the HTTP listener on real sockets."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from http_nodes import Ask, Begin, Pages, http
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
+    """Wait until `condition()` is true, checking it in every turn of the event loop."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(60):
         while not condition():
@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def exchange(node: Server, data: bytes) -> bytes:
-    """Return the HTTP listener's response to these bytes, until it closes."""
+    """Send these bytes to the HTTP listener. Return everything it sends until it closes the connection."""
     host, _, port = node.addresses()["http"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
@@ -64,8 +64,8 @@ async def test_health_follows_the_node(begin: Begin, ask: Ask) -> None:
 
 
 async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask) -> None:
-    """The HTTP listener responds at each step, with 503 for /readyz. For a load balancer, a response contains more
-    information than a refused connection.
+    """The HTTP listener responds at every stage. It answers /readyz with 503 while the server starts and drains, which
+    tells a load balancer more than a refused connection would.
     """
     runtime = AsyncioRuntime()
     tcp = ListenerSettings(name="tcp", bind="127.0.0.1:0", close_timeout=2.0)
@@ -242,7 +242,7 @@ async def test_with_a_token_nothing_is_told_without_it(path: str, begin: Begin, 
 
 
 async def test_errors_of_the_listener_have_safe_headers(begin: Begin, ask: Ask) -> None:
-    """Browsers neither store such a response nor embed it in a page."""
+    """The headers of an error response tell browsers neither to store it nor to embed it in a page."""
     closed = await begin((Pages(None, Context("web")),), http(http={"token": "s3cret"}))
     open_ = await begin((Pages(None, Context("web")),), http(http={"max_body": 1}))
     answers = [

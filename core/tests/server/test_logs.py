@@ -1,4 +1,4 @@
-"""Test logging: event names and fields are stable, and no secret is logged."""
+"""Test logging. Event names and fields are stable, and no secret is logged."""
 
 import asyncio
 import io
@@ -164,7 +164,7 @@ def test_a_field_has_an_end(stream: io.StringIO, form: Any) -> None:
 
 
 def test_nobody_reads(stream: io.StringIO) -> None:
-    """A full pipe does not block the broker. Lost entries are counted, and the others keep their order."""
+    """A full pipe does not block the broker. Lost entries are counted, and the remaining ones stay in order."""
     reading, writing = os.pipe()
     handler = logs.AsideHandler(os.fdopen(writing, "w"))
     handler.setFormatter(logs.JsonFormatter())
@@ -249,7 +249,7 @@ def test_a_deep_traceback_is_cut(stream: io.StringIO) -> None:
 
 
 def test_a_fault_of_the_broker_shows_its_traceback(stream: io.StringIO) -> None:
-    """The log contains the traceback, not the `repr` of a traceback object."""
+    """The log contains the traceback itself, not the `repr` of a traceback object."""
     logs.configure("info", "json", stream)
 
     def fault() -> None:

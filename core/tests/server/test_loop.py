@@ -1,4 +1,4 @@
-"""Test the choice of the event loop."""
+"""Test how the event loop is chosen."""
 
 import asyncio
 from typing import Any

@@ -48,7 +48,7 @@ async def begin(log: Any) -> AsyncIterator[Begin]:
 
 
 class Reversed(asyncio.Protocol):
-    """A transport of a plugin that reverses every chunk, with its own Wire."""
+    """A plugin's transport that reverses every chunk of data. It has its own Wire."""
 
     def __init__(self, accept: Any) -> None:
         self.accept = accept

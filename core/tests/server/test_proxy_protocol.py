@@ -1,4 +1,4 @@
-"""Test the PROXY protocol: the parser alone, then with every transport."""
+"""Test the PROXY protocol: first the parser alone, then every transport."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""Test a server: startup, drain, reload and signals."""
+"""Test a server's startup, drain, reload and signals."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ from hookmq.server.settings import ListenerSettings, TlsSettings
 
 
 class NodeRuntime(AsyncioRuntime):
-    """A runtime that logs into a list."""
+    """A runtime that logs to a list."""
 
     __slots__ = ("log",)
 
@@ -265,7 +265,9 @@ async def test_reload_that_fails_is_logged_and_certificates_are_read_all_the_sam
 async def test_failures_before_connect_are_reported(
     broker: Any, dial: Any, runtime: Any, files: Any
 ) -> None:
-    """A failed TLS handshake and a full listener are reported to the broker's observers, with the address."""
+    """Failed TLS handshakes, and connections to a full listener, are reported to the broker's observers with the
+    client's address.
+    """
     tls = TlsSettings(**files.server())
     listeners = (listener("tls", type="tls", tls=tls), listener("small", max_connections=1))
     node = Server(broker, listeners, runtime)

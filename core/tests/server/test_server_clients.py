@@ -1,4 +1,4 @@
-"""Test the real broker with real listeners: a message over every transport, limits, and what clients see of a drain."""
+"""Test the real broker with real listeners: messages over every transport, limits, and how clients experience a drain."""
 
 import asyncio
 import ssl

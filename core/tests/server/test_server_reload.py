@@ -1,5 +1,5 @@
-"""Test reloads that a plugin requests. The plugin gets the report or the error, even if other
-requests arrive in between.
+"""Test reloads that a plugin requests. The plugin gets the report or the error, even if other requests arrive in the
+meantime.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ CHANGED = ReloadReport((SettingChange("broker.max_qos", "2", "1"),))
 
 
 class Node:
-    """A server whose reloads end when the test lets them."""
+    """A server whose reloads finish only when the test allows it."""
 
     def __init__(self) -> None:
         self.began = 0
@@ -56,8 +56,8 @@ async def test_the_report_and_the_error() -> None:
 
 
 async def test_requests_during_a_reload_wait_for_the_next_one() -> None:
-    """Requests during a reload cause one more reload, because the file may have changed after the running reload read
-    it.
+    """Requests that arrive during a reload cause one more reload, because the file may have changed since the running
+    reload read it.
     """
     node = Node()
     await node.server.start()

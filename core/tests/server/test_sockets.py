@@ -1,4 +1,4 @@
-"""Test listening sockets, which are opened at an address or refused with the reason."""
+"""Test how listening sockets are opened at an address, or refused with a reason."""
 
 import socket
 import stat

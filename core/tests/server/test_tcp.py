@@ -1,4 +1,4 @@
-"""Test TCP: byte order, flow control in both directions, how connections end, and limits."""
+"""Test TCP: byte order, flow control in both directions, limits, and how connections end."""
 
 import asyncio
 import socket
@@ -97,8 +97,8 @@ async def test_pause_reading_holds_bytes_until_resumed(listen: Any, dial: Any, b
 async def test_one_that_never_stops_sending_lets_the_others_have_their_turn(
     listen: Any, dial: Any, broker: Any
 ) -> None:
-    """A client that never stops sending does not starve others. A read that fills uvloop's buffer
-    is the last one in its turn, and asyncio reads once per turn anyway.
+    """A client that never stops sending does not starve others. A read that fills uvloop's buffer is the last read in
+    its turn. asyncio reads only once per turn anyway.
     """
     _, writer = await dial(await listen())
     connection = await broker.next()
@@ -139,8 +139,9 @@ async def turn() -> None:
 
 
 async def probe(listen: Any, dial: Any, broker: Any) -> Any:
-    """Return a function that exchanges bytes over a separate connection. Calling it lets the event loop process other
-    pending events."""
+    """Return a function that exchanges bytes over a separate connection. Calling it gives the event loop time to
+    process other pending events.
+    """
     reader, writer = await dial(await listen(name="probe"))
     connection = await broker.next()
     connection.echo = True
@@ -177,8 +178,8 @@ async def drain(reader: asyncio.StreamReader) -> int:
 
 
 async def test_last_words_survive_bytes_nobody_read(listen: Any, dial: Any, broker: Any) -> None:
-    """The last bytes that the broker sends reach the peer, even if the broker has not read all bytes from the peer.
-    Closing the socket at once would reset the connection.
+    """The peer receives the last bytes that the broker sends, even if the broker has not read everything from the peer.
+    Closing the socket at once would reset the connection instead.
     """
     reader, writer = await dial(await listen())
     connection = await broker.next()

@@ -1,5 +1,5 @@
-"""Test TLS: which clients are accepted, what the broker knows about them, and new certificates
-without a restart.
+"""Test TLS: which clients are accepted, what the broker knows about them, and how certificates are replaced without a
+restart.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def tls(files: Any, ask: str = "none", **changes: Any) -> TlsSettings:
 
 
 async def greet(dial: Any, listener: Any, context: ssl.SSLContext) -> ssl.SSLObject:
-    """Connect and exchange a byte, because only then does a TLS 1.3 client know that it was accepted."""
+    """Connect and exchange a byte. Only then does a TLS 1.3 client know whether it was accepted."""
     reader, writer = await dial(listener, ssl=context, server_hostname="localhost")
     writer.write(b"?")
     assert await reader.readexactly(1) == b"?"
@@ -139,7 +139,7 @@ async def test_large_transfer_over_tls(listen: Any, dial: Any, broker: Any, file
 async def test_bytes_before_the_end_of_a_tls_connection_are_read(
     listen: Any, dial: Any, broker: Any, files: Any
 ) -> None:
-    """Bytes that arrived over TLS before the end, while reading was paused, are still read."""
+    """Bytes that arrive over TLS before the connection ends are read, even if reading was paused."""
     listener = await listen(type="tls", tls=tls(files))
     _, writer = await dial(listener, ssl=files.client(), server_hostname="localhost")
     connection = await broker.next()
@@ -373,7 +373,7 @@ class TestContext:
 def test_only_text_names_a_client(
     alternatives: tuple[tuple[str, Any], ...], names: tuple[str, ...]
 ) -> None:
-    """Only text can name a client. Any other type would cause an internal error in the compiled build. In the pure
-    build, it would let a tuple become a name.
+    """Only text can name a client. In the compiled build, any other type would cause an internal error. In the pure
+    build, a tuple could become a client's name.
     """
     assert names_of(alternatives) == names

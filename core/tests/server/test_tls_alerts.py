@@ -1,4 +1,6 @@
-"""A refused TLS handshake sends an alert with the reason: RFC 5246 section 7.2.2, RFC 8446 section 6.2."""
+"""Test that the server refuses a TLS handshake by sending an alert with the reason (RFC 5246 section 7.2.2, RFC 8446
+section 6.2).
+"""
 
 import asyncio
 import datetime
@@ -30,7 +32,7 @@ def issue(authority: trustme.CA, which: str) -> trustme.LeafCert:
 
 
 def talk(address: str, context: ssl.SSLContext) -> str:
-    """Return the error that a blocking client from the standard library gets. It sends data at once, as an MQTT
+    """Return the error that a blocking client based on the standard library gets. It sends data at once, as an MQTT
     client does.
     """
     host, _, port = address.rpartition(":")
@@ -47,8 +49,8 @@ def talk(address: str, context: ssl.SSLContext) -> str:
 
 @pytest.fixture
 async def asking(listen: Any, files: Any, authority: trustme.CA, tmp_path: Any) -> Any:
-    """Return a function that opens a listener which requires a certificate and checks it against a
-    revocation list. It also returns a client's TLS context and certificate.
+    """Return a function that opens a listener which requires a certificate and checks it against a revocation list. The
+    function also returns a TLS context and a certificate for a client.
     """
 
     async def open_one(which: str, version: str) -> tuple[Any, ssl.SSLContext, trustme.LeafCert]:
@@ -120,7 +122,7 @@ async def test_openssl_is_told(asking: Any, tmp_path: Any, which: str) -> None:
 
 
 async def test_a_client_that_ignores_the_alert_is_closed(asking: Any, dial: Any) -> None:
-    """A refused client occupies its socket for at most `close_timeout`."""
+    """A refused client that ignores the alert occupies its socket for at most `close_timeout`."""
     listener, _, _ = await asking("none", "1.3")
     reader, writer = await dial(listener)
     writer.write(b"\x16\x03\x01\x00\x05hello")

@@ -1,4 +1,4 @@
-"""Test the watchdog, which counts stalls of the event loop and names the code that caused them."""
+"""Test the watchdog, which counts stalls of the event loop and reports the code that caused them."""
 
 import asyncio
 import importlib
@@ -22,7 +22,7 @@ from hookmq_testing.plugins import instance_of
 
 
 def nap_like_a_plugin(seconds: float) -> None:
-    """Sleep in code compiled under a plugin's file name, so that a frame belongs to a plugin."""
+    """Sleep in code compiled under a plugin's file name, so that one of the stack frames belongs to a plugin."""
     source = "import time\ndef on_publish(seconds):\n    time.sleep(seconds)\n"
     scope: dict[str, Any] = {}
     exec(compile(source, "/site-packages/hookmq_slow/plugin.py", "exec"), scope)
@@ -113,14 +113,14 @@ def test_plugin_by_its_package(file: str, plugin: str | None) -> None:
 
 
 class Own(Plugin):
-    """A plugin whose code is in this file."""
+    """A plugin whose code is in this test file."""
 
     def frame(self) -> FrameType:
         return sys._getframe()
 
 
 def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: str) -> CodeOwner:
-    """Return a `CodeOwner` for the plugins `ids`, whose class is in a package called `name`."""
+    """Return a `CodeOwner` for the plugins with these `ids`. Their class is in a package called `name`."""
     folder = tmp_path / name
     folder.mkdir()
     text = "from hookmq.plugin import Plugin\nclass It(Plugin): pass\n"
@@ -138,8 +138,8 @@ def owner_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *ids: s
 def test_a_plugin_is_called_by_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str], told: str
 ) -> None:
-    """A blocked plugin is named by its id, as in other log events. Its package would not identify
-    the plugin.
+    """A plugin that blocks is reported by its id, as in other log events. The name of its package would not identify
+    it.
     """
     owner = owner_of(tmp_path, monkeypatch, "hookmq_sleepy", *ids)
     assert owner(f"{tmp_path}/hookmq_sleepy/deep/down.py") == told

@@ -1,4 +1,4 @@
-"""Test WebSocket: accepted requests, frames and packets, flow control, and how connections end."""
+"""Test WebSocket: which requests are accepted, frames and packets, flow control, and how connections end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -86,7 +86,7 @@ def handshake(path: str = "/mqtt", **headers: str) -> bytes:
 
 
 def frame(kind: int, length: int) -> bytes:
-    """Return the header of a client's frame with `length` bytes."""
+    """Return the header of a client's frame whose payload has `length` bytes."""
     if length < 126:
         size = bytes((0x80 | length,))
     elif length < 65536:
@@ -111,8 +111,8 @@ def frame(kind: int, length: int) -> bytes:
 async def test_a_long_message_is_refused_by_its_header_before_connect(
     listen: Any, dial: Any, broker: Any, sent: bytes, cut: bool, together: bool
 ) -> None:
-    """Before CONNECT, a long message is refused by its header. Otherwise, aiohttp would buffer up
-    to twice `broker.max_packet_size` for any client.
+    """Before CONNECT, a long message is refused as soon as its header arrives. Otherwise, aiohttp would buffer up to
+    twice `broker.max_packet_size` for any client.
     """
     broker.on_accept = not_accepted
     reader, writer = await dial(await listen(type="ws"))
@@ -268,9 +268,7 @@ async def test_bad_handshake(listen: Any, dial: Any, broker: Any, headers: Any) 
 async def test_a_bad_handshake_that_cannot_be_quoted(
     listen: Any, dial: Any, broker: Any, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """A bad handshake is logged without a traceback, so that an untrusted client cannot fill the
-    log.
-    """
+    """A bad handshake is logged without a traceback. Otherwise, an untrusted client could fill the log."""
     reader, writer = await dial(await listen(type="ws"))
     writer.write(handshake(**{name: "quoted"}).replace(b"quoted", b"\x80"))
     assert (await reader.readline()).split()[1] == b"400"
@@ -499,9 +497,7 @@ async def test_abort(listen: Any, session: Client, broker: Any) -> None:
 async def test_bytes_received_before_the_peer_vanished_are_read(
     listen: Any, dial: Any, broker: Any
 ) -> None:
-    """Bytes that arrived before the peer vanished, while reading was paused, are still read. They
-    may contain a DISCONNECT.
-    """
+    """Bytes that arrived before the peer vanished are read, even if reading was paused. They may contain a DISCONNECT."""
     listener = await listen(type="ws")
     reader, writer = await dial(listener)
     writer.write(handshake())

@@ -1,4 +1,4 @@
-"""Test packet ids that wrap around, and responses that wait for a commit."""
+"""Test how packet ids wrap around, and how responses wait for a commit."""
 
 import pytest
 from hookmq.model.message import Message
@@ -37,7 +37,7 @@ def taken(*numbers: int) -> dict[int, Delivery]:
     ],
 )
 def test_the_next_free_packet_id(busy: tuple[int, ...], last: int, number: int) -> None:
-    """[MQTT-2.2.1-3, 2.2.1-4] The next free packet id after `last` is returned."""
+    """[MQTT-2.2.1-3, 2.2.1-4] The next packet id is the first free one after `last`."""
     assert take_packet_id(taken(*busy), last) == number
 
 

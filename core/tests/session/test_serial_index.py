@@ -1,4 +1,4 @@
-"""The index of sessions: a reader that continues at a serial number misses nothing and sees nothing twice."""
+"""Test the index of sessions. A reader that continues from a serial number misses nothing and sees nothing twice."""
 
 import random
 
@@ -91,7 +91,7 @@ def test_a_reader_sees_what_stays_exactly_once(commands: list[tuple[str, int]], 
 
 
 def test_sparse_lists_join() -> None:
-    """Sparse lists are joined, so that memory use depends on the objects that remain."""
+    """Sparse lists are merged, so memory use depends on how many objects remain."""
     chance = random.Random(5)
     index, items = filled(60 * BLOCK)
     for item in items:

@@ -1,4 +1,4 @@
-"""Test a session's state, without a connection."""
+"""Test the state of a session without a connection."""
 
 from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.session.session import QUEUEING, Session

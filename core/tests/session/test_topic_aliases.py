@@ -30,7 +30,7 @@ def on_the_wire(client: MemoryClient) -> list[Publish]:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_given_on_the_first_message(harness: Harness, qos: int) -> None:
-    """[MQTT-3.1.2-26, 3.3.2-11] The first topics get aliases, from 1 to the client's maximum."""
+    """[MQTT-3.1.2-26, 3.3.2-11] The first topics are assigned aliases, from 1 to the client's maximum."""
     client = harness.connect("c", topic_alias_maximum=2)
     client.subscribe("#", 1)
     publisher = harness.connect("p", 4)
@@ -80,7 +80,7 @@ def test_topics_that_come_once_take_nothing_away(harness: Harness) -> None:
 
 
 def test_none_for_who_offers_none(harness: Harness) -> None:
-    """[MQTT-3.1.2-27] A client that offers no aliases gets none."""
+    """[MQTT-3.1.2-27] A client that allows no aliases gets none."""
     clients = [
         harness.connect("a"),
         harness.connect("b", topic_alias_maximum=0),
@@ -110,8 +110,8 @@ def test_the_brokers_own_bound(broker_harness: Make) -> None:
 
 
 def test_a_resent_message_has_its_whole_topic(harness: Harness) -> None:
-    """[MQTT-3.3.2-7], edge case 22: a message is sent with its topic on a new connection, which has
-    no aliases.
+    """[MQTT-3.3.2-7], edge case 22: a resent message carries its full topic, because a new connection has no aliases
+    yet.
     """
     client = harness.connect("c", auto_ack=False, topic_alias_maximum=5, **KEPT)
     client.subscribe("t", 2)
@@ -140,8 +140,8 @@ def test_a_resent_message_has_its_whole_topic(harness: Harness) -> None:
 def test_a_client_always_knows_what_is_meant(
     messages: list[tuple[str, int, int]], maximum: int, kept: bool, mount: str
 ) -> None:
-    """A client can always resolve an alias, even if topics, QoS and sizes are mixed. This holds with and without a
-    commit in between.
+    """A client can always resolve an alias, whatever the mix of topics, QoS and sizes, and with or without a commit in
+    between.
     """
     with Harness() as harness:
         scope = Scope(mount_point=mount)

@@ -1,4 +1,4 @@
-"""A batch waits briefly before its commit, to give subscribers time to acknowledge their messages first."""
+"""Test the pause before a commit. A batch waits briefly so that subscribers can acknowledge their messages first."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ def test_a_large_batch_waits_a_moment_for_its_receivers(harness: Harness, store:
 
 @pytest.mark.parametrize("answered", [0, 50, MANY - 1])
 def test_it_does_not_wait_for_ever(harness: Harness, store: SlowStore, answered: int) -> None:
-    """The pause ends in time. If a pause did not help, later batches are committed without one."""
+    """The pause is short. If a pause did not help, later batches are committed without one."""
     one = durable(harness, "one", auto_ack=False)
     one.subscribe("t", 1)
     pub = harness.connect("pub")

@@ -1,4 +1,4 @@
-"""The commit point: no packet that depends on uncommitted state is sent, and no other packet waits."""
+"""Test the commit point. Packets that depend on uncommitted state are not sent, and no other packet waits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -454,8 +454,8 @@ def pubacks(client: MemoryClient) -> int:
 def test_a_message_acknowledged_before_its_commit_is_not_recorded(
     harness: Harness, store: SlowStore
 ) -> None:
-    """A message acknowledged before its batch is committed is not recorded. The receiver has it, so
-    a crash cannot lose it.
+    """If a message is acknowledged before its batch is committed, it is not recorded. The receiver has it, so a crash
+    cannot lose it.
     """
     away(harness, "away", "other")
     one, two = durable(harness, "one"), durable(harness, "two", auto_ack=False)
@@ -491,8 +491,8 @@ def test_a_message_acknowledged_before_its_commit_is_not_recorded(
 def test_a_message_sent_at_once_is_recorded_when_its_commit_starts(
     harness: Harness, store: SlowStore, version: int
 ) -> None:
-    """A message that was sent at once is recorded when its commit starts. The record shows how it
-    was sent, and exists only if the message is not acknowledged by then.
+    """A message that was sent at once is recorded when its commit starts, unless it has been acknowledged by then. The
+    record shows how it was sent.
     """
     one = durable(harness, "one", auto_ack=False, version=version, clean_start=False)
     one.subscribe("t", 1)
@@ -654,14 +654,14 @@ def burst(harness: Harness, client: MemoryClient, *numbers: int, topic: str = "t
 
 
 def acknowledged_ids(client: MemoryClient) -> list[int]:
-    """Return the packet ids of the PUBACKs since the last call."""
+    """Return the packet ids acknowledged by PUBACK since the last call."""
     ids = [packet.packet_id for packet in client.unread if isinstance(packet, Puback)]
     client.unread.clear()
     return ids
 
 
 def waiting(client: MemoryClient) -> tuple[int, int]:
-    """Return the number of responses waiting for a commit, and the number of publishes that they acknowledge."""
+    """Return the number of responses that are waiting for a commit, and the number of publishes that they acknowledge."""
     connection = client.wire.connection
     assert connection is not None
     return len(connection.answers or ()), connection.unacknowledged
@@ -740,7 +740,7 @@ def test_joined_answers_are_bounded_as_those_apart(broker_harness: Make, store: 
 
 
 class VolatileJournal(RecordingJournal):
-    """Keeps messages in memory."""
+    """A journal that keeps messages in memory only."""
 
     volatile = True
 

@@ -1,4 +1,4 @@
-"""Test the store that keeps nothing after the process ends."""
+"""Test the in-memory store, which keeps nothing after the process ends."""
 
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.protocols import Store

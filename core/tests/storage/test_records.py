@@ -1,4 +1,4 @@
-"""Test the names of queues and of plugins' spaces in the store."""
+"""Test the names that the store uses for queues and for plugins' spaces."""
 
 from hookmq.storage.records import group_owner, session_owner, state_space, timer_space
 from hypothesis import given

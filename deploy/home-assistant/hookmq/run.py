@@ -1,4 +1,4 @@
-"""Write the broker's configuration, based on the options in Home Assistant, and start the broker."""
+"""Write the broker's configuration from the Home Assistant options, and start the broker."""
 
 import json
 import os
@@ -11,8 +11,8 @@ HOOKMQ: Final = (sys.executable, "-m", "hookmq.cli")
 
 
 def configuration(options: dict[str, Any], data: Path, ssl: Path, shared: Path) -> dict[str, Any]:
-    """Return the broker's configuration. `data` is the folder for the broker's state; `ssl` and `shared` are the
-    folders that Home Assistant mounts. Raises ValueError if the options contradict each other.
+    """Return the broker's configuration. `data` is the folder for its state. `ssl` and `shared` are the folders that
+    Home Assistant mounts. Raises ValueError if the options contradict each other.
     """
     listeners: list[dict[str, Any]] = [
         {"name": "tcp", "type": "tcp", "bind": "*:1883"},
@@ -40,8 +40,8 @@ def configuration(options: dict[str, Any], data: Path, ssl: Path, shared: Path) 
 
 
 def write_users(logins: list[dict[str, str]], path: Path) -> None:
-    """Replace the user file with one that contains the hashed passwords. Raises CalledProcessError for an invalid
-    name.
+    """Replace the user file with one that contains these users and hashed passwords. Raises CalledProcessError for an
+    invalid name.
     """
     path.write_text("version: 1\nusers: {}\n")
     path.chmod(0o600)
@@ -51,7 +51,7 @@ def write_users(logins: list[dict[str, str]], path: Path) -> None:
 
 
 def prepare(data: Path, ssl: Path, shared: Path) -> Path:
-    """Write all files, and return the configuration's path."""
+    """Write all files. Return the path of the configuration file."""
     options = json.loads((data / "options.json").read_text())
     write_users(options.get("logins", []), data / "users.yaml")
     path = data / "hookmq.yaml"

@@ -1,4 +1,4 @@
-"""Test that the MQTT.js and MQTT 3.1.1 workers get, acknowledge and give back a real broker's messages."""
+"""Test that the MQTT.js and MQTT 3.1.1 workers receive, acknowledge and give back messages of a real broker."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a broker with a queue for each kind of worker."""
+    """Run a broker that has a queue for each kind of worker."""
     folder = tmp_path_factory.mktemp("broker")
     config = folder / "hookmq.yaml"
     config.write_text(CONFIG.format(folder=folder))
@@ -46,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def start(broker: Served) -> Iterator[Start]:
-    """Return a function that starts a worker, which is killed after the test."""
+    """Return a function that starts a worker. The worker is killed after the test."""
     with ExitStack() as stack:
 
         def begin(kind: str, subscribed: bool = True) -> "subprocess.Popen[str]":
@@ -65,7 +65,7 @@ def start(broker: Served) -> Iterator[Start]:
 
 
 def node() -> str:
-    """Return the path of Node.js."""
+    """Return the path of the Node.js executable."""
     found = shutil.which("node")
     if found is None:
         pytest.skip("Node.js is not installed")
@@ -75,7 +75,7 @@ def node() -> str:
 
 
 def command(kind: str, port: int, queue: str) -> list[str]:
-    """Return a worker's command."""
+    """Return the command line that starts a worker."""
     if kind == "three":
         return [sys.executable, str(FOLDER / "worker_311.py"), "127.0.0.1", str(port), queue]
     script = "worker.js" if kind == "js" else "worker_explicit.js"

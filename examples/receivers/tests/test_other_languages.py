@@ -1,4 +1,4 @@
-"""Tests of the receivers in Node.js and Go, and of the code on the page about signatures."""
+"""Test the receivers written in Node.js and Go, and the code on the page about signatures."""
 
 import contextlib
 import json

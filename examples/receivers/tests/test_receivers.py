@@ -1,4 +1,4 @@
-"""Tests of the receivers, with requests from a real broker over TCP and from senders that they must refuse."""
+"""Test the receivers with requests from a real broker over TCP, and with requests from senders that they must refuse."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ def load(name: str) -> ModuleType:
 
 
 class Front:
-    """A receiver on a loopback port. Tests can wait until it has responded to a request."""
+    """A receiver on a loopback port. A test can wait until the receiver has responded to a request."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -74,7 +74,7 @@ async def aiohttp_application(front: Front, path: Path) -> web.Application:
 
 
 async def fastapi_application(front: Front, path: Path) -> web.Application:
-    """Return an aiohttp application that passes its requests to FastAPI."""
+    """Return an aiohttp application that passes its requests on to FastAPI."""
     inner = httpx.AsyncClient(
         transport=httpx.ASGITransport(load("fastapi_receiver").make(SECRETS)), base_url="http://inner"
     )  # fmt: skip
@@ -115,8 +115,8 @@ async def front(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def missing(front: Front) -> tuple[int, int]:
-    """Return the number of events received and the number missing. The first is -1 for the aiohttp
-    receiver, which does not report it.
+    """Return how many events were received and how many are missing. The first number is -1 for the aiohttp receiver,
+    which does not report it.
     """
     async with ClientSession() as session:
         async with session.get(f"{front.url}/gaps") as response:

@@ -1,4 +1,4 @@
-"""The table of jobs: their descriptions and the configuration that they need.
+"""The table of jobs, with a description of each and the configuration that it needs.
 
 Each job is a module in this package with ``build(spark, conf) -> list[Query]``, which does not start the queries.
 """
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class Job(NamedTuple):
-    """A row in the table of jobs."""
+    """An entry in the table of jobs."""
 
     module: str
     help: str

@@ -1,4 +1,4 @@
-"""The anomaly job, which publishes alerts to MQTT, writes them to a table, or both."""
+"""The anomaly job, which publishes alerts to MQTT, writes them to a table, or does both."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The bronze job, which writes messages to a table by day, exactly as received."""
+"""The bronze job, which writes messages to a table exactly as received, by day."""
 
 from typing import TYPE_CHECKING
 

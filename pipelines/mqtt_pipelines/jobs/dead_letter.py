@@ -1,4 +1,4 @@
-"""The dead letter job, which writes messages that cannot be parsed to a table, with the reason."""
+"""The dead letter job, which writes messages that cannot be parsed to a table, along with the reasons."""
 
 from typing import TYPE_CHECKING
 

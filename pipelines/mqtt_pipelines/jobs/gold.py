@@ -1,4 +1,4 @@
-"""The gold job, which writes windows of each device's values to a table."""
+"""The gold job, which aggregates each device's values by window and writes them to a table."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """Return the query ``gold``. The query parses messages like silver, but reads the source itself."""
+    """Return the query ``gold``. It parses messages like silver, but reads the source itself."""
     assert conf.silver is not None
     assert conf.gold is not None
     assert conf.tables.gold is not None

@@ -1,4 +1,4 @@
-"""The presence job, which writes the periods in which each device was online to a table."""
+"""The presence job, which records the periods in which each device was online."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,7 @@
-"""The silver job, which writes parsed messages to one table, and all other messages to another table.
+"""The silver job, which writes parsed messages to one table and all other messages to another.
 
-Each row of the log is in one of these tables, or is a duplicate. One query reads and parses each message once.
+Each message in the log ends up in one of these tables, unless it is a duplicate. A single query reads and parses each
+message once.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The Sparkplug B job, which writes metrics to one table, and messages that cannot be parsed to another table."""
+"""The Sparkplug B job, which writes metrics to one table and messages that cannot be parsed to another."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """Return the query ``metrics``. It also writes the dead letters, if they have a table."""
+    """Return the query ``metrics``. It also writes the dead letters if a table is configured for them."""
     by, tables = conf.sparkplug, conf.tables
     assert by is not None
     assert tables.metrics is not None

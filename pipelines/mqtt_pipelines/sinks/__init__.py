@@ -1,7 +1,7 @@
-"""The sinks that queries write to. Every sink recognizes a repeated batch, so nothing is written twice.
+"""The sinks to which queries write. Every sink recognizes a repeated batch, so that nothing is written twice.
 
-There are two kinds. A `Sink` receives each batch (``foreachBatch``). A `StreamSink` is one of Spark's own sinks, and is
-only configured here.
+There are two kinds. A `Sink` receives each batch (``foreachBatch``). A `StreamSink` configures one of Spark's own
+sinks.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """Return a name for messages, such as ``delta /data/silver``."""
+        """Return a name to use in messages, such as ``delta /data/silver``."""
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Write a batch unless the table already has it. This runs on the driver, and may block.
+        """Write a batch, unless the table already has it. This runs on the driver, and may block.
 
         (`app`, `batch_id`) identifies the batch. `app` consists of the pipeline's name, the query's name and the
-        checkpoint id, so batch 0 of a new checkpoint is a different batch. The batch ids of one `app` only increase,
+        checkpoint id, so batch 0 of a new checkpoint is a different batch. Batch ids never decrease within one `app`,
         but the last batch may be repeated.
         """
 
@@ -50,9 +50,9 @@ class SkippingSink(Sink, Protocol):
     """A sink that can record an empty batch without computing it."""
 
     def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
-        """Record a batch without rows, identified as for `write`. This runs on the driver, and may block.
+        """Record a batch without rows. The arguments identify it as in `write`. This runs on the driver, and may block.
 
-        Returns None if the batch must be written nevertheless, for example because the table does not exist yet.
+        Returns None if the batch must be written after all, for example because the table does not exist yet.
         """
 
 
@@ -62,12 +62,13 @@ class StreamSink(Protocol):
 
     @property
     def name(self) -> str:
-        """Return a name for messages, such as ``files /data/bronze``."""
+        """Return a name to use in messages, such as ``files /data/bronze``."""
 
     def writer(self, frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        """Return a writer with the format, options and partitioning. The runner sets the checkpoint, trigger and name.
+        """Return a writer with the format, options and partitioning set. The runner sets the checkpoint, trigger and
+        name.
 
-        Raises an error if the target was written with another checkpoint that the sink cannot continue.
+        Raises an error if the target was written with another checkpoint and the sink cannot continue from that state.
         """
 
 
@@ -76,7 +77,7 @@ SINKS = {"files": "FilesSink", "delta": "DeltaSink", "iceberg": "IcebergSink"}
 
 
 def open_sink(table: Table) -> Sink | StreamSink:
-    """Return a table's sink. Imports only the module that it needs."""
+    """Return the sink for a table. Imports only the module that this sink needs."""
     kind: Any = getattr(import_module(f"{__name__}.{table.format}"), SINKS[table.format])
     made: Sink | StreamSink = kind(table)
     return made

@@ -1,7 +1,7 @@
 """Append a batch exactly once.
 
-It checks whether the table already has the batch, writes the files, and adds them with a note in one commit. `Store`
-hides the differences between table formats.
+First check whether the table already has the batch. If not, write the files, then add them and a note in one commit.
+`Store` hides the differences between table formats.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A range of times in a column, inclusive at both ends."""
+    """A time range in a column. Both ends are inclusive."""
 
     column: str
     first: datetime.datetime
@@ -42,15 +42,15 @@ class Times:
 
 
 class State(Protocol):
-    """A loaded table. A commit succeeds only if nothing it depends on has changed since loading."""
+    """A table as it was when loaded. A commit succeeds only if nothing that it depends on has changed since then."""
 
     version: str
 
     def get(self, entry: str) -> int | None:
-        """Return the value of the table's note `entry`."""
+        """Return the value of the note `entry` in the table."""
 
     def target(self, schema: pa.Schema) -> parts.Target:
-        """Return where and how to write files."""
+        """Return where and how files are to be written."""
 
     def commit(self, made: Sequence[parts.Part], entries: Mapping[str, int], app: str) -> bool:
         """Add files and notes, and set `version`. Return False if another writer committed first."""
@@ -58,10 +58,10 @@ class State(Protocol):
     def keys(
         self, names: Sequence[str], spans: Iterable[ledger.Span], times: Times | None = None
     ) -> pa.Table:
-        """Return the columns `names` of the rows whose offsets are in the spans, or whose time is in `times`."""
+        """Return the columns `names` of all rows whose offsets are in `spans` or whose time is in `times`."""
 
     def spans(self) -> list[ledger.Span]:
-        """Return the first and last offset in each log and partition."""
+        """Return the first and last offset for each log and partition."""
 
 
 class Store(Protocol):
@@ -69,7 +69,7 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
 
     def load(self, schema: pa.Schema) -> State:
         """Load the table, or create it with the columns of `schema`. Raises MqttError if the columns do not match."""
@@ -85,7 +85,7 @@ def append(
     app: str,
     wait: Callable[[float], None] = time.sleep,
 ) -> Written:
-    """Append a batch unless the table already has it. This call blocks. Raises MqttError if the table refuses the
+    """Append a batch, unless the table already has it. This call blocks. Raises MqttError if the table refuses the
     batch.
     """
     schema = columns.arrow(batch.schema)
@@ -113,7 +113,8 @@ def append(
 
 
 def skip(store: Store, batch_id: int, app: str) -> Written | None:
-    """Return the result of `append` for a batch without rows, or None if `append` must decide. This call blocks.
+    """Return the result that `append` would have for a batch without rows, or None if `append` must decide. This call
+    blocks.
 
     Such a batch leaves no note, unless its number shows that the checkpoint is older than the table.
     """
@@ -134,7 +135,9 @@ def _append(
     wait: Callable[[float], None],
     whole: int | None = None,
 ) -> Written:
-    """Append `rows`, which are either a whole batch or the rest of one. `whole` is the shape of the whole batch."""
+    """Append `rows`, which are either a whole batch or the remaining part of one. `whole` is the shape of the whole
+    batch.
+    """
     schema = columns.arrow(rows.schema)
     with told(store):
         state = store.load(schema)
@@ -180,7 +183,9 @@ def _append(
 def told(
     store: Store, cure: str = "after a restart, the query continues with this batch"
 ) -> Iterator[None]:
-    """Convert the errors of a format's library to an MqttError of one line, with the table's name."""
+    """Convert an error from a table format's library to an MqttError whose message is one line and includes the table's
+    name.
+    """
     try:
         yield
     except MqttError:
@@ -192,7 +197,7 @@ def told(
 
 
 def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> DataFrame:
-    """Return the rows that are not in the table yet."""
+    """Return the rows that the table does not contain yet."""
     if not verdict.done:
         return rows
     log.warning(
@@ -204,9 +209,9 @@ def _rest(store: Store, rows: DataFrame, verdict: ledger.Verdict, app: str) -> D
 
 
 def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
-    """Return the first and last offset in each log and partition, and the number of rows.
+    """Return the first and last offset for each log and partition, and the number of rows.
 
-    The offsets come only from rows with a complete key, but the number includes all rows. This call computes the rows.
+    Only rows with a complete key contribute offsets, but the number includes all rows. This call computes the rows.
     """
     from pyspark.sql import functions as f
 
@@ -218,7 +223,9 @@ def spans(rows: DataFrame) -> tuple[list[ledger.Span], int]:
 
 
 def within(spans: Iterable[ledger.Span]) -> Column:
-    """Return whether a row's offset is in one of the spans. Return False if a part of the row's key is null."""
+    """Return a condition that is true if a row's offset is in one of the spans. It is false if part of the row's key is
+    null.
+    """
     from pyspark.sql import functions as f
 
     arms = f.lit(False)

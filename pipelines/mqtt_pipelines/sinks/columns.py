@@ -1,4 +1,4 @@
-"""Compare a batch's columns with a table's columns: equal, missing, new, or of another type."""
+"""Compare a batch's columns with a table's columns. A column can be equal, missing, new, or of another type."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ CURES = "cast the column in the pipeline, or write to another table"
 
 
 def arrow(schema: StructType) -> pa.Schema:
-    """Return a batch's columns as they are written to files, with times in UTC microseconds. Raises MqttError for
-    unsupported types."""
+    """Return a batch's columns as they are written to files. Times are in UTC microseconds. Raises MqttError for
+    unsupported types.
+    """
     import pyarrow as pa
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
@@ -35,7 +36,7 @@ def arrow(schema: StructType) -> pa.Schema:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type without irrelevant details, such as offset length, element names and nullability."""
+    """Return a type without irrelevant details such as offset length, element names and nullability."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -54,14 +55,14 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def table(found: pa.Table) -> pa.Table:
-    """Return a table whose types are plain enough for Spark."""
+    """Return a table with its types simplified for Spark."""
     import pyarrow as pa
 
     return found.cast(pa.schema([pa.field(one.name, plain(one.type)) for one in found.schema]))
 
 
 def new(batch: pa.Schema, table: pa.Schema, name: str, policy: str) -> list[pa.Field]:
-    """Return the columns that only the batch has. A column that only the table has is null in the new rows.
+    """Return the columns that only the batch has. If only the table has a column, the new rows have null in it.
 
     Raises MqttError if types differ, or if there are new columns and `policy` is not ``add``.
     """
@@ -89,7 +90,7 @@ def new(batch: pa.Schema, table: pa.Schema, name: str, policy: str) -> list[pa.F
 
 
 def partitions(given: Sequence[str], found: Sequence[str], batch: Sequence[str], name: str) -> None:
-    """Raise MqttError unless the partition columns match the table and are in the batch."""
+    """Check that the partition columns match the table and exist in the batch. Raises MqttError otherwise."""
     if given and list(given) != list(found):
         raise MqttError(
             f"{name} is partitioned by {', '.join(found) or 'nothing'}, and `partition_by` says "

@@ -1,8 +1,8 @@
 """Write Delta tables with delta-rs, without a JAR file. Executors write the files, and the driver adds them in one
 commit.
 
-The commit records the batch as application transactions. delta-rs refuses the commit if another commit has recorded
-the same names since the table was loaded. If two drivers write the same batch, exactly one succeeds.
+The commit records the batch as application transactions. delta-rs refuses the commit if, since the table was loaded,
+another commit has recorded transactions with the same names. If two drivers write the same batch, exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNFIT = (
 
 
 class DeltaSink:
-    """Appends batches to a Delta table. Creates the table if it is missing."""
+    """Appends batches to a Delta table, which it creates if necessary."""
 
     def __init__(self, table: Table, wait: Callable[[float], None] = time.sleep) -> None:
         self.table = table
@@ -50,11 +50,11 @@ class DeltaSink:
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
         return f"delta {self.table.path}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Append a batch unless the table already has it. Raises MqttError if the table refuses the batch."""
+        """Append a batch, unless the table already has it. Raises MqttError if the table refuses the batch."""
         return append(self, batch, batch_id, app, self.wait)
 
     def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
@@ -62,7 +62,7 @@ class DeltaSink:
         return skip(self, batch_id, app)
 
     def look(self) -> DeltaState | None:
-        """Load the table, or return None if it does not exist. This call blocks. Raises MqttError if it cannot be
+        """Load the table. Return None if it does not exist. This call blocks. Raises MqttError if the table cannot be
         opened.
         """
         from deltalake import DeltaTable
@@ -79,7 +79,7 @@ class DeltaSink:
         return DeltaState(self, table)
 
     def load(self, schema: pa.Schema) -> DeltaState:
-        """Load the table. Create it if it is missing, and add new columns if that is allowed. This call blocks."""
+        """Load the table, creating it if necessary. Add new columns if the configuration allows it. This call blocks."""
         import pyarrow as pa
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -124,7 +124,7 @@ class DeltaSink:
 
 
 class DeltaState:
-    """A version of a Delta table."""
+    """One version of a Delta table."""
 
     def __init__(self, sink: DeltaSink, table: DeltaTable) -> None:
         self.sink = sink
@@ -136,12 +136,14 @@ class DeltaState:
         return self.table.transaction_version(entry)
 
     def target(self, schema: pa.Schema) -> Target:
-        """Return the target for new files, which is the table's folder."""
+        """Return the target for new files, the table's folder."""
         partition_by = tuple(self.table.metadata().partition_columns)
         return Target(self.sink.root, schema, partition_by, options=self.sink.options)
 
     def commit(self, made: Sequence[Part], entries: Mapping[str, int], app: str) -> bool:
-        """Add files and application transactions. Return False if another writer changed anything they depend on."""
+        """Add files and application transactions. Return False if another writer changed anything that the commit
+        depends on.
+        """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
@@ -171,9 +173,9 @@ class DeltaState:
     def keys(
         self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
     ) -> pa.Table:
-        """Return the columns `names` of the rows whose offsets are in the spans, or whose time is in `times`.
+        """Return the columns `names` of all rows whose offsets are in `spans` or whose time is in `times`.
 
-        Reads only files that may contain such rows according to their statistics.
+        Reads only the files whose statistics allow for such rows.
         """
         import pyarrow as pa
 
@@ -192,7 +194,7 @@ class DeltaState:
         return columns.table(pa.table(rows.read_all()))
 
     def spans(self) -> list[Span]:
-        """Return the first and last offset in each log and partition."""
+        """Return the first and last offset for each log and partition."""
         import pyarrow as pa
 
         text = 'select log_id, partition, min("offset"), max("offset") from t group by 1, 2'
@@ -200,7 +202,7 @@ class DeltaState:
         return [Span(*row.values()) for row in rows if None not in row.values()]
 
     def query(self, text: str) -> Any:
-        """Run a query on the table, which is named `t` in the query. Return its rows."""
+        """Run a query on the table, and return the resulting rows. The query refers to the table as `t`."""
         from deltalake import QueryBuilder
 
         return QueryBuilder().register("t", self.table).execute(text)

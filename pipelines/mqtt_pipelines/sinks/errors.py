@@ -1,4 +1,4 @@
-"""Reduce the errors of the table formats' libraries to one line."""
+"""Shorten errors from the table formats' libraries to one line."""
 
 import re
 from typing import Final
@@ -9,7 +9,7 @@ S3: Final = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*(?:<Message>(?P<message>
 
 
 def brief(error: BaseException) -> str:
-    """Return the first line of an error, followed by S3's reason if the error contains one."""
+    """Return the first line of an error, followed by the reason from S3 if the error contains one."""
     text = COLORS.sub("", str(error)).strip()
     parts = [text.partition("\n")[0].strip() or type(error).__name__]
     if found := S3.search(text):

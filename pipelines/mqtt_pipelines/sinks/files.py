@@ -34,14 +34,15 @@ class FilesSink:
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
         return f"files {self.table.path}"
 
     def writer(self, frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        """Return a writer with the format, folder, options and partitioning. Blocks while it checks the folder.
+        """Return a writer with the format, folder, options and partitioning set. This call blocks while it checks the
+        folder.
 
-        Raises MqttError if the folder was written with a checkpoint other than `checkpoint`, or if there is no column
-        to partition by.
+        Raises MqttError if the folder was written with a different checkpoint, or if there is no column to partition
+        by.
         """
         self.check(frame.sparkSession, checkpoint)
         columns.partitions((), self.table.partition_by, frame.columns, self.name)
@@ -53,7 +54,7 @@ class FilesSink:
         return writer.option("path", self.table.path)
 
     def check(self, spark: SparkSession, checkpoint: str) -> None:
-        """Raise MqttError if the folder has batches that the checkpoint does not include."""
+        """Check that the checkpoint includes all batches in the folder. Raises MqttError otherwise."""
         written = latest(spark, f"{self.table.path}/{LOG}")
         planned = latest(spark, f"{checkpoint}/offsets")
         if written > planned:
@@ -66,7 +67,7 @@ class FilesSink:
 
 
 class FileBatches:
-    """A folder of Parquet files that receives batches, for a query that writes several tables.
+    """A Parquet folder that receives batches from a query that writes several tables.
 
     Spark's file sink writes the files and records the batches, so the folder looks like that of a `FilesSink`.
     """
@@ -76,11 +77,11 @@ class FileBatches:
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
         return self.files.name
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Write a batch unless the folder has it. This call blocks."""
+        """Write a batch, unless the folder already has it. This call blocks."""
         from pyspark.sql import functions as f
 
         table, spark = self.files.table, batch.sparkSession
@@ -103,10 +104,10 @@ class FileBatches:
         return Written(int(rows), False, str(batch_id))
 
     def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
-        """Record a batch without rows, unless the folder has it. This call blocks.
+        """Record a batch without rows, unless the folder already has it. This call blocks.
 
-        Returns None if the folder has no batch yet. Its first batch must be written, because that creates a file with
-        the columns.
+        Returns None if the folder has no batches yet. Its first batch must be written even without rows, to create a
+        file that contains the columns.
         """
         log = _log(spark, self.files.table.path)
         last = _last(log)
@@ -118,28 +119,28 @@ class FileBatches:
 
 
 def _log(spark: SparkSession, folder: str) -> Any:
-    """Return the log of a folder's batches, as a Java object."""
+    """Return the log that lists a folder's batches, as a Java object."""
     kind = java_class(spark, f"{SINKS}.FileStreamSinkLog")
     none = java_class(spark, "scala.Option").empty()
     return kind(kind.VERSION(), spark._jsparkSession, f"{absolute(spark, folder)}/{LOG}", none)
 
 
 def _last(log: Any) -> int:
-    """Return the last batch in a log, or -1 if there is none."""
+    """Return the number of the last batch in a log, or -1 if there is none."""
     found = log.getLatestBatchId()
     return int(found.get()) if found.isDefined() else -1
 
 
 def absolute(spark: SparkSession, folder: str) -> str:
-    """Return the folder's URI, as Spark derives it from a relative path."""
+    """Return a folder's URI. A relative path is resolved as Spark would resolve it."""
     java: Any = spark.sparkContext._jsc
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
     return str(path.getFileSystem(java.hadoopConfiguration()).makeQualified(path).toString())
 
 
 def latest(spark: SparkSession, folder: str) -> int:
-    """Return the last batch in a log written by Spark, or -1 if there is none. The function works on all of Spark's
-    file systems.
+    """Return the number of the last batch in a log written by Spark, or -1 if there is none. This works on every file
+    system that Spark supports.
     """
     java: Any = spark.sparkContext._jsc
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)

@@ -1,9 +1,9 @@
-"""Folder names for the partitions of Parquet files.
+"""Choose folder names for the partitions of Parquet files.
 
 Spark names a folder ``COLUMN=VALUE`` and stores the value nowhere else. If a value has more than about 240 bytes, the
 folder cannot be created, and the query ends. An empty text and ``__HIVE_DEFAULT_PARTITION__`` become null. If all
-values consist of digits, a reader takes them for numbers and reads ``001`` as 1. The column's value therefore stays in
-the files, and a separate column names the folder.
+values consist of digits, a reader takes them for numbers and reads ``001`` as 1. Here, the column's value therefore
+stays in the files, and a separate column provides the folder names.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SHOWN: Final = 32
 
 
 def placed(frame: DataFrame, partition_by: Sequence[str]) -> tuple[DataFrame, list[str]]:
-    """Return the frame with its folder columns added, and the names of the columns to partition by.
+    """Return the frame with folder columns added, and the names of the columns to partition by.
 
-    Integers, booleans and dates are short, so their columns name the folders directly. Every other column stays in the
-    files, and `NAME_folder` names the folder.
+    Integers, booleans and dates are short, so their values name the folders directly. All other columns stay in the
+    files, and `NAME_folder` provides the folder names.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import BooleanType, DateType, IntegralType
@@ -43,13 +43,14 @@ def placed(frame: DataFrame, partition_by: Sequence[str]) -> tuple[DataFrame, li
 
 
 def column(name: str) -> str:
-    """Return the name of the column that names the folders of another column."""
+    """Return the name of the column that provides the folder names for another column."""
     return f"{name}{SUFFIX}"
 
 
 def folder(value: Column) -> Column:
-    """Return a folder name for a value of any type: at most 65 characters of ASCII, equal for equal values, and null
-    for null."""
+    """Return a folder name for a value of any type. It has at most 65 ASCII characters. Equal values have equal names,
+    and null has null.
+    """
     from pyspark.sql import functions as f
 
     text = value.cast("string")

@@ -1,7 +1,7 @@
-"""Write one batch to several tables, exactly once to each, and compute it only once.
+"""Compute a batch once, and write it to several tables, exactly once to each.
 
-Each table records its batches itself. If the driver is killed between two tables, the batch runs again, and the tables
-that already have it skip it.
+Each table keeps its own record of the batch. If the driver is killed between two tables, the batch runs again, and the
+tables that already have it skip it.
 
 Most batches have no dead letters. The job that writes the first table counts them. Spark runs a second job only if
 there are any.
@@ -34,7 +34,7 @@ DEAD_LETTER = "dead_letter"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A table, and the function that selects its rows from a batch."""
+    """A table, and the function that selects this table's rows from a batch."""
 
     name: str
     """The table's name. The table records batches under it, as if it had a query of its own."""
@@ -47,7 +47,7 @@ class Branch:
 def branch(
     name: str, sink: Sink | StreamSink, pick: Callable[[DataFrame], DataFrame], where: str = ""
 ) -> Branch:
-    """Return a branch for a sink of either kind."""
+    """Return a branch that writes to a sink of either kind."""
     if isinstance(sink, Sink):
         return Branch(name, sink, pick, where)
     assert isinstance(sink, FilesSink), "no other sink is Spark's own"
@@ -55,25 +55,26 @@ def branch(
 
 
 class Fork:
-    """A sink that writes each batch to all branches, in order."""
+    """A sink that writes each batch to all branches in turn."""
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         self.branches = tuple(branches)
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
         return ", ".join(one.sink.name for one in self.branches)
 
     def check(self, spark: SparkSession, checkpoint: str) -> None:
-        """Raise MqttError if a table was written with a checkpoint that it cannot continue from. Blocks."""
+        """Check that each table can continue from the checkpoint. Raises MqttError if one cannot. This call blocks."""
         for one in self.branches:
             if isinstance(one.sink, FileBatches):
                 one.sink.files.check(spark, checkpoint)
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Write a batch to the tables that lack it. Returns the result for the first table, whose batch is `repeated`
-        only if all tables had it."""
+        """Write a batch to the tables that do not have it yet. Returns the result for the first table. The result is
+        `repeated` only if all tables already had the batch.
+        """
         query, _, checkpoint_id = app.rpartition(".")
         pipeline = query.rpartition(".")[0]
         # Without this, each table would read the source, parse, and change the state again.
@@ -108,7 +109,7 @@ class Fork:
 
 
 def _counting(batch: DataFrame, conditions: Sequence[str]) -> DataFrame:
-    """Return a batch that counts the rows that meet each condition when it is computed."""
+    """Return a batch that counts, while it is computed, the rows that meet each condition."""
     from pyspark.sql import functions as f
 
     counts = [f.count_if(f.expr(one)).alias(f"rows_{n}") for n, one in enumerate(conditions)]
@@ -116,7 +117,9 @@ def _counting(batch: DataFrame, conditions: Sequence[str]) -> DataFrame:
 
 
 def _count(held: DataFrame, number: int) -> int | None:
-    """Return a count of `_counting`, or None if Spark does not report it. The rows must have been computed."""
+    """Return one of the counts from `_counting`, or None if Spark does not report it. The rows must have
+    been computed.
+    """
     java: Any = held._jdf
     try:
         # Spark reports such counts only for the frame of an action. Here, that frame contains this one.

@@ -1,10 +1,10 @@
 """Write Iceberg tables with pyiceberg, without a JAR file. Executors write the files, and the driver adds them in one
 commit.
 
-The commit records the batch in table properties, which survive when snapshots expire. For users, it also records the
-batch in the snapshot's summary. Every commit names the snapshot that it is based on. If another commit came first, the
-new commit is refused, and the table's notes are read again. pyiceberg's own retries would not read the notes, so these
-retries are disabled.
+The commit records the batch in table properties, which are kept when snapshots expire. It also records the batch in the
+snapshot's summary, for users. Every commit names the snapshot that it is based on. If another commit came first, the
+new commit is refused, and the table's notes are read again. pyiceberg's own retries would not read the notes again, so
+they are disabled.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ TIDY = {
 
 
 class IcebergSink:
-    """Appends batches to an Iceberg table. Creates the table and its namespace if they are missing.
+    """Appends batches to an Iceberg table, creating the table and its namespace if necessary.
 
-    `path` is the table's name, NAMESPACE.TABLE. `options` are the catalog's properties, such as `uri` and
-    `warehouse`. If `type` is missing, ``http`` in `uri` means REST, and ``sqlite`` or ``postgresql`` means SQL.
+    `path` is the table's name, NAMESPACE.TABLE. `options` are the catalog's properties, such as `uri` and `warehouse`.
+    If `type` is missing, it is derived from `uri`: ``http`` means REST, and ``sqlite`` or ``postgresql`` means SQL.
     """
 
     def __init__(self, table: Table, wait: Callable[[float], None] = time.sleep) -> None:
@@ -53,11 +53,11 @@ class IcebergSink:
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
         return f"iceberg {self.table.path}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Append a batch unless the table already has it. Raises MqttError if the table refuses the batch."""
+        """Append a batch, unless the table already has it. Raises MqttError if the table refuses the batch."""
         return append(self, batch, batch_id, app, self.wait)
 
     def skip(self, spark: SparkSession, batch_id: int, app: str) -> Written | None:
@@ -66,7 +66,7 @@ class IcebergSink:
 
     @property
     def catalog(self) -> Catalog:
-        """Return the catalog, connecting on the first call. Raises MqttError if its properties are wrong."""
+        """Return the catalog. The first call connects to it. Raises MqttError if its properties are wrong."""
         from pyiceberg.catalog import load_catalog
 
         if self._catalog is None:
@@ -86,7 +86,7 @@ class IcebergSink:
         return self._catalog
 
     def look(self) -> IcebergState | None:
-        """Load the table, or return None if it does not exist. This call blocks. Raises MqttError if it cannot be
+        """Load the table. Return None if it does not exist. This call blocks. Raises MqttError if the table cannot be
         opened.
         """
         from pyiceberg.exceptions import NoSuchTableError
@@ -102,7 +102,7 @@ class IcebergSink:
             ) from error
 
     def load(self, schema: pa.Schema) -> IcebergState:
-        """Load the table. Create it if it is missing, and add new columns if that is allowed. This call blocks."""
+        """Load the table, creating it if necessary. Add new columns if the configuration allows it. This call blocks."""
         import pyarrow as pa
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -147,12 +147,13 @@ class IcebergSink:
 
 
 class _OthersCameFirstError(Exception):
-    """A commit failed and must not be repeated unchanged. It is not a pyiceberg exception, because pyiceberg would then
-    delete manifests."""
+    """A commit failed and must not be retried unchanged. This is not a pyiceberg exception, because pyiceberg would
+    then delete manifests.
+    """
 
 
 class IcebergState:
-    """A snapshot of an Iceberg table."""
+    """One snapshot of an Iceberg table."""
 
     def __init__(self, sink: IcebergSink, table: IcebergTable) -> None:
         self.sink = sink
@@ -172,8 +173,9 @@ class IcebergState:
         return None if value is None else int(value)
 
     def partition_columns(self) -> list[str]:
-        """Return the partition columns. Raises MqttError for a table that is partitioned by anything except column
-        values."""
+        """Return the partition columns. Raises MqttError if the table is partitioned by anything other than column
+        values.
+        """
         found = []
         for one in self.table.spec().fields:
             if str(one.transform) != "identity":
@@ -185,8 +187,8 @@ class IcebergState:
         return found
 
     def target(self, schema: pa.Schema) -> Target:
-        """Return the target for new files: ``data`` in the table's location. The columns of these files have the
-        table's field ids.
+        """Return the target for new files: ``data`` in the table's location. The files' columns have the table's field
+        ids.
         """
         import pyarrow as pa
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -239,9 +241,9 @@ class IcebergState:
     def keys(
         self, names: Sequence[str], spans: Iterable[Span], times: Times | None = None
     ) -> pa.Table:
-        """Return the columns `names` of the rows whose offsets are in the spans, or whose time is in `times`.
+        """Return the columns `names` of all rows whose offsets are in `spans` or whose time is in `times`.
 
-        Reads only files that may contain such rows according to their statistics.
+        Reads only the files whose statistics allow for such rows.
         """
         arms = [
             f"(log_id = '{span.log_id}' and partition = {span.partition} "
@@ -257,7 +259,7 @@ class IcebergState:
         return columns.table(found.select(list(names)))
 
     def spans(self) -> list[Span]:
-        """Return the first and last offset in each log and partition."""
+        """Return the first and last offset for each log and partition."""
         import pyarrow as pa
 
         found: list[Span] = []

@@ -1,7 +1,7 @@
-"""Reach Spark's Java classes by their full names.
+"""Access Spark's Java classes by their full names.
 
-`spark._jvm.org.apache...` asks Java about each part of a name. For each part, Java searches all archives for a class of
-that name, such as `org`. This takes about a millisecond.
+`spark._jvm.org.apache...` asks Java about each part of a name, such as `org`. Each time, Java searches all archives for
+a class with that name, which takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def java_class(spark: SparkSession, name: str) -> Any:
-    """Return a Java class, for calling its constructor or static methods.
+    """Return a Java class so that its constructor or static methods can be called.
 
-    A wrong name fails only when the class is used.
+    A wrong name causes an error only when the class is used.
     """
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
 
@@ -24,7 +24,7 @@ def java_class(spark: SparkSession, name: str) -> Any:
 
 
 def java_object(spark: SparkSession, name: str) -> Any:
-    """Return a Scala singleton object, for calling its methods."""
+    """Return a Scala singleton object so that its methods can be called."""
     return getattr(java_class(spark, f"{name}$"), "MODULE$")
 
 

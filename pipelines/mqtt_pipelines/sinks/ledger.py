@@ -24,7 +24,7 @@ KEY = ("log_id", "partition", "offset")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The first and last offset in one partition of a log."""
+    """The first and last offset in one partition of one log."""
 
     log_id: str
     partition: int
@@ -33,7 +33,7 @@ class Span:
 
 
 def spans(found: Iterable[Span]) -> list[Span]:
-    """Merge spans into one for each log and partition."""
+    """Merge spans so that there is only one for each log and partition."""
     merged: dict[tuple[str, int], Span] = {}
     for one in found:
         known = merged.get((one.log_id, one.partition), one)
@@ -47,37 +47,37 @@ def spans(found: Iterable[Span]) -> list[Span]:
 
 
 def owner(app: str) -> str:
-    """Return the owner of `app`, which is `app` without its last part, the checkpoint id."""
+    """Return the owner of `app`. This is `app` without its last part, the checkpoint id."""
     return app.rpartition(".")[0] or app
 
 
 def mark(name: str, log_id: str, partition: int) -> str:
-    """Return the name of the entry for the last offset that an owner wrote in a partition."""
+    """Return the name of the entry for the last offset that an owner has written in a partition."""
     return f"{name}@{log_id}/{partition}"
 
 
 def resumed(app: str) -> str:
-    """Return the name of the entry that counts how often an `app` continued from a position behind the table's
-    contents. This happens at a start, or if an older checkpoint is restored.
+    """Return the name of the entry that counts how often an `app` resumed from a position behind the table's contents.
+    This happens if a query starts anew or an older checkpoint is restored.
     """
     return f"{app}#resumed"
 
 
 def shape_of(app: str) -> str:
-    """Return the name of the entry for the `shape` of an app's last batch."""
+    """Return the name of the entry that holds the `shape` of an app's last batch."""
     return f"{app}#shape"
 
 
 def shape(found: Iterable[Span], rows: int) -> int:
-    """Return a number that represents the shape of a batch. It is equal for two batches only if they have the same
-    number of rows and the same spans.
+    """Return a number that represents a batch's shape. Two batches have the same number only if their row counts and
+    spans are equal.
     """
     text = repr((spans(found), rows)).encode()
     return int.from_bytes(blake2b(text, digest_size=7).digest())
 
 
 def term(app: str) -> str:
-    """Return the name of the entry for the number of checkpoints that the owner had before this one."""
+    """Return the name of the entry that counts the checkpoints that the owner had before this one."""
     return f"{app}#term"
 
 
@@ -87,7 +87,8 @@ def unordered(name: str) -> str:
 
 
 def begun(app: str, times: int, log_id: str, partition: int) -> str:
-    """Return the name of the entry that keeps a partition's mark from when an `app` first wrote rows of the partition.
+    """Return the name of the entry that preserves a partition's mark as it was when an `app` first wrote to the
+    partition.
 
     The entry does not change until the app is `resumed` again. `times` is how often it has been resumed so far.
     """
@@ -96,7 +97,7 @@ def begun(app: str, times: int, log_id: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision on a batch."""
+    """What to do with a batch."""
 
     repeated: bool = False
     """Whether the table has the whole batch."""
@@ -118,14 +119,15 @@ def judge(
     keyed: bool,
     whole: int | None = None,
 ) -> Verdict:
-    """Decide on a batch. `found` are the offsets of its remaining rows.
+    """Decide what to do with a batch. `found` contains the offsets of the batch's remaining rows.
 
-    `whole` is the shape of the whole batch, if known. `get` looks up an entry. `keyed` states whether rows have KEY.
-    A batch with a recorded number is not always the batch that was written. With a checkpoint older than the table,
-    such as a backup, Spark creates other batches with the same numbers. Their rows and offsets reveal that.
+    `whole` is the shape of the whole batch, if known. `get` looks up an entry. `keyed` states whether rows have KEY. A
+    batch whose number is recorded is not necessarily the batch that was written. If the checkpoint is older than the
+    table, for example because it is a backup, Spark creates other batches with the same numbers. Their row counts and
+    offsets reveal this.
 
-    Raises MqttError if a query's checkpoint is lost or too old and its rows do not have KEY, or if another
-    checkpoint has replaced the checkpoint of a running query.
+    Raises MqttError if the rows do not have KEY and the query's checkpoint is lost or too old. Also raises MqttError if
+    another checkpoint has replaced that of a running query.
     """
     name, last = owner(app), get(app)
     terms = get(name) or 0
@@ -174,7 +176,7 @@ def judge(
 
 
 def _in_order(get: Callable[[str], int | None], name: str) -> None:
-    """Raise MqttError if the last offset in a partition does not show which rows exist."""
+    """Check that the last offset in a partition shows which rows exist. Raises MqttError if it does not."""
     if get(unordered(name)):
         raise MqttError(
             f"{name} writes rows of older messages after those of newer ones, and its checkpoint is new or older than "
@@ -192,7 +194,7 @@ def _again(
     keyed: bool,
     whole: int | None,
 ) -> Verdict:
-    """Decide on a batch whose number is already recorded."""
+    """Decide what to do with a batch whose number is already recorded."""
     name = owner(app)
     if not keyed:
         if batch_id < last:

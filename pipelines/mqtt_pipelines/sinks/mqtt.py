@@ -1,7 +1,7 @@
-"""Publish rows to MQTT at least once. Exactly once is not possible, because MQTT has no transactions.
+"""Publish rows to MQTT at least once. Exactly once is impossible, because MQTT has no transactions.
 
-A repeated batch is published again. Each message keeps its user property ``message-id``, so that receivers can
-recognize duplicates.
+If a batch is repeated, its messages are published again. Each message keeps its user property ``message-id``, so
+receivers can recognize duplicates.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class MqttSink:
     """Publishes batches. `options` are the write options of ``format("mqtt")``. The constructor checks them.
 
-    Rows have `payload` (or `value`) and, unless the option `topic` is set, also `topic`. The message id consists of
-    `prefix` and the columns in `key`. Use `prefix` if one message becomes several, or if several pipelines publish
-    to the same topics. A null in the key is an error.
+    Rows have a column `payload` (or `value`) and, unless the option `topic` is set, a column `topic`. The message id
+    consists of `prefix` and the columns in `key`. Use `prefix` if several messages are derived from one, or if several
+    pipelines publish to the same topics. A null in the key is an error.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class MqttSink:
 
     @property
     def name(self) -> str:
-        """Return a name for messages."""
+        """Return a name to use in messages."""
         return f"mqtt {self.address}"
 
     def write(self, batch: DataFrame, batch_id: int, app: str) -> Written:
-        """Publish a batch. Blocks until all messages are acknowledged. Raises Spark's exceptions."""
+        """Publish a batch. This call blocks until all messages are acknowledged. Raises Spark's exceptions."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -51,7 +51,7 @@ class MqttSink:
         return Written(int(counted.get["rows"]))
 
     def messages(self, batch: DataFrame) -> DataFrame:
-        """Return the rows with a `message_id`. Key columns that are not published are left out."""
+        """Return the rows with a `message_id` added. Key columns that are not published are removed."""
         from pyspark.sql import functions as f
 
         missing = [name for name in self.key if name not in batch.columns]

@@ -1,7 +1,7 @@
-"""Write a batch's Parquet files on the executors. The driver receives their names and sizes, but no rows.
+"""Write a batch's Parquet files on the executors. The driver receives only their names and sizes, not the rows.
 
-A task that runs twice, or a driver that is killed, leaves behind files that no table refers to. Readers do not see
-them, and ``hookmq-pipelines compact`` removes them once they are old.
+If a task runs twice or a driver is killed, files that no table refers to are left behind. Readers do not see these
+files. ``hookmq-pipelines compact`` removes them once they are old.
 
 This module runs on executors, so it imports only pyarrow, and only when it is needed.
 """
@@ -53,7 +53,7 @@ S3_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file that was written."""
+    """A file that has been written."""
 
     path: str
     """The file's path, relative to the root."""
@@ -83,7 +83,7 @@ class Target:
 
 
 def write(batch: DataFrame, target: Target) -> list[Part]:
-    """Write a batch's rows on the executors. This call blocks. Computes the batch once."""
+    """Write a batch's rows on the executors. This call blocks, and computes the batch once."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -126,8 +126,9 @@ def write(batch: DataFrame, target: Target) -> list[Part]:
 
 
 def filesystem(root: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Return pyarrow's file system for a folder or URL, and the path within it. Raises MqttError if it cannot be
-    reached."""
+    """Return pyarrow's file system for a folder or URL, and the path within that file system. Raises MqttError if it
+    cannot be reached.
+    """
     from pyarrow import fs
 
     given = {name.lower(): value for name, value in options.items()}
@@ -159,7 +160,7 @@ def filesystem(root: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def remove(target: Target, parts: Iterable[Part]) -> None:
-    """Delete files that no table refers to. Files that cannot be deleted remain."""
+    """Delete files that no table refers to. If a file cannot be deleted, leave it."""
     system, root = filesystem(target.root, target.options)
     for part in parts:
         try:
@@ -169,7 +170,7 @@ def remove(target: Target, parts: Iterable[Part]) -> None:
 
 
 def spans_of(rows: pa.Table) -> list[Span]:
-    """Return the first and last offset in each log and partition. Rows without a key are ignored."""
+    """Return the first and last offset for each log and partition. Rows without a key are ignored."""
     groups = rows.group_by(list(KEY[:2])).aggregate([("offset", "min"), ("offset", "max")])
     return [
         Span(group["log_id"], group["partition"], group["offset_min"], group["offset_max"])
@@ -179,7 +180,7 @@ def spans_of(rows: pa.Table) -> list[Span]:
 
 
 class _Task:
-    """A task's output: one open file for each combination of partition values."""
+    """The output of a task, with one open file for each combination of partition values."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -216,7 +217,7 @@ class _Task:
 
 
 class _File:
-    """A Parquet file that is being written."""
+    """A Parquet file that is currently being written."""
 
     def __init__(self, task: _Task, values: tuple[str | None, ...]) -> None:
         import pyarrow as pa
@@ -267,7 +268,7 @@ class _File:
             self.held, self.held_bytes = [], 0
 
     def close(self) -> Part:
-        """Complete the file. Return its description."""
+        """Finish the file, and return a description of it."""
         self.flush()
         self.writer.close()
         size = int(self.stream.tell())
@@ -286,7 +287,7 @@ class _File:
 def _by_values(
     rows: pa.Table, columns: Sequence[str]
 ) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """Yield the rows, grouped by the values of `columns`. The values are converted to text."""
+    """Group the rows by the values of `columns`, and yield each group. The values are converted to text."""
     import pyarrow as pa
 
     if not columns:
@@ -322,7 +323,9 @@ def _text(scalar: Any) -> str | None:
 
 
 def _stats(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
-    """Return Delta's statistics for a file: the bounds and null counts of columns that have them in the footer."""
+    """Return statistics for a file in Delta's format: bounds and null counts for the columns that have them in the
+    footer.
+    """
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Functions that transform one DataFrame into another. They do not read or write, and work for batches and streams.
+"""Functions that transform one DataFrame into another. They perform no I/O, and work for both batches and streams.
 
-Executors need only this package of `mqtt_pipelines`. It imports nothing from HookMQ.
+This is the only package of `mqtt_pipelines` that executors need. It imports nothing from HookMQ.
 """

@@ -98,11 +98,11 @@ class Anomaly:
 
 
 def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
-    """Turn rows of silver into rows of `schemas.ALERTS`: the values that cause an alert.
+    """Turn rows of silver into rows of `schemas.ALERTS`, one for each value that causes an alert.
 
-    Each value is compared with earlier values of its device and column, in the log's order. A value that causes an
-    alert shifts the expected range only as far as the most extreme normal value would shift it. Raises PipelineError if
-    a metric is not a number.
+    Each value is compared with earlier values of the same device and column, in the log's order. A value that causes an
+    alert shifts the expected range only as far as the most extreme normal value would. Raises PipelineError if a metric
+    is not a number.
     """
     values = []
     for name in by.metrics:
@@ -137,7 +137,9 @@ def alerts(silver: DataFrame, by: Anomaly) -> DataFrame:
 
 
 def messages(alerts: DataFrame, topic: str) -> DataFrame:
-    """Turn rows of `schemas.ALERTS` into messages with a topic, a JSON payload, and the columns that identify them."""
+    """Turn rows of `schemas.ALERTS` into messages with a topic, a JSON payload, and the columns that identify each
+    message.
+    """
     payload = f.to_json(f.struct("device", "metric", "event_time", "value", "expected", "score"))
     return alerts.select(
         _filled(topic).alias("topic"), payload.alias("payload"), "log_id", "partition", "offset", "metric"
@@ -154,20 +156,20 @@ def _filled(topic: str) -> Column:
 
 
 class Scores(Fold):
-    """A fold that scores the values of one device and column."""
+    """A fold that scores one device's values in one column."""
 
     def __init__(self, by: Anomaly) -> None:
         self.by = by
 
     def begin(self) -> Any:
-        """Return the initial state: the number of values, their mean and their variance.
+        """Return the initial state: the number, mean and variance of the values.
 
-        For the method `window`, the state is the list of the last values.
+        For the method `window`, the state is a list of the latest values.
         """
         return {"count": 0, "mean": 0.0, "variance": 0.0, "last": []}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
-        """Compare new values; see `Fold`."""
+        """Compare new values with earlier ones; see `Fold`."""
         for row in in_order(rows):
             value = row["value"]
             if value is None or not math.isfinite(value):

@@ -17,8 +17,9 @@ _FIELD: Final = re.compile(r"\s*(?:`(?:[^`]|``)+`|\w+)(?:\s*:\s*|\s+)(\w+)")
 
 
 def mistake(schema: str) -> str | None:
-    """Describe an obvious mistake in the fields of `schema`: an empty field, a missing type or an unknown type.
-    Return None if there is none. Spark may still refuse the schema."""
+    """Describe an obvious mistake in the fields of `schema`, such as an empty field, a missing type or an unknown type.
+    Return None if there is none. Spark may still refuse the schema.
+    """
     for number, one in enumerate(_fields(schema), 1):
         if not one.strip():
             return f"field {number} is empty: expected fields such as `celsius double, at bigint`"

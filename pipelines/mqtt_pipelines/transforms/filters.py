@@ -27,7 +27,7 @@ def pattern(topic_filter: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape special characters for both Python and Java."""
+    """Escape characters that are special in Python or Java."""
     return re.sub(r"([\\.\[\]{}()*+?^$|])", r"\\\1", text)
 
 

@@ -1,4 +1,4 @@
-"""Gold: each device's values, aggregated by windows of event time."""
+"""Gold: each device's values, aggregated over windows of event time."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Gold:
 
 
 def gold(silver: DataFrame, by: Gold) -> DataFrame:
-    """Turn rows of silver into rows of `schemas.GOLD`: tumbling windows, aligned to 1970 in UTC. `silver` has the
+    """Turn rows of silver into rows of `schemas.GOLD`: tumbling windows, aligned to 1970 in UTC. `silver` must have a
     watermark.
 
     Null and NaN are ignored, and a window without values has no row. A stream yields a window's row once, after the

@@ -1,4 +1,4 @@
-"""Describe which field of a payload has the wrong type, what was expected, and what was found.
+"""Explain which field of a payload has the wrong type, what was expected, and what was found.
 
 Spark's parser reports only that something is wrong. This module runs on executors, and only for dead letters.
 """
@@ -53,7 +53,7 @@ class Object(list[tuple[str, Any]]):
 
 
 def mistakes(payload: bytes, schema: StructType, rounding: Rounding) -> str:
-    """Return a text such as ``pos.lon: expected double, found "x"``, or '' if no mistake is found."""
+    """Return a text such as ``pos.lon: expected double, found "x"``, or '' if there is no mistake."""
     try:
         given = json.loads(payload, object_pairs_hook=Object, parse_int=Number, parse_float=Number)
     except (ValueError, RecursionError):
@@ -90,7 +90,7 @@ def _wrong(
 
 
 def _fits(value: Any, kind: DataType, rounding: Rounding) -> bool:
-    """Return whether Spark accepts a value as one of this type."""
+    """Return whether Spark accepts a value as being of type `kind`."""
     if isinstance(kind, StructType | ArrayType | MapType):
         return False
     if isinstance(kind, BooleanType):

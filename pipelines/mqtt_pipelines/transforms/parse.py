@@ -1,4 +1,4 @@
-"""Parse payloads. For every message, the result is either its values or the reason why it cannot be parsed.
+"""Parse payloads. Each message yields either its values or the reason why it cannot be parsed.
 
 JSON is parsed strictly: the payload must be a single object, with nothing after it, and without NaN or single quotes.
 Fields that the schema does not name are ignored. If a key is repeated, the last value counts, but every value must have
@@ -109,15 +109,16 @@ class Silver:
 
     @property
     def watermark(self) -> float:
-        """Return how many seconds the watermark is behind the newest event. It drops only rows that are already
-        `late`."""
+        """Return how many seconds the watermark lags behind the newest event. It drops only rows that are already
+        `late`.
+        """
         return (
             self.late + self.ahead + self.slack + 0.001
         )  # Spark also drops rows exactly at the watermark.
 
 
 def payload_schema(by: Silver) -> StructType:
-    """Return the payload's fields. Needs a Spark session. Raises PipelineError for invalid DDL."""
+    """Return the payload's fields. Requires a Spark session. Raises PipelineError for invalid DDL."""
     try:
         found = StructType.fromDDL(by.schema)
     except PySparkException as error:
@@ -140,16 +141,18 @@ def payload_schema(by: Silver) -> StructType:
 
 
 def column_name(name: str) -> str:
-    """Return silver's column name for a payload field. If silver already has a column of that name, add the prefix
-    ``payload_``."""
+    """Return the name of silver's column for a payload field. If silver already has a column with the field's name, the
+    prefix ``payload_`` is added.
+    """
     own = {*schemas.SILVER_BEFORE, *schemas.SILVER_AFTER}
     return f"payload_{name}" if name.lower() in own else name
 
 
 def judge(raw: DataFrame, by: Silver) -> DataFrame:
-    """Add the payload's fields, the device and the event time to rows of `schemas.RAW`. The fields are one struct.
+    """Add the payload's fields, the device and the event time to rows of `schemas.RAW`. The fields are stored in one
+    struct.
 
-    Dead letters also get a reason and details, which are null in other rows.
+    Dead letters also get a reason and details. In all other rows, both are null.
     """
     payload = payload_schema(by)
     text = f.col("payload").cast("string")
@@ -222,7 +225,7 @@ def _any(tests: list[Column]) -> Column:
 
 
 def _list(names: list[Column]) -> Column:
-    """Return the names whose condition is true."""
+    """Return the names of the conditions that are true."""
     if not names:
         return f.array().cast("array<string>")
     return f.array_compact(f.array(*names))
@@ -231,7 +234,7 @@ def _list(names: list[Column]) -> Column:
 def _is_wrong(
     one: StructField, value: Column, read: Column, text: Column, rounding: Rounding
 ) -> Column:
-    """Return whether a field has content that could not be parsed."""
+    """Return whether a field contains something that could not be parsed."""
     there = f.get_json_object(text, f"$['{one.name}']").isNotNull() & value.isNull()
     out = refused(read, one.dataType, rounding)
     return there if out is None else there | out

@@ -1,4 +1,4 @@
-"""Determine when each device was online, from status messages, wills and silence."""
+"""Determine when each device was online, based on status messages, wills and silence."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class Presence:
 
 
 def presence(raw: DataFrame, by: Presence) -> DataFrame:
-    """Turn rows of `schemas.RAW` into rows of `schemas.PRESENCE`, one for each period in which a device was online. The
-    broker's clock sets all times.
+    """Turn rows of `schemas.RAW` into rows of `schemas.PRESENCE`, one for each period in which a device was online. All
+    times come from the broker's clock.
 
-    A stream yields a row when the session has ended and all earlier events have arrived: after `slack`, and after a
-    silence also `gap`. A batch yields all sessions up to its newest message. In unfinished sessions, `offline_at` is
-    null.
+    A stream yields a row once the session has ended and all earlier events have arrived. It therefore waits for `slack`
+    and, after a silence, also for `gap`. A batch yields all sessions up to its newest message. In unfinished sessions,
+    `offline_at` is null.
     """
     events = raw.select(
         _device(by).alias("device"),
@@ -118,7 +118,7 @@ def _device(by: Presence) -> Column:
 
 
 def _kind(by: Presence) -> Column:
-    """Return the kind of a message, or null for a status message that means neither online nor offline."""
+    """Return what kind of message this is. Return null for a status message that means neither online nor offline."""
     if by.lifecycle is None:
         return f.lit(MESSAGE)
     text = f.col("payload").cast("string")
@@ -137,7 +137,7 @@ def _kind(by: Presence) -> Column:
 class Sessions(Fold):
     """A fold that determines the sessions of one device.
 
-    Events wait until all earlier events have arrived, and are then handled in order. The division into batches
+    Events wait until all earlier events have arrived, and are then handled in order. How they are divided into batches
     therefore makes no difference. `gap` is in µs; 0 means no gap.
     """
 
@@ -147,8 +147,9 @@ class Sessions(Fold):
         self.gap = gap
 
     def begin(self) -> Any:
-        """Return the initial state: the waiting events as [at, log_id, partition, offset, kind], and the session as
-        [online_at, last, messages]."""
+        """Return the initial state. It holds the waiting events as [at, log_id, partition, offset, kind], and the
+        session as [online_at, last, messages].
+        """
         return {"events": [], "open": None}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:

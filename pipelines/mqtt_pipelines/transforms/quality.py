@@ -1,4 +1,4 @@
-"""Dead letters: messages that could not be parsed, with the reason, and how to parse them again."""
+"""Dead letters: messages that could not be parsed, the reasons, and how to parse them again."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -18,21 +18,23 @@ __all__ = ["REASONS", "dead_letters", "explained", "replayed"]
 
 
 def dead_letters(raw: DataFrame, by: Silver) -> DataFrame:
-    """Turn the rows of `schemas.RAW` that `silver` omits into rows of `schemas.DEAD_LETTER`. Duplicates are not dead
-    letters."""
+    """Turn the rows of `schemas.RAW` that `silver` rejects into rows of `schemas.DEAD_LETTER`. Duplicates are not dead
+    letters.
+    """
     bad = judge(raw, by).where(f.col(REASON).isNotNull())
     return explained(bad.select(*columns()), by)
 
 
 def columns() -> list[Column]:
-    """Return the columns of `schemas.DEAD_LETTER`, computed from those that `judge` adds."""
+    """Return the columns of `schemas.DEAD_LETTER`, computed from the columns that `judge` adds."""
     raw = [f.col(name) for name in schemas.RAW.names]
     return [f.col(REASON).alias("reason"), f.col(DETAIL).alias("detail"), *raw]
 
 
 def explained(dead: DataFrame, by: Silver) -> DataFrame:
-    """Complete the details of rows of `schemas.DEAD_LETTER`: what was expected in a field of the wrong type, and what
-    was found. Python does this row by row, so pass only dead letters."""
+    """Complete the details in rows of `schemas.DEAD_LETTER`. For a field of the wrong type, add what was expected and
+    what was found. Python does this row by row, so pass only dead letters.
+    """
     schema, rounding = payload_schema(by), by.rounding
 
     @f.udf("string", useArrow=False)
@@ -44,5 +46,5 @@ def explained(dead: DataFrame, by: Silver) -> DataFrame:
 
 
 def replayed(dead: DataFrame) -> DataFrame:
-    """Turn dead letters back into rows of `schemas.RAW`, to be parsed with improved settings."""
+    """Turn dead letters back into rows of `schemas.RAW`, so that they can be parsed again with improved settings."""
     return dead.select(*schemas.RAW.names)

@@ -1,4 +1,4 @@
-"""Silver: parsed and typed messages without duplicates. No other module sets the watermark."""
+"""Silver: parsed and typed messages without duplicates. This is the only module that sets the watermark."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
@@ -26,10 +26,10 @@ _SAME = "_same"
 
 
 def silver(raw: DataFrame, by: Silver) -> DataFrame:
-    """Turn rows of `schemas.RAW` into rows of `schemas.silver`, and leave out dead letters and duplicates.
+    """Turn rows of `schemas.RAW` into rows of `schemas.silver`, leaving out dead letters and duplicates.
 
-    Among duplicates, the first in the log is kept. A stream remembers messages up to its watermark; a batch compares
-    all messages. Raises PipelineError for settings that contradict each other.
+    Of several duplicates, the first one in the log is kept. A stream remembers messages up to its watermark. A batch
+    compares all messages. Raises PipelineError for settings that contradict each other.
     """
     good = judge(raw, by).where(f.col(REASON).isNull())
     typed = good.select(*_columns(by)).withWatermark("event_time", _delay(by))
@@ -37,10 +37,10 @@ def silver(raw: DataFrame, by: Silver) -> DataFrame:
 
 
 def both(raw: DataFrame, by: Silver) -> DataFrame:
-    """Turn each row of the stream `raw` into a row with two structs: `silver` and `dead`. One of them is null.
+    """Turn each row of the stream `raw` into a row with two structs, `silver` and `dead`, one of which is null.
 
-    `silver` has the columns of `schemas.silver`, and `dead` those of `schemas.DEAD_LETTER`. Duplicates are left out.
-    State is kept only for messages that can have duplicates. The source is read and parsed once.
+    `silver` has the columns of `schemas.silver`, and `dead` has those of `schemas.DEAD_LETTER`. Duplicates are left
+    out. State is kept only for messages that can have duplicates. The source is read and parsed once.
     """
     # Compute every column. If a column came directly from the source, the two halves below would have different plans,
     # and Spark would run both.
@@ -77,7 +77,7 @@ def both(raw: DataFrame, by: Silver) -> DataFrame:
 
 
 def _columns(by: Silver) -> list[Column]:
-    """Return the columns of `schemas.silver`, computed from those that `judge` adds."""
+    """Return the columns of `schemas.silver`, computed from the columns that `judge` adds."""
     payload = payload_schema(by)
     fields = [
         f.col(PARSED).getField(one.name).alias(column_name(one.name)) for one in payload.fields
@@ -96,7 +96,7 @@ def _delay(by: Silver) -> str:
 
 
 def _keys(by: Silver) -> list[str]:
-    """Return the columns that are equal in duplicates. Raises PipelineError for a column that silver does not have."""
+    """Return the columns in which duplicates are equal. Raises PipelineError for a column that silver does not have."""
     fields = [column_name(name) for name in payload_schema(by).names]
     columns = [*schemas.SILVER_BEFORE, *fields, *schemas.SILVER_AFTER]
     keys = list(dict.fromkeys(by.deduplicate))

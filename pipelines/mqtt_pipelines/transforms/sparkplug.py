@@ -1,4 +1,4 @@
-"""Sparkplug B: a row for each metric, with its name from the birth message."""
+"""Sparkplug B: one row for each metric, named according to the birth message."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Sparkplug:
 
 
 def metrics(raw: DataFrame, by: Sparkplug) -> DataFrame:
-    """Turn rows of `schemas.RAW` into rows of `schemas.METRICS`. Births and data of each edge node are handled in
-    the log's order.
+    """Turn rows of `schemas.RAW` into rows of `schemas.METRICS`. Each edge node's births and data are handled in the
+    log's order.
 
-    If any metric in a message cannot be parsed, the message has no rows and is one of `dead_letters`.
+    If any metric in a message cannot be parsed, the message yields no rows and becomes one of the `dead_letters`.
     """
     return metrics_of(fold(_addressed(raw, by), ["group_id", "edge_node"], Node(), _MADE))
 
@@ -88,7 +88,7 @@ def dead_letters(raw: DataFrame, by: Sparkplug) -> DataFrame:
 
 
 def both(raw: DataFrame, by: Sparkplug) -> DataFrame:
-    """Parse the rows of `schemas.RAW` once, for `metrics_of` and `dead_letters_of`."""
+    """Parse the rows of `schemas.RAW` once. Pass the result to `metrics_of` and `dead_letters_of`."""
     whole = StructType(
         [*_MADE.fields, *(schemas.RAW[name] for name in _WHOLE if name != "timestamp")]
     )
@@ -96,7 +96,7 @@ def both(raw: DataFrame, by: Sparkplug) -> DataFrame:
 
 
 def metrics_of(made: DataFrame) -> DataFrame:
-    """Return the rows of `schemas.METRICS` among those that `both` returns."""
+    """Return the rows of `schemas.METRICS` from the result of `both`."""
     return (
         made.where("reason is null")
         .withColumns(_levels())
@@ -111,7 +111,7 @@ def metrics_of(made: DataFrame) -> DataFrame:
 
 
 def dead_letters_of(made: DataFrame) -> DataFrame:
-    """Return the rows of `schemas.DEAD_LETTER` among those that `both` returns."""
+    """Return the rows of `schemas.DEAD_LETTER` from the result of `both`."""
     return (
         made.where("reason is not null")
         .withColumn("timestamp", f.timestamp_micros("at"))
@@ -130,7 +130,7 @@ def _levels() -> dict[str, Column]:
 
 
 def _addressed(raw: DataFrame, by: Sparkplug, whole: bool = False) -> DataFrame:
-    """Return the Sparkplug messages that may contain metrics, with their edge node."""
+    """Return the Sparkplug messages that may contain metrics, together with their edge nodes."""
     levels = f.split("topic", "/")
     group, kind = f.get(levels, f.lit(1)), f.get(levels, f.lit(2))
     other = kind.isin(*_OTHERS) | (group == "STATE")
@@ -149,7 +149,7 @@ def _addressed(raw: DataFrame, by: Sparkplug, whole: bool = False) -> DataFrame:
 
 
 class _Mistake(Exception):
-    """Raised if a message is a dead letter."""
+    """Raised if a message must become a dead letter."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -158,7 +158,7 @@ class _Mistake(Exception):
 
 
 class Node(Fold):
-    """An edge node's births: its metrics and its devices' metrics, by alias and by name.
+    """A fold that keeps an edge node's births: the metrics of the node and of its devices, by alias and by name.
 
     `whole` lists the message columns that are copied to a dead letter.
     """
@@ -167,8 +167,9 @@ class Node(Fold):
         self.whole = tuple(name for name in whole if name != "timestamp")
 
     def begin(self) -> Any:
-        """Return the empty initial state. For each device ('' is the node), it maps aliases to names and types, and
-        names to types."""
+        """Return the initial state, which is empty. For each device ('' is the node itself), the state maps aliases to
+        names and types, and names to types.
+        """
         return {}
 
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
@@ -206,7 +207,7 @@ class Node(Fold):
 
 
 def _parsed(topic: str) -> tuple[str, str]:
-    """Return the message's type and its device."""
+    """Return a message's type and its device."""
     levels = topic.split("/")
     kind = levels[2] if len(levels) > 2 else ""
     fits = (len(levels) == 4 and kind in _NODE) or (len(levels) == 5 and kind in _DEVICE)

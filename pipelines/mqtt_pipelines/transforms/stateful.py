@@ -1,7 +1,7 @@
 """Stateful computations by key in plain Python, for both streams and batches.
 
-A stream keeps the state between batches with ``transformWithState``. That needs pandas and protobuf on every node, and
-the RocksDB state store (`prepare`). A batch handles all rows of a key at once with ``applyInArrow``.
+A stream keeps the state between batches with ``transformWithState``. This requires pandas and protobuf on every node,
+and the RocksDB state store (`prepare`). A batch handles all rows of a key at once with ``applyInArrow``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Output = tuple[Any, ...]
 
 
 class Fold(ABC):
-    """Handles the rows of a key. It is pickled. `state` consists of JSON types and may be changed in place."""
+    """Handles the rows of one key. Folds are pickled. `state` consists of JSON types and may be changed in place."""
 
     times = False
     """Whether `wake` is called."""
@@ -45,26 +45,26 @@ class Fold(ABC):
         """Handle more rows of a key, in any order."""
 
     def due(self, state: Any) -> int | None:
-        """Return the time (µs) after which `wake` has something to do, or None."""
+        """Return the time (µs) after which `wake` will have something to do, or None if there is no such time."""
         return None
 
     def wake(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """Continue after all rows before `until` (µs) have arrived."""
+        """Continue once all rows before `until` (µs) have arrived."""
         return iter(())
 
     def forgotten(self, state: Any) -> bool:
-        """Return whether the state equals the initial state, so that it need not be kept."""
+        """Return whether the state equals the initial state, in which case it need not be kept."""
         return False
 
     def end(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """Handle the end of a batch's rows, as of `until`. Streams do not call it."""
+        """Finish after the last row of a batch, as of `until`. Streams do not call this."""
         return iter(())
 
 
 def fold(
     frame: DataFrame, keys: Sequence[str], by: Fold, schema: StructType, time: str = ""
 ) -> DataFrame:
-    """Return the rows that `by` yields, with the columns of `schema`.
+    """Run the fold `by`, and return the rows that it yields, with the columns of `schema`.
 
     A fold with `times` needs the timestamp column `time`, whose watermark marks a stream's progress.
     """
@@ -82,8 +82,9 @@ def fold(
 
 
 def prepare(spark: SparkSession) -> None:
-    """Configure the state store that `fold` needs, for queries that start from now on. Raises PipelineError if a
-    package is missing."""
+    """Configure the state store that `fold` needs. This affects queries that are started afterwards. Raises
+    PipelineError if a package is missing.
+    """
     missing = [name for name in ("pandas", "google.protobuf") if not _importable(name)]
     if missing:
         raise PipelineError(
@@ -101,8 +102,9 @@ def _importable(name: str) -> bool:
 
 
 def in_order(rows: Iterable[Value]) -> list[Value]:
-    """Return rows in the order in which the broker received them. Rows of the same partition are ordered by offset,
-    others by the broker's clock."""
+    """Return rows in the order in which the broker received them. Rows in the same partition are ordered by offset, all
+    others by the broker's clock.
+    """
     found = list(rows)
     if len({(row["log_id"], row["partition"]) for row in found}) == 1:
         return sorted(found, key=lambda row: int(row["offset"]))
@@ -110,7 +112,7 @@ def in_order(rows: Iterable[Value]) -> list[Value]:
 
 
 def position(row: Value) -> tuple[int, str, int, int]:
-    """Return a row's position among the rows of all partitions. `at` is the broker's time (µs)."""
+    """Return a row's position relative to the rows of all partitions. `at` is the broker's time (µs)."""
     return row["at"], row["log_id"] or "", row["partition"], row["offset"]
 
 

@@ -1,4 +1,4 @@
-"""Decode Sparkplug B payloads: the protobuf messages, with the specification's field numbers, and their values."""
+"""Decode Sparkplug B payloads and their values. The protobuf messages use the field numbers from the specification."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PACKAGE: Final = "hookmq.sparkplug"
 
 
 class Value(NamedTuple):
-    """A metric's value in the columns of `schemas.METRICS`. If all fields are None, the value is null."""
+    """A metric's value, in the columns of `schemas.METRICS`. If all fields are None, the value is null."""
 
     long: int | None = None
     double: float | None = None
@@ -59,7 +59,7 @@ class Value(NamedTuple):
 
 @cache
 def messages() -> dict[str, Any]:
-    """Return the message classes by name. Needs protobuf."""
+    """Return the message classes by name. Requires protobuf."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -103,14 +103,16 @@ def decode(data: bytes) -> Any:
 
 
 def text(given: str | bytes) -> str:
-    """Return a message's text field. Raises ValueError for bytes, which protobuf returns if the text is not UTF-8."""
+    """Return the value of a text field in a message. Raises ValueError for bytes, which protobuf returns if the text is
+    not UTF-8.
+    """
     if isinstance(given, bytes):
         raise ValueError("text that is not UTF-8")
     return given
 
 
 def type_name(number: int) -> str:
-    """Return a data type's name."""
+    """Return the name of a data type."""
     return TYPES[number] if number < len(TYPES) else f"Type{number}"
 
 
@@ -122,8 +124,9 @@ _ARRAYS: Final = {
 
 
 def value(metric: Any, datatype: str) -> Value:
-    """Return the value of a metric that is not null. `datatype` comes from its birth. Raises ValueError if the value
-    has another type."""
+    """Return the value of a metric that is not null. `datatype` comes from the metric's birth. Raises ValueError if the
+    value has another type.
+    """
     which = metric.WhichOneof("value")
     if which is None:
         raise ValueError("it has no value")
@@ -152,7 +155,9 @@ def _whole(given: int, datatype: str) -> Value:
 
 
 def _signed(given: int, datatype: str) -> int:
-    """Return a signed number. Negative numbers arrive in two's complement, with as many bits as the publisher chose."""
+    """Return a signed number. Negative numbers arrive in two's complement, with the number of bits that the publisher
+    chose.
+    """
     bits = _BITS.get(datatype)
     if bits is None:
         return given
@@ -161,7 +166,7 @@ def _signed(given: int, datatype: str) -> int:
 
 
 def _array(data: bytes, datatype: str) -> str | None:
-    """Return an array as JSON, or None if the bytes do not form an array."""
+    """Return an array as JSON, or None if the bytes are not a valid array."""
     kind = _ARRAYS.get(datatype)
     found: list[Any]
     if kind is not None:

@@ -1,4 +1,4 @@
-"""Handle payload values that Spark's JSON parser would change, or that would end a query, at any depth of a type.
+"""Handle payload values, at any depth of a type, that Spark's JSON parser would change or that would end a query.
 
 Spark silently rounds decimals, so they are read with as many digits as possible. A decimal such as 1e100000000 would
 keep Spark's parser busy for hours, so such text is not parsed. Times outside the years 1 to 9999 are refused, because
@@ -32,7 +32,7 @@ HUGE: Final = r"""[:\[,]\s*"?\s*[+-]?[0-9.]+[eE][+-]?[0-9]{4,}\s*"?\s*[,\]}]"""
 
 
 def huge(text: Column, kind: DataType) -> Column:
-    """Return whether text must not be parsed as `kind`.
+    """Return whether `text` is too dangerous to parse as `kind`.
 
     This is the case if `kind` contains decimals and the text contains a number that matches `HUGE`.
     """
@@ -40,8 +40,8 @@ def huge(text: Column, kind: DataType) -> Column:
 
 
 def readable(kind: DataType) -> DataType:
-    """Return the type with which to read JSON for `kind`. In this type, every field may be null, and decimals have as
-    many digits as possible after the point.
+    """Return the type to use for reading JSON that will become `kind`. In this type, every field may be null, and
+    decimals have as many digits as possible after the point.
     """
     if isinstance(kind, DecimalType):
         return DecimalType(DIGITS, DIGITS - kind.precision + kind.scale)
@@ -75,8 +75,8 @@ def value(read: Column, kind: DataType) -> Column:
 
 
 def refused(read: Column, kind: DataType, rounding: Rounding) -> Column | None:
-    """Return whether a value that was read as `readable` is out of range or would be rounded, or None if `kind` has no
-    such values.
+    """Return whether a value that was read as `readable` is out of range or would be rounded. Return None if `kind`
+    cannot have such values.
     """
     if isinstance(kind, StructType):
         tests = [refused(read.getField(one.name), one.dataType, rounding) for one in kind.fields]

@@ -122,7 +122,9 @@ OTHERS = [
 
 
 def hostile(seed: int) -> list[list[Message]]:
-    """Return batches of messages: each hostile value at least once, and random combinations."""
+    """Return batches of messages that contain each hostile value at least once, and random combinations of hostile
+    values.
+    """
     draw, log = random.Random(seed), Log()
     payloads = [b'{"n": %d, "celsius": 1.5}' % n for n in range(3)] + OTHERS
     payloads += [b'{"%s": %s}' % (key, number.encode()) for number in NUMBERS
@@ -150,7 +152,7 @@ def hostile(seed: int) -> list[list[Message]]:
 
 
 def land(spark: SparkSession, folder: Path, *batches: list[Message]) -> None:
-    """Write a file for each batch, in order."""
+    """Write one file for each batch, in order."""
     (folder / "in").mkdir(exist_ok=True)
     for messages in batches:
         number = len(list((folder / "in").iterdir()))

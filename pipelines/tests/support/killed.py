@@ -1,9 +1,9 @@
-"""A driver that dies between a sink's write and Spark's record that the batch is done. test_sinks.py runs it.
+"""A driver that is killed after a sink has written a batch but before Spark records it as done. test_sinks.py runs it.
 
     killed.py FOLDER OPTIONS
 
-OPTIONS are the options of the mqtt sink, as JSON. Every query except ``files`` stops after the write of its second
-batch. Then the ``files`` query starts. Once Spark's log of its folder contains the second batch, the whole process
+OPTIONS are the options of the mqtt sink, as JSON. Every query except ``files`` stops after writing its second batch.
+Then the ``files`` query starts. Once Spark's log of this query's folder contains the second batch, the whole process
 group gets SIGKILL.
 """
 
@@ -29,7 +29,7 @@ LAST = 1
 
 
 class Stopping:
-    """A sink whose write does not return after the last batch."""
+    """A sink whose `write` never returns for the last batch."""
 
     def __init__(self, sink: Sink, reached: threading.Semaphore) -> None:
         self.sink = sink

@@ -1,8 +1,9 @@
-"""A driver that dies between a sink's write to S3 and Spark's record that the batch is done. test_s3.py runs it.
+"""A driver that is killed after a sink has written a batch to S3 but before Spark records it as done. test_s3.py runs
+it.
 
     killed_s3.py FOLDER
 
-The credentials come from the environment alone.
+The credentials come only from the environment.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Messages in Parquet files, one batch each, and checks of the resulting tables."""
+"""Messages in Parquet files, one batch per file, and checks of the resulting tables."""
 
 import datetime
 import os
@@ -36,7 +36,7 @@ Key = tuple[str, int, int]
 
 
 def messages(number: int, rows: int = ROWS) -> pa.Table:
-    """Return the rows of file `number`. They continue those of the previous file."""
+    """Return the rows of file `number`. Their offsets continue from the previous file."""
     made = []
     for i in range(rows):
         offset = (number * rows + i) // 2
@@ -56,7 +56,7 @@ def messages(number: int, rows: int = ROWS) -> pa.Table:
 
 
 def land(folder: Path, numbers: Iterable[int]) -> None:
-    """Write files. A stream reads one per batch, in order."""
+    """Write files. A stream reads one file per batch, in order."""
     folder.mkdir(exist_ok=True)
     for number in numbers:
         file = folder / f"{number}.parquet"
@@ -65,32 +65,32 @@ def land(folder: Path, numbers: Iterable[int]) -> None:
 
 
 def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return a stream of the files."""
+    """Return a stream that reads the files."""
     return spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def query(
     spark: SparkSession, folder: Path, sink: Sink | StreamSink, checkpoint: Path, name: str = "rows"
 ) -> Query:
-    """Return a query that reads the files and writes to a sink. The mqtt sink does not get the day column."""
+    """Return a query that reads the files and writes to a sink. The mqtt sink does not receive the day column."""
     frame = stream(spark, folder)
     frame = frame.drop("ingest_date") if name == "mqtt" else frame
     return Query(name, frame, sink, str(checkpoint), 0.0)
 
 
 def keys(files: Iterable[int]) -> list[Key]:
-    """Return the keys that a table of these files must contain."""
+    """Return the keys that a table made from these files must contain."""
     return [key for number in files for key in of(messages(number))]
 
 
 def of(table: pa.Table) -> list[Key]:
-    """Return the keys of a table."""
+    """Return the keys that a table contains."""
     columns = [table.column(name).to_pylist() for name in ("log_id", "partition", "offset")]
     return list(zip(*columns, strict=True))
 
 
 def faults(found: Iterable[Key], wanted: Iterable[Key]) -> Iterator[str]:
-    """Yield the errors of a table: rows that are missing, duplicated or unknown."""
+    """Describe and yield each error in a table: rows that are missing, duplicated or unknown."""
     has, needs = Counter(found), Counter(wanted)
     for key in sorted(needs.keys() | has.keys()):
         if has[key] != needs[key]:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 
 def write(self: DeltaSink, batch: DataFrame, batch_id: int, app: str) -> Written:
-    """Append the rows without a transaction, as a simple sink would."""
+    """Append the rows without a transaction, as a simplistic sink would."""
     rows = batch.toArrow()
     write_deltalake(self.root, rows, mode="append")
     time.sleep(2)
@@ -29,7 +29,7 @@ def write(self: DeltaSink, batch: DataFrame, batch_id: int, app: str) -> Written
 
 
 def plant(bug: str) -> None:
-    """Change this process, or those that it starts. Raises ValueError for an unknown bug."""
+    """Plant the bug in this process or in the processes that it starts. Raises ValueError for an unknown bug."""
     if bug == "transaction":
         setattr(DeltaSink, "write", write)  # noqa: B010
     elif bug == "key":

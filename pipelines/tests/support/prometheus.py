@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes this machine and answers queries."""
+"""A real Prometheus server that scrapes this machine and answers queries."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ WAIT = 60.0
 
 
 def unanswered(folder: Path, targets: Sequence[str], queries: Sequence[str]) -> list[str] | None:
-    """Scrape the targets until each query has returned a number. Return the queries that did not.
+    """Scrape the targets until each query has returned a number. Return the queries that never returned one.
 
     Return None if Prometheus is not installed.
     """
@@ -49,9 +49,9 @@ def unanswered(folder: Path, targets: Sequence[str], queries: Sequence[str]) -> 
 
 
 def numbers(address: str, query: str) -> list[float]:
-    """Return the numbers in a query's result, without NaN. The list is empty while Prometheus starts.
+    """Return the numbers in a query's result, leaving out NaN. The list is empty while Prometheus starts.
 
-    Fails with Prometheus's own error if the query is wrong.
+    Fails with Prometheus's own error if the query is invalid.
     """
     url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:

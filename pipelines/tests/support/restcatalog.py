@@ -1,4 +1,4 @@
-"""An Iceberg REST catalog on top of a SQLite catalog, which can simulate conflicts and lost responses."""
+"""An Iceberg REST catalog backed by a SQLite catalog. It can simulate conflicts and lost responses."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ ERRORS = {
 
 @dataclass
 class Catalog:
-    """The catalog's address, and the next responses to commits: a status, or None for the real response."""
+    """The catalog's address, and how to respond to the next commits: with a status, or with the real response if None."""
 
     uri: str = ""
     answers: list[int | None] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Catalog:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Catalog]:
-    """Serve the catalog in a folder."""
+    """Serve the catalog stored in a folder."""
     told = Catalog()
     lock = threading.Lock()
     catalog = SqlCatalog(

@@ -1,4 +1,4 @@
-"""Messages as a source returns them, and queries over them, as one batch or as a stream of given batches."""
+"""Messages as a source returns them, and queries that read them as one batch or as a stream of given batches."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -62,23 +62,23 @@ def at(second: float) -> datetime:
 
 
 def epoch_ms(second: float) -> int:
-    """Return the same time as a device would report it, in milliseconds."""
+    """Return the same time as `at`, in milliseconds, as a device would report it."""
     return int(at(second).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def frame(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
-    """Return messages as a batch."""
+    """Return the messages as a batch."""
     names = schemas.RAW.names
     return spark.createDataFrame([tuple(m[n] for n in names) for m in messages], schemas.RAW)
 
 
 def batch(spark: SparkSession, messages: Sequence[Message], transform: Transform) -> list[Row]:
-    """Return the rows that a transform produces from a batch, sorted."""
+    """Apply a transform to a batch of messages. Return the resulting rows, sorted."""
     return ordered(transform(frame(spark, messages)).collect())
 
 
 class Stream:
-    """A query over a folder that reads one file per batch. It can be run repeatedly and continues each time."""
+    """A query over a folder that reads one file per batch. It can be run repeatedly, and continues where it stopped."""
 
     def __init__(self, spark: SparkSession, folder: Path, transform: Transform) -> None:
         self.spark = spark
@@ -89,7 +89,7 @@ class Stream:
         """The progress reports of all batches so far."""
 
     def add(self, *batches: Sequence[Message]) -> "Stream":
-        """Add the messages of each batch."""
+        """Add the messages of each given batch."""
         for messages in batches:
             part = self.folder / f"part-{next(self.files)}"
             frame(self.spark, messages).coalesce(1).write.parquet(str(part))
@@ -114,7 +114,7 @@ class Stream:
         return ordered(self.spark.read.schema(schema).parquet(out).collect())
 
     def counted(self, name: str) -> int:
-        """Return the sum of a state metric over all batches, such as ``numRowsDroppedByWatermark`` or a custom one."""
+        """Return the sum, over all batches, of a state metric such as ``numRowsDroppedByWatermark`` or a custom one."""
         return sum(
             state.get(name, state.get("customMetrics", {}).get(name, 0))
             for progress in self.progress
@@ -123,5 +123,5 @@ class Stream:
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows sorted by their text."""
+    """Return the rows, sorted by their text."""
     return sorted(rows, key=str)

@@ -25,7 +25,7 @@ POLICY = {
 
 @dataclass(frozen=True)
 class Store:
-    """A server, and the credentials of its only user."""
+    """An S3 server, and the credentials of its only user."""
 
     url: str
     key: str
@@ -33,7 +33,7 @@ class Store:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that AWS's libraries, delta-rs and pyarrow read."""
+        """Return the environment variables that AWS's libraries, delta-rs and pyarrow read."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ALLOW_HTTP": "true",
@@ -45,11 +45,11 @@ class Store:
         }
 
     def delta(self, **more: str) -> dict[str, str]:
-        """Return the options of a Delta table."""
+        """Return the options for a Delta table."""
         return self.environment | more
 
     def iceberg(self, **more: str) -> dict[str, str]:
-        """Return the options of an Iceberg table, without those of its catalog."""
+        """Return the options for an Iceberg table, except those for its catalog."""
         return {
             "s3.endpoint": self.url,
             "s3.region": REGION,
@@ -70,7 +70,7 @@ class Store:
         )
 
     def take(self) -> dict[str, bytes]:
-        """Delete the bucket. Return its objects."""
+        """Delete the bucket, and return the objects that it contained."""
         s3, found = self.client(), {}
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
             for one in page.get("Contents", ()):
@@ -90,7 +90,7 @@ class Store:
 
 @contextmanager
 def serving() -> Iterator[Store]:
-    """Run a server with an empty bucket and one user. It refuses all other users."""
+    """Run a server with an empty bucket and one user. It refuses requests from anyone else."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -130,5 +130,5 @@ def _ready(url: str) -> bool:
 
 
 def clean() -> dict[str, str]:
-    """Return the environment without AWS variables."""
+    """Return the environment without the AWS variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}

@@ -16,7 +16,7 @@ TABLES = ("delta", "iceberg")
 
 
 def no_wait(_: float) -> None:
-    """Return at once, instead of waiting before a retry."""
+    """Return at once instead of waiting before a retry."""
 
 
 def delta(folder: Path, **more: object) -> DeltaSink:
@@ -26,7 +26,7 @@ def delta(folder: Path, **more: object) -> DeltaSink:
 
 
 def iceberg(folder: Path, **more: object) -> IcebergSink:
-    """Return a sink for an Iceberg table, with its catalog in a file."""
+    """Return a sink for an Iceberg table whose catalog is in a file."""
     options = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     given = {
         "path": "mqtt.rows",
@@ -52,7 +52,7 @@ def table(name: str, folder: Path, **more: object) -> DeltaSink | IcebergSink:
 
 
 def made(folder: Path, mqtt: Mapping[str, str] | None = None) -> dict[str, Sink | StreamSink]:
-    """Return a sink of each kind, each with its table in a subfolder."""
+    """Return one sink of each kind, each with its table in its own subfolder."""
     files = FilesSink(Table(path=str(folder / "files"), partition_by=("ingest_date",)))
     found: dict[str, Sink | StreamSink] = {
         "delta": delta(folder),
@@ -65,7 +65,7 @@ def made(folder: Path, mqtt: Mapping[str, str] | None = None) -> dict[str, Sink 
 
 
 def held(sink: Sink | StreamSink, spark: SparkSession | None = None) -> list[Key]:
-    """Return the keys of the rows in a sink's table."""
+    """Return the keys of the rows that a sink's table contains."""
     if isinstance(sink, DeltaSink):
         state = sink.look()
         return [] if state is None else of(state.table.to_pyarrow_table())

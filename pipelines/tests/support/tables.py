@@ -26,7 +26,7 @@ def write(file: Path, rows: Iterable[tuple[Any, ...]]) -> None:
 
 
 def message_id(headers: list[dict[str, Any]]) -> str:
-    """Return the message-id that the publisher sent."""
+    """Return the message id that the publisher sent."""
     return next(str(one["value"], "utf-8") for one in headers if one["key"] == "message-id")
 
 

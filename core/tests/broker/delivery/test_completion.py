@@ -1,4 +1,4 @@
-"""Test changes to a delivery and its packet id when the receiver acknowledges it."""
+"""Test how a delivery and its packet id change when the receiver acknowledges the message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,8 +67,8 @@ def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, dur
 
 
 def test_refused_by_the_receiver(harness: Harness) -> None:
-    """[MQTT-4.3.3-4, 4.4.0-2], edge case 40: after the refusal, the broker sends no PUBREL and does not retransmit. The
-    packet id is free again, and the drop is counted.
+    """[MQTT-4.3.3-4, 4.4.0-2], edge case 40: after the receiver refuses a message, the broker sends no PUBREL and does
+    not retransmit. The packet id is free again, and the drop is counted.
     """
     for options in ({}, kept(5)):
         client = harness.connect("c", auto_ack=False, **options)
@@ -113,7 +113,7 @@ def test_the_wrong_acknowledgement(harness: Harness) -> None:
 def test_ids_wrap_and_pass_over_those_in_use(
     harness: Harness, durable: bool, learned: bool
 ) -> None:
-    """[MQTT-2.2.1-4, 4.3.2-1] After packet id 65,535, the lowest free id is used. The id 0 is never used."""
+    """[MQTT-2.2.1-4, 4.3.2-1] After packet id 65,535, the broker uses the lowest free id. It never uses 0."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.subscribe("t", 1)
     publisher = harness.connect("p")
@@ -130,9 +130,7 @@ def test_ids_wrap_and_pass_over_those_in_use(
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
-    """The last free packet id is used. When all ids are in use, a message waits for the next free
-    one.
-    """
+    """When all packet ids are in use, a message waits until one is free. Before that, the last free id is used."""
     harness = broker_harness(config={"session": {"max_inflight": 65535}})
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 1)
@@ -154,8 +152,8 @@ def test_all_ids_in_use(broker_harness: Make, learned: bool) -> None:
 def test_a_repeated_pubrec_of_a_session_that_ends_with_its_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """[MQTT-4.3.3-4] Every PUBREC for a clean session is answered, and the state that all clean sessions share does not
-    change.
+    """[MQTT-4.3.3-4] The broker answers every PUBREC for a clean session. The state that all clean sessions share does
+    not change.
     """
     harness = broker_harness()
     client = harness.connect("c", version, auto_ack=False)

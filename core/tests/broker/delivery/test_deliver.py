@@ -76,8 +76,8 @@ def test_tolerated(broker_harness: Make, version: int) -> None:
 def test_publishes_of_an_earlier_connection_do_not_count_against_receive_maximum(
     broker_harness: Make,
 ) -> None:
-    """Receive Maximum applies to one connection (edge case 17). A client may still complete and repeat
-    messages of an earlier connection.
+    """Receive Maximum applies to one connection (edge case 17). A client may still complete or repeat messages from an
+    earlier connection.
     """
     harness = broker_harness(config={"broker": {"receive_maximum": 2}})
     client = harness.connect("c", auto_ack=False, **KEPT)
@@ -106,9 +106,7 @@ def test_publishes_of_an_earlier_connection_do_not_count_against_receive_maximum
 def test_qos_0_to_a_slow_reader(
     broker_harness: Make, policy: str, learned: bool, version: int
 ) -> None:
-    """QoS 0 messages for a slow reader wait within the limits. They keep their order when it pauses
-    and resumes.
-    """
+    """QoS 0 messages for a slow reader wait within the limits. They stay in order when the reader pauses and resumes."""
     harness = broker_harness(config={"session": {"queue_drop": policy, "queue_messages": 5}})
     client = harness.connect("c", 4, high_water=10)
     client.subscribe("t")
@@ -142,8 +140,8 @@ def test_qos_0_to_a_slow_reader(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
-    """[MQTT-4.6.0-5] Messages stay in order however often a reader pauses, even if live messages arrive in the turn in
-    which it resumes.
+    """[MQTT-4.6.0-5] Messages stay in order however often a reader pauses, even if live messages arrive in the same
+    turn in which it resumes.
     """
     client = harness.connect("c", high_water=20, **(KEPT if kept else {}))
     client.subscribe("t", qos)
@@ -167,7 +165,7 @@ def test_order_across_pauses(harness: Harness, qos: int, kept: bool) -> None:
 
 
 def test_a_slow_reader_is_not_read_from_for_ever(broker_harness: Make) -> None:
-    """The broker stops reading from a slow reader, and later closes the connection. Otherwise, responses to the reader
+    """The broker stops reading from a slow reader, and later closes the connection. Otherwise, responses to this client
     would accumulate without limit.
     """
     harness = broker_harness(config={"broker": {"max_write_buffer": 1024, "hold_timeout": 30}})
@@ -227,7 +225,7 @@ def test_qos_0_for_one_who_is_away(broker_harness: Make) -> None:
 
 
 def test_acknowledgements_in_one_segment(harness: Harness) -> None:
-    """A whole window acknowledged at once makes room for another window."""
+    """Acknowledging a whole window at once makes room for another window."""
     client = harness.connect("c", auto_ack=False, receive_maximum=10)
     client.subscribe("t", 1)
     publisher = harness.connect("p", 4)

@@ -1,4 +1,4 @@
-"""Test deliveries above a client's rate limit. They wait in order until the limit permits them."""
+"""Test deliveries above a client's rate limit. They wait in order until the limit allows them."""
 
 import pytest
 from hookmq_testing import Harness

@@ -1,4 +1,4 @@
-"""Test that a plugin can empty a client's queue, in memory and in the store, a slice per turn."""
+"""Test that a plugin can empty a client's queue, in memory and in the store, one slice per turn."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ def mine() -> HookRecorder:
 
 
 class Told:
-    """The result of an awaitable."""
+    """Records the result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -49,7 +49,7 @@ class LateReads(DurableStore):
             read(owner, after, max_count, max_size, done)
 
     def answer(self, harness: Harness) -> int:
-        """Complete all pending reads and those that follow. Return how many there were."""
+        """Complete all pending reads, including those that follow from them. Return the number of reads."""
         count = 0
         while self.reads:
             self.reads.pop(0)()
@@ -163,7 +163,7 @@ def test_purging_the_qos_0_messages_of_a_slow_client(
 def test_what_arrives_between_two_slices_is_kept(
     broker_harness: Make, mine: HookRecorder, qos: int
 ) -> None:
-    """Messages that arrive between two slices are kept. At QoS 1 the queue exists only in memory, and at QoS 0 messages
+    """Messages that arrive between two slices are kept. The QoS 1 queue exists only in memory here, and QoS 0 messages
     have a separate queue.
     """
     harness = broker_harness(plugins=[mine])
@@ -195,8 +195,8 @@ def test_what_arrives_between_two_slices_is_kept(
 
 
 def test_what_arrives_during_two_purges_is_kept(broker_harness: Make, mine: HookRecorder) -> None:
-    """Messages that arrive during two purges are kept. Each purge counts all messages when it starts, but the other
-    purge drops some of them.
+    """Messages that arrive during two purges are kept. Each purge counts all messages at its start, although the other
+    purge then drops some of them.
     """
     store = LateReads()
     harness = broker_harness(plugins=[mine], store=store, config={"session": {"queue_page": 2}})

@@ -1,5 +1,5 @@
-"""Test a queue that is longer than a page: its limits, and a store whose pages are late, fail or
-are not committed yet.
+"""Test a queue that is longer than a page: its limits, and a store whose pages are late, unreadable or not committed
+yet.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 
 
 class LateStore(MemoryStore):
-    """A store that answers `read` only when the test requests it."""
+    """A store that completes `read` only when the test asks it to."""
 
     durable = True
 
@@ -66,7 +66,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 def test_a_client_that_returns_while_a_page_is_read_to_make_room_gets_its_queue(
     broker_harness: Make,
 ) -> None:
-    """The client reconnects while the broker reads a page in order to make room for a new message."""
+    """A client that reconnects gets its queue, even if the broker is reading a page to make room for a new message."""
     store = LateStore()
     session = {"queue_page": 1, "queue_messages": 3, "queue_drop": "oldest"}
     harness = broker_harness(store=store, config={"session": session})
@@ -186,9 +186,7 @@ def test_a_full_queue_makes_room_in_itself(broker_harness: Make) -> None:
 
 
 def test_backpressure_ends_when_the_waiting_message_is_dropped(broker_harness: Make) -> None:
-    """Back-pressure ends when the message that it waits for is dropped, because its delivery will
-    never start.
-    """
+    """Back-pressure ends when the message that causes it is dropped, because its delivery will never start."""
     session = {"inflight_overflow": "backpressure", "queue_messages": 1}
     harness = broker_harness(config={"session": session})
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
@@ -216,8 +214,9 @@ def test_ends_of_sessions_are_forgotten_when_they_are_on_record(broker_harness: 
 
 
 def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
-    """A QoS 0 message overtakes one that is waiting for a shared subscription, because it needs no room in the
-    window."""
+    """A QoS 0 message overtakes a message that is waiting for a shared subscription, because QoS 0 needs no room in the
+    window.
+    """
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("$share/g/t", 1)
@@ -230,7 +229,7 @@ def test_qos_0_overtakes_what_waits_for_a_group(broker_harness: Make) -> None:
 
 
 def test_the_least_code_that_refuses(broker_harness: Make) -> None:
-    """[MQTT-4.8.2-6] 0x80 is the lowest reason code that refuses a message."""
+    """[MQTT-4.8.2-6] A message is refused by any reason code from 0x80 upwards."""
     harness = broker_harness()
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 1)
@@ -241,7 +240,9 @@ def test_the_least_code_that_refuses(broker_harness: Make) -> None:
 
 
 def test_queues_and_packet_ids_are_not_recorded_in_a_store_in_memory(broker_harness: Make) -> None:
-    """With an in-memory store, a queued or in-flight message exists only in the session. The store does not copy it."""
+    """With an in-memory store, queued and in-flight messages exist only in the session. The store keeps no copy of
+    them.
+    """
     harness = broker_harness(config={"session": {"queue_page": 1}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
     client.subscribe("t", 2)
@@ -330,8 +331,8 @@ def test_a_long_queue_is_read_page_by_page(
 
 @pytest.mark.parametrize("page", [1, 3])
 def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
-    """A client that disconnects and reconnects while its queue is read receives every message once.
-    Only unacknowledged messages are repeated.
+    """A client that disconnects and reconnects while its queue is being read receives every message once. Only
+    unacknowledged messages are repeated.
     """
     harness = broker_harness(store=DurableStore(), config={"session": {"queue_page": page}})
     client = harness.connect("c", auto_ack=False, receive_maximum=2, **KEPT)
@@ -353,7 +354,7 @@ def test_interrupted_between_pages(broker_harness: Make, page: int) -> None:
 
 
 def test_a_page_that_comes_late(broker_harness: Make) -> None:
-    """A page arrives after its client has disconnected, or has disconnected and reconnected."""
+    """A page may arrive after its client has disconnected, or after it has disconnected and reconnected."""
     store = LateStore()
     harness = broker_harness(store=store, config={"session": {"queue_page": 2}})
     client = harness.connect("c", **KEPT)
@@ -407,8 +408,7 @@ def test_bounds(
 ) -> None:
     """The limits on messages, on bytes, and on the total bytes of all queues apply both in memory and in the store.
 
-    Each drop is counted under its reason. The publisher gets its acknowledgement even if a copy is
-    dropped.
+    Each drop is counted under its reason. The publisher is acknowledged even if a copy of its message is dropped.
     """
     size = 4 if bound == "queue_messages" else 4 * len("t0")
     session: dict[str, Any] = {"queue_drop": policy, "queue_page": page or 256}
@@ -445,8 +445,9 @@ def test_bounds(
 
 
 def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
-    """With the `oldest` policy, a message too large for the queue displaces all earlier ones and is then dropped
-    too."""
+    """With the `oldest` policy, a message that is too large for the queue displaces all earlier messages and is then
+    dropped too.
+    """
     harness = broker_harness(config={"session": {"queue_bytes": 20, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)
@@ -463,7 +464,7 @@ def test_one_too_large_for_the_queue(broker_harness: Make) -> None:
 
 
 def test_bytes_of_all_together(broker_harness: Make) -> None:
-    """One client's queue may use room that other queues do not need. The room is freed when its session ends."""
+    """One client's queue may use room that other queues do not need. Ending the client's session frees that room."""
     harness = broker_harness(config={"broker": {"max_queue_bytes": 10}})
     greedy = harness.connect("greedy", **KEPT)
     modest = harness.connect("modest", **KEPT)
@@ -482,7 +483,7 @@ def test_bytes_of_all_together(broker_harness: Make) -> None:
 
 
 def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> None:
-    """If a client's session ends with its connection, nothing remains of its queue."""
+    """If a session ends with its connection, nothing of its queue remains."""
     client = harness.connect("c", 4, auto_ack=False, high_water=10)
     client.subscribe("t", 1)
     client.pause()
@@ -496,7 +497,7 @@ def test_queues_of_clients_without_a_session_to_return_to(harness: Harness) -> N
 
 
 class Unreadable(DurableStore):
-    """A store whose reads fail once `ill` is set, either at once or when `answer` is called."""
+    """A store whose reads fail once `ill` is set, either at once or when the test calls `answer`."""
 
     def __init__(self, late: bool) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-"""Test message expiry. The interval counts down while a message waits. Once the message has been sent, it no longer
-applies.
-"""
+"""Test message expiry. The interval counts down while a message waits, and no longer applies once the message is sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +21,8 @@ def left(client: MemoryClient) -> list[tuple[bytes, int | None]]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_live(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-6] A live message keeps its Message Expiry Interval, because no time has passed. The property is not
-    added to messages without an interval, and not sent to MQTT 3 clients.
+    """[MQTT-3.3.2-6] A live message keeps its Message Expiry Interval, because no time has passed. The broker does not
+    add the property to messages without one, and does not send it to MQTT 3 clients.
     """
     five = harness.connect("five")
     five.subscribe("t", 2)
@@ -115,8 +113,8 @@ def test_parts_of_seconds(harness: Harness, wait: float) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
-    """[MQTT-4.3.3-7, 4.3.3-13], edge case 28: a message that was already sent never expires. It is
-    retransmitted, and its exchange is completed.
+    """[MQTT-4.3.3-7, 4.3.3-13], edge case 28: a message never expires once it has been sent. It is retransmitted, and
+    its exchange is completed.
     """
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 2)
@@ -140,8 +138,8 @@ def test_never_once_it_was_sent(harness: Harness, qos: int) -> None:
 
 
 def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
-    """Expired messages take up no room. With a window of one and many expired messages, the next valid one is sent at
-    once, and no packet ids are used up.
+    """Expired messages take up no room. With a window of one, the broker skips many expired messages and sends the next
+    valid one at once, without using up packet ids.
     """
     client = harness.connect("c", receive_maximum=1, **KEPT)
     client.subscribe("t", 1)
@@ -159,9 +157,7 @@ def test_room_is_not_taken_by_what_is_over(harness: Harness) -> None:
 
 
 def test_a_queue_where_all_is_over_makes_room(broker_harness: Make) -> None:
-    """The limit counts all queued messages, and the oldest is dropped whether or not it has
-    expired.
-    """
+    """The limit counts all queued messages. The oldest one is dropped whether or not it has expired."""
     harness = broker_harness(config={"session": {"queue_messages": 2, "queue_drop": "oldest"}})
     client = harness.connect("c", **KEPT)
     client.subscribe("t", 1)

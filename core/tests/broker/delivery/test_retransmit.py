@@ -1,4 +1,4 @@
-"""Test retransmission after a session has been resumed and, if configured, within a connection."""
+"""Test retransmission when a session is resumed and, if configured, within a connection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,12 +45,10 @@ def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("to", VERSIONS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resumed(harness: Harness, version: int, to: int) -> None:
-    """[MQTT-4.4.0-1, 3.3.1-1, 4.3.2-3, 4.3.3-3, 4.3.3-5, 4.3.3-6] [MQTT311-4.4.0-1, 3.3.1-1,
-    4.6.0-1], edge case 43
+    """[MQTT-4.4.0-1, 3.3.1-1, 4.3.2-3, 4.3.3-3, 4.3.3-5, 4.3.3-6] [MQTT311-4.4.0-1, 3.3.1-1, 4.6.0-1], edge case 43
 
-    Unfinished messages are sent again in order, with the same ids and DUP, or as PUBREL after a
-    PUBREC. Queued messages follow. This is also true if the client returns with another MQTT
-    version.
+    Unfinished messages are sent again in order, with the same ids and DUP set, or as PUBREL if PUBREC was received.
+    Queued messages follow. The same applies if the client returns with another MQTT version.
     """
     client = harness.connect("c", version, auto_ack=False, **kept(version))
     client.subscribe("t", 2)
@@ -190,7 +188,7 @@ def test_a_takeover_resumes(harness: Harness) -> None:
 
 
 def test_a_clean_start_forgets(harness: Harness) -> None:
-    """[MQTT-3.1.2-4] After a clean start, nothing is retransmitted, and previously used packet ids count as new."""
+    """[MQTT-3.1.2-4] After a clean start, nothing is retransmitted, and all packet ids are treated as unused."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
     client = harness.connect("c", auto_ack=False, **kept(5))
@@ -205,8 +203,8 @@ def test_a_clean_start_forgets(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resending_where_configured(broker_harness: Make, version: int) -> None:
-    """[MQTT-4.4.0-1], edge case 43: only messages to MQTT 3 clients are sent again, with DUP, until they are
-    acknowledged.
+    """[MQTT-4.4.0-1], edge case 43: the broker resends messages, with DUP, until they are acknowledged. It does this
+    only for MQTT 3 clients.
     """
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -233,8 +231,8 @@ def test_resending_where_configured(broker_harness: Make, version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version: int) -> None:
-    """The interval after which an answer is overdue starts when the message is sent, not at the
-    broker's last check.
+    """The interval after which an acknowledgement is overdue starts when the message is sent, not at the broker's last
+    check.
     """
     harness = broker_harness(config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -253,7 +251,7 @@ def test_no_answer_is_overdue_before_the_interval(broker_harness: Make, version:
 def test_a_message_that_waited_for_its_record_arrives_once_at_the_next_connection(
     broker_harness: Make, version: int
 ) -> None:
-    """A message that was waiting for its record arrives once, although the client has reconnected in the meantime."""
+    """A message may be waiting for its record to be committed when the client reconnects. It still arrives once."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store)
     client = harness.connect("c", version, auto_ack=False, **kept(version))
@@ -269,9 +267,7 @@ def test_a_message_that_waited_for_its_record_arrives_once_at_the_next_connectio
 
 
 def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
-    """After a reload that enables retransmission, messages sent before the reload are overdue as
-    well.
-    """
+    """After a reload enables retransmission, messages sent before the reload can be overdue as well."""
     harness = broker_harness()
     client = harness.connect("c", 4, auto_ack=False, **kept(4))
     client.subscribe("t", 1)
@@ -287,7 +283,7 @@ def test_resending_that_a_reload_asks_for(broker_harness: Make) -> None:
 def test_a_message_that_waits_for_its_record_is_not_retransmitted(
     broker_harness: Make, version: int
 ) -> None:
-    """With a slow disk, a message whose packet id is not committed yet must not be sent as a retransmission."""
+    """If the disk is slow, a message whose packet id has not been committed yet must not be retransmitted."""
     store = SlowStore(slow=False, durable=True)
     harness = broker_harness(store=store, config={"session": {"retry_interval": 10}})
     client = harness.connect("c", version, auto_ack=False, **kept(version))

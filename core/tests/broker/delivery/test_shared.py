@@ -1,5 +1,6 @@
-"""Shared subscriptions: each message goes to one member, none is lost while there are members, and members may
-leave."""
+"""Test shared subscriptions. Each message goes to one member, and none is lost as long as there are members. Members
+may leave.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,14 +25,14 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def join(harness: Harness, name: str, qos: int = 1, **options: Any) -> MemoryClient:
-    """Return a client that has joined the shared subscription g to t/#."""
+    """Return a client that has joined the shared subscription "g" to t/#."""
     member = harness.connect(name, **options)
     member.subscribe("$share/g/t/#", qos)
     return member
 
 
 def members(harness: Harness, count: int, qos: int = 1, **options: Any) -> list[MemoryClient]:
-    """Return the members m0, m1, ..."""
+    """Connect `count` members named m0, m1, ... and return them."""
     return [join(harness, f"m{n}", qos, **options) for n in range(count)]
 
 
@@ -65,7 +66,7 @@ def test_one_member_each(harness: Harness, version: int, qos: int) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_every_strategy(broker_harness: Make, strategy: str, qos: int) -> None:
-    """With every strategy, exactly one member receives each message, and members that left receive nothing."""
+    """With every strategy, exactly one member receives each message. Members that have left receive nothing."""
     harness = broker_harness(config={"broker": {"shared_strategy": strategy}})
     group = members(harness, 4, 2)
     publishers = [harness.connect(f"p{n}") for n in range(8)]
@@ -116,7 +117,7 @@ def test_strategy_by_name(broker_harness: Make) -> None:
 
 
 def test_the_members_own_qos_and_options(harness: Harness) -> None:
-    """[MQTT-4.8.2-3] QoS, RETAIN and identifiers come from the member's own subscription."""
+    """[MQTT-4.8.2-3] QoS, RETAIN and identifiers depend on the member's own subscription."""
     group = [harness.connect(f"m{n}") for n in range(3)]
     for qos, member in enumerate(group):
         member.subscribe("$share/g/t", qos, identifier=qos + 1, retain_as_published=qos == 2)
@@ -143,8 +144,8 @@ def test_dollar_topics(harness: Harness) -> None:
 
 
 def test_groups_are_told_apart(harness: Harness) -> None:
-    """Two shared subscriptions are the same only if name and filter match exactly. This also
-    applies to UNSUBSCRIBE (edge case 33).
+    """Two shared subscriptions are the same only if their names and filters match exactly. This also applies to
+    UNSUBSCRIBE (edge case 33).
     """
     client = harness.connect("m")
     filters = ["$share/g/t", "$share/G/t", "$share/g/+", "$share/ /t"]
@@ -163,9 +164,7 @@ def test_groups_are_told_apart(harness: Harness) -> None:
 
 
 def test_the_first_with_room_takes_it(harness: Harness) -> None:
-    """[MQTT-3.3.4-9] While the windows of all members are full, messages wait in order for the
-    first member with room.
-    """
+    """[MQTT-3.3.4-9] While every member's window is full, messages wait in order for the first member with room."""
     one, two = members(harness, 2, 2, auto_ack=False, receive_maximum=1)
     publisher = harness.connect("p")
     send(publisher, range(6))
@@ -221,8 +220,8 @@ def test_bounds(broker_harness: Make, policy: str, bound: str) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_qos_0_passes_over_slow_members(harness: Harness, qos: int) -> None:
-    """QoS 0 messages go to a member that reads, or wait until one does. This includes messages that are QoS 0 for all
-    members.
+    """QoS 0 messages go to a member that is reading, or wait until there is one. This also applies to messages whose
+    QoS is 0 for every member.
     """
     one, two = members(harness, 2, 0, high_water=10)
     publisher = harness.connect("p")
@@ -272,7 +271,7 @@ def test_expired_while_waiting(harness: Harness) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("way", ["drop", "disconnect", "takeover"])
 def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way: str) -> None:
-    """When a member leaves, its unacknowledged messages go to the other members: in order, ahead of queued ones, and
+    """When a member leaves, its unacknowledged messages go to the other members, in order, ahead of queued messages and
     without DUP. Acknowledged messages do not.
     """
     one = join(harness, "m0", auto_ack=False, **(KEPT if kept else {}))
@@ -300,10 +299,9 @@ def test_unacknowledged_qos_1_goes_to_another(harness: Harness, kept: bool, way:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_after_unsubscribing(harness: Harness, kept: bool) -> None:
-    """[MQTT-3.10.4-3] Deliveries in flight to a member that has unsubscribed are completed with
-    that member.
+    """[MQTT-3.10.4-3] Deliveries in flight are completed with a member even if it unsubscribes.
 
-    If its session ends first, the shared subscription takes the messages back.
+    If the member's session ends first, its messages return to the shared subscription.
     """
     one = join(harness, "m0", auto_ack=False, **(KEPT if kept else {}))
     publisher = harness.connect("p")
@@ -325,8 +323,8 @@ def test_after_unsubscribing(harness: Harness, kept: bool) -> None:
 
 
 def test_a_returning_member_takes_what_waits(harness: Harness) -> None:
-    """The only member returns and receives its messages again with new ids, followed by those
-    queued in the meantime. QoS 0 messages are lost.
+    """When the only member returns, it receives its messages again with new ids, followed by those queued in the
+    meantime. QoS 0 messages are lost.
     """
     one = harness.connect("m0", auto_ack=False, **KEPT)
     one.subscribe("$share/g/t/#", 1)
@@ -343,8 +341,8 @@ def test_a_returning_member_takes_what_waits(harness: Harness) -> None:
 
 
 def test_away_members_do_not_hold_what_others_can_take(harness: Harness) -> None:
-    """Online members receive messages before offline ones, durable or not. If all are offline, messages wait for one to
-    return.
+    """Online members receive messages before offline ones, durable or not. If all members are offline, messages wait
+    until one returns.
     """
     away = harness.connect("away", **KEPT)
     away.subscribe("$share/g/t/#", 2)
@@ -364,7 +362,7 @@ def test_away_members_do_not_hold_what_others_can_take(harness: Harness) -> None
 
 
 def test_started_qos_2_stays(harness: Harness) -> None:
-    """[MQTT-4.8.2-4] A QoS 2 delivery is completed with the client where it started, before and after PUBREC."""
+    """[MQTT-4.8.2-4] A QoS 2 delivery is completed with the member that it started with, both before and after PUBREC."""
     one = harness.connect("m0", auto_ack=False, **KEPT)
     one.subscribe("$share/g/t/#", 2)
     publisher = harness.connect("p")
@@ -454,8 +452,8 @@ def test_the_last_member_unsubscribes(harness: Harness) -> None:
 
 
 def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -> None:
-    """A message returns to its group after the store has deleted it with its last queue entry. It is stored again, and
-    the commit does not fail.
+    """A message returns to its group after its last queue entry has been removed, and the store has deleted the message
+    with it. The message is stored again, and the commit does not fail.
     """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
@@ -475,8 +473,8 @@ def test_a_message_comes_back_after_others_were_done_with_it(harness: Harness) -
 
 
 def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> None:
-    """A durable member takes messages from a queue that was not stored. The store had deleted these messages with their
-    last entries, so they are stored again.
+    """A durable member takes over messages from a volatile queue. The store has already deleted these messages, so they
+    are stored again.
     """
     plain = harness.connect("plain", **KEPT)
     plain.subscribe("t/#", 1)
@@ -492,7 +490,7 @@ def test_taken_from_a_volatile_group_by_a_durable_member(harness: Harness) -> No
 
 
 def test_a_member_of_several_groups(harness: Harness) -> None:
-    """A member of several shared subscriptions has one window for all of them."""
+    """A client that belongs to several shared subscriptions has one window for all of them."""
     one = harness.connect("m0", auto_ack=False, receive_maximum=1)
     one.subscribe(["$share/g/t/#", "$share/h/t/#", "t/x"], 1)
     publisher = harness.connect("p")

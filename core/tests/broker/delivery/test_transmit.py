@@ -31,7 +31,7 @@ KEPT: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 100_000
 def test_the_clients_receive_maximum(harness: Harness, kept: bool, learned: bool) -> None:
     """[MQTT-3.3.4-9, 4.9.0-1, 4.9.0-2], edge case 18: PUBACK, PUBCOMP and a PUBREC of 0x80 or above free a slot.
 
-    A successful PUBREC does not, and no slot is freed twice.
+    A successful PUBREC does not free one, and no slot is freed twice.
     """
     client = harness.connect("c", auto_ack=False, receive_maximum=3, **(KEPT if kept else {}))
     client.subscribe("t", 2)
@@ -112,8 +112,8 @@ def test_order_through_a_window_of_one(harness: Harness, qos: int, kept: bool) -
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_too_large_for_the_client(harness: Harness, of: int, qos: int, kept: bool) -> None:
-    """[MQTT-3.1.2-24, 3.1.2-25], edge case 20: a message that is too large for the client is
-    dropped and counted. It uses no packet id and no slot.
+    """[MQTT-3.1.2-24, 3.1.2-25], edge case 20: a message that is too large for the client is dropped and counted. It
+    uses neither a packet id nor a slot.
 
     The connection stays open. A packet of exactly the maximum size is sent.
     """
@@ -133,7 +133,7 @@ def test_too_large_for_the_client(harness: Harness, of: int, qos: int, kept: boo
 
 
 def test_too_large_on_return(harness: Harness) -> None:
-    """Queued and unfinished messages must fit into the maximum packet size of the new connection."""
+    """When a client returns, queued and unfinished messages must fit the new connection's maximum packet size."""
     client = harness.connect("c", auto_ack=False, **KEPT)
     client.subscribe("t", 2)
     publisher = harness.connect("p")

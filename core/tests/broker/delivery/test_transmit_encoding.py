@@ -108,7 +108,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def test_routes_follow_the_receivers_version(harness: Harness) -> None:
-    """If a session returns with another version or needs its own encoding, it receives packets that suit its current
+    """If a session resumes with another MQTT version, or needs its own encoding, its packets match the current
     connection.
     """
     publisher = harness.connect("p", 4)
@@ -181,8 +181,8 @@ def on_the_wire(client: MemoryClient) -> list[Publish]:
 def test_given_by_a_packet_that_was_not_sent(
     harness: Harness, mount: str, qos: int, at: int
 ) -> None:
-    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias. This applies to the first message on its
-    topic and to later ones.
+    """[MQTT-3.1.2-25] A PUBLISH that is too large to be sent sets no alias, whether it is the first message on its
+    topic or a later one.
     """
     scope = Scope(mount_point=mount)
     client = harness.connect("c", scope=scope, topic_alias_maximum=2, maximum_packet_size=50)

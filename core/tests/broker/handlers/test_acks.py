@@ -1,4 +1,4 @@
-"""Test acknowledgements from clients and to clients."""
+"""Test acknowledgements in both directions: from clients and to clients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,8 +52,8 @@ def flow(packets: list[Packet]) -> list[tuple[Any, ...]]:
 def test_a_repeated_id_is_one_message(
     harness: Harness, version: int, durable: bool, learned: int
 ) -> None:
-    """[MQTT-4.3.3-10, 4.3.3-11, 4.3.3-12] [MQTT311-4.3.3-2], edge case 42: a repeated id means the same message until
-    PUBREL, with or without DUP.
+    """[MQTT-4.3.3-10, 4.3.3-11, 4.3.3-12] [MQTT311-4.3.3-2], edge case 42: until PUBREL, a repeated packet id refers to
+    the same message, with or without DUP.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 2)
@@ -74,9 +74,7 @@ def test_a_repeated_id_is_one_message(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_qos_1_id_is_new_after_puback(harness: Harness, version: int) -> None:
-    """[MQTT-4.3.2-5] [MQTT311-4.3.2-2], edge case 42: after PUBACK, the packet id may be used for a new
-    message.
-    """
+    """[MQTT-4.3.2-5] [MQTT311-4.3.2-2], edge case 42: after PUBACK, the packet id may be reused for a new message."""
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 1)
     client = harness.connect("c", version)
@@ -106,7 +104,7 @@ def test_unknown_ids(harness: Harness, version: int) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_pubrel_twice(harness: Harness, durable: bool) -> None:
-    """The second of two PUBRELs is answered too, although the packet id is free after the first."""
+    """If a client sends PUBREL twice, both are answered, although the first one frees the packet id."""
     client = harness.connect("c", auto_ack=False, **(kept(5) if durable else {}))
     client.publish("t", b"", 2, packet_id=5)
     client.expect(Pubrec)
@@ -115,7 +113,7 @@ def test_pubrel_twice(harness: Harness, durable: bool) -> None:
 
 
 def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None:
-    """Edge case 44: acknowledgements may be shortened, so that their Remaining Length is 2, 3 or 4."""
+    """Edge case 44: acknowledgements may be shortened to a Remaining Length of 2, 3 or 4."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     for end in (b"", b"\0", b"\0\0"):
@@ -139,7 +137,7 @@ def test_short_and_long_acknowledgements_mean_the_same(harness: Harness) -> None
 
 
 def test_both_ends_count_on_their_own(harness: Harness) -> None:
-    """[MQTT-2.2.1-5], edge case 39: the client and the broker can use the same id at the same time."""
+    """[MQTT-2.2.1-5], edge case 39: the client and the broker may use the same packet id at the same time."""
     client = harness.connect("c", auto_ack=False)
     client.subscribe("t", 2)
     client.publish("t", b"x", 2, packet_id=1)
@@ -177,7 +175,9 @@ def test_an_id_taken_outlives_the_connection(harness: Harness, version: int) -> 
 
 
 def test_a_refused_id_is_free(broker_harness: Make) -> None:
-    """[MQTT-4.3.3-9], edge case 40: after a PUBREC of 0x80 or above, the next PUBLISH with the id is new."""
+    """[MQTT-4.3.3-9], edge case 40: after a PUBREC of 0x80 or above, the next PUBLISH with the same id is a new
+    message.
+    """
     harness = broker_harness(config={"broker": {"check_payload_format": True}})
     client = harness.connect("c", auto_ack=False)
     client.publish("t", b"\xff", 2, packet_id=5, payload_format_indicator=1, expect=0x99)

@@ -53,7 +53,7 @@ def auth(
 
 
 def opened(harness: Harness, recorder: HookRecorder, verdict: Accept | None = None) -> MemoryClient:
-    """Return a client that authenticated with one packet."""
+    """Return a client whose authentication took a single packet."""
     recorder.answer("on_auth", verdict or Accept("first"))
     client = begin(harness, expect=0)
     recorder.clear()
@@ -177,8 +177,8 @@ def test_both_may_limit(harness: Harness, recorder: HookRecorder) -> None:
 def test_a_later_plugin_keeps_the_identity_of_enhanced_authentication(
     harness: Harness, recorder: HookRecorder, first: int | None, second: int | None
 ) -> None:
-    """A later plugin may add claims and shorten the validity that enhanced authentication granted.
-    It cannot change the identity or extend the validity.
+    """After enhanced authentication, a later plugin may add claims and shorten the validity. It cannot change the
+    identity or extend the validity.
     """
     now = harness.clock.time()
     ends = [None if one is None else now + one for one in (first, second)]

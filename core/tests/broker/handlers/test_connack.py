@@ -1,4 +1,4 @@
-"""Test the properties of CONNACK, and which of them are left out to fit the client's Maximum Packet Size."""
+"""Test the properties of CONNACK, and which of them are omitted to fit the client's Maximum Packet Size."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Test CONNECT in all three versions: which packets are accepted, and the codes with which all others are refused."""
+"""Test CONNECT in all three versions: which packets are accepted, and the codes that refuse all others."""
 
 from collections.abc import Callable
 from typing import Any

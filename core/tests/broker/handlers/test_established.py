@@ -1,4 +1,4 @@
-"""Test a connection's attributes at each stage, and the error that a handler gets if it runs too early."""
+"""Test which attributes a connection has at each stage, and the error that a handler raises if it runs too early."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test PUBLISH from a client: its acknowledgement, forwarding and refusal."""
+"""Test PUBLISH from a client: how it is acknowledged, forwarded and refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,8 +45,8 @@ def test_a_client_receives_its_own(harness: Harness, version: int, qos: int) -> 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("to", [4, 5])
 def test_order_per_topic(harness: Harness, qos: int, to: int) -> None:
-    """[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6] Messages of one topic keep their order,
-    even if 300 of them arrive in one segment, which is more than a window.
+    """[MQTT-4.6.0-5, 4.6.0-6] [MQTT311-4.6.0-5, 4.6.0-6] Messages on one topic stay in order, even if 300 of them (more
+    than a window) arrive in one segment.
     """
     subscriber = harness.connect("s", to)
     subscriber.subscribe("t/+", 2)
@@ -76,9 +76,7 @@ def test_dup_of_the_publisher_is_its_own(harness: Harness) -> None:
 
 
 def test_no_matching_subscriber(harness: Harness) -> None:
-    """[MQTT-3.4.2-1, 3.5.2-1], edge case 47: if no subscription matches, MQTT 5 clients receive
-    code 0x10.
-    """
+    """[MQTT-3.4.2-1, 3.5.2-1], edge case 47: if no subscription matches, an MQTT 5 publisher receives code 0x10."""
     five = harness.connect("five", 5)
     four = harness.connect("four", 4)
     for _ in range(3):
@@ -222,7 +220,7 @@ def test_malformed_and_wrong(harness: Harness, version: int, data: bytes, code: 
 
 
 def test_dup_with_qos_0(harness: Harness) -> None:
-    """[MQTT-3.3.1-2] [MQTT311-3.3.1-2] MQTT 3.1 devices set DUP with QoS 0. Subscribers receive a copy without it."""
+    """[MQTT-3.3.1-2] [MQTT311-3.3.1-2] Some MQTT 3.1 devices set DUP at QoS 0. Subscribers receive a copy without it."""
     subscriber = harness.connect("s", 4)
     subscriber.subscribe("t")
     for version in (4, 5):
@@ -246,7 +244,7 @@ def test_too_many_levels(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_qos_that_is_not_offered(broker_harness: Make, version: int) -> None:
-    """[MQTT-3.2.2-11], edge case 23: a PUBLISH above Maximum QoS disconnects the client."""
+    """[MQTT-3.2.2-11], edge case 23: the broker disconnects a client whose PUBLISH exceeds Maximum QoS."""
     harness = broker_harness(config={"broker": {"max_qos": 1}})
     client = harness.connect("c", version)
     assert client.subscribe("t", 2).codes == (1,)  # [MQTT-3.2.2-10]
@@ -258,9 +256,7 @@ def test_qos_that_is_not_offered(broker_harness: Make, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_retain_that_is_not_offered(broker_harness: Make, version: int) -> None:
-    """[MQTT-3.2.2-14] A retained PUBLISH disconnects the client if retained messages are not
-    available.
-    """
+    """[MQTT-3.2.2-14] If retained messages are not available, the broker disconnects a client that sends one."""
     harness = broker_harness(config={"broker": {"retain_available": False}})
     client = harness.connect("c", version)
     client.publish("t", b"x", 1)
@@ -293,8 +289,8 @@ def denier(verdict: Deny) -> HookRecorder:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int, qos: int) -> None:
-    """Edge case 46 [MQTT311-3.3.5-2]: after a denied PUBLISH, MQTT 5 clients get the reason code, and MQTT 3 clients
-    get an acknowledgement. Repeated attempts are denied as well.
+    """Edge case 46 [MQTT311-3.3.5-2]: if a PUBLISH is denied, an MQTT 5 client gets the reason code, and an MQTT 3
+    client gets an ordinary acknowledgement. Repeated attempts are denied as well.
     """
     harness = broker_harness(plugins=[denier(Deny(reason="not you"))])
     subscriber = harness.connect("s")
@@ -321,7 +317,9 @@ def test_denied(broker_harness: Make, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied_and_disconnected(broker_harness: Make, version: int) -> None:
-    """Edge case 46: a plugin can end the connection, and so can the setting for MQTT 3 clients."""
+    """Edge case 46: a denial can also end the connection, if the plugin requests it or if the setting for MQTT 3
+    clients does.
+    """
     quiet = broker_harness(
         plugins=[denier(Deny())], config={"broker": {"mqtt3_denied_publish": "disconnect"}}
     )
@@ -347,9 +345,7 @@ def test_default_deny(broker_harness: Make) -> None:
 
 
 def test_a_right_that_is_asked_about_every_time(broker_harness: Make) -> None:
-    """With `cache_for=0`, or with a plugin that reads messages, every code path authorizes each
-    message.
-    """
+    """With `cache_for=0`, or with a plugin that reads messages, each message is authorized on every code path."""
     for recorder, verdict in (
         (HookRecorder("authorize"), Allow(cache_for=0)),
         (HookRecorder("authorize", cached=False), Allow()),
@@ -421,8 +417,8 @@ def test_reasons_in_words_are_for_who_wants_them(broker_harness: Make) -> None:
 )
 @pytest.mark.parametrize("qos", [0, 1])
 def test_wrong_properties(harness: Harness, properties: bytes, code: int, qos: int) -> None:
-    """Invalid properties are refused (edge cases 29, 35, 36 and 38), both before and after the topic is known to the
-    fast path.
+    """Invalid properties are refused (edge cases 29, 35, 36 and 38), whether or not the fast path already knows the
+    topic.
     """
     middle = b"\0\x05" if qos else b""
     for learned in range(3):
@@ -462,8 +458,8 @@ def test_a_payload_refused_for_its_format_is_counted_and_logged(
 def test_a_reload_that_checks_payload_formats_holds_for_open_connections(
     broker_harness: Make, qos: int
 ) -> None:
-    """If a reload turns on the check of payload formats, the check also applies to open connections.
-    The fast path forgets the property sections that it accepted before.
+    """If a reload enables checks of payload formats, they also apply to open connections. The fast path forgets the
+    property sections that it accepted before.
     """
     harness = broker_harness()
     client = harness.connect("c")

@@ -21,8 +21,8 @@ def send(client: MemoryClient, topic: str, alias: int, payload: bytes = b"x", qo
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_taken_and_remapped(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.2-12], edge case 22: every alias up to the maximum can be set and changed. Aliases
-    are never forwarded.
+    """[MQTT-3.3.2-12], edge case 22: a client can set and change every alias up to the maximum. Aliases are never
+    forwarded.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe("#", 2)
@@ -44,7 +44,7 @@ def test_taken_and_remapped(harness: Harness, qos: int) -> None:
 
 
 def test_beside_the_fast_path(harness: Harness) -> None:
-    """A PUBLISH that sets an alias does so even if the fast path already knows the topic."""
+    """A PUBLISH can set an alias even if the fast path already knows the topic."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c")
@@ -131,7 +131,7 @@ def test_a_wrong_topic_maps_nothing(harness: Harness) -> None:
 
 
 def test_a_repeated_qos_2_publish(harness: Harness) -> None:
-    """The alias in a repeated QoS 2 PUBLISH is set although the message was received before."""
+    """A repeated QoS 2 PUBLISH sets its alias, even though the message was already received."""
     subscriber = harness.connect("s")
     subscriber.subscribe("#")
     client = harness.connect("c", auto_ack=False)

@@ -1,5 +1,5 @@
-"""Test two clients with the same client id: which one stays connected, what the other receives, and what happens on
-repeated takeovers.
+"""Test two clients with the same client id: which one stays connected, what the other receives, and what happens if
+takeovers repeat.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,6 @@
-"""A session belongs to its user and the realm that authenticated that user. No other client can take it over or end
-it."""
+"""Test that a session belongs to its user and to the realm that authenticated the user. No other client can take it
+over or end it.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ WS = Scope("ws")
 
 
 class Realms:
-    """A broker with two plugins, each of which authenticates some clients."""
+    """A broker with two plugins, each of which authenticates some of the clients."""
 
     def __init__(self, make: Make, **options: Any) -> None:
         self.one = HookRecorder("on_connect", "on_auth", id="one")
@@ -33,7 +34,7 @@ class Realms:
     def come(
         self, scope: Scope, one: Accept | None, two: Accept | None = None, **options: Any
     ) -> MemoryClient:
-        """Connect a client with the id ``c``. `one` and `two` are the plugins' verdicts."""
+        """Connect a client with the id ``c``. `one` and `two` are the verdicts of the two plugins."""
         self.one.answer("on_connect", one)
         self.two.answer("on_connect", two)
         options = {"clean_start": False, "session_expiry_interval": 600} | options
@@ -135,9 +136,7 @@ def test_a_session_whose_time_is_over_is_not_protected(broker_harness: Make) -> 
 def test_session_realm_decides_who_may_resume_a_session(
     broker_harness: Make, realm: str, listener: bool, plugin: bool
 ) -> None:
-    """The setting `session.realm` decides whether another listener or another plugin belongs to the
-    same realm.
-    """
+    """The setting `session.realm` decides whether another listener or plugin belongs to the same realm."""
     realms = Realms(broker_harness, config={"session": {"realm": realm}})
     realms.come(APPS, Accept("ann")).drop()
     realms.come(WS, Accept("ann"), expect=0 if listener else REFUSED).drop()
@@ -145,8 +144,8 @@ def test_session_realm_decides_who_may_resume_a_session(
 
 
 def test_a_session_stored_by_an_earlier_version_keeps_to_its_listener(broker_harness: Make) -> None:
-    """An earlier version did not record which plugin authenticated the client, so the session
-    belongs to its listener.
+    """A session stored by an earlier version belongs to its listener, because that version did not record which plugin
+    authenticated the client.
     """
     store = DurableStore()
     realms = Realms(broker_harness, store=store)

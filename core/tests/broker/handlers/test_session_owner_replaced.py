@@ -1,5 +1,5 @@
-"""With ``session.other_owner: replace``, a client of another user ends the session with its client id and inherits
-nothing.
+"""Test ``session.other_owner: replace``. If another user's client connects with the same client id, it ends the session
+and inherits nothing.
 
 `test_session_owner` covers the default, which refuses such a client.
 """
@@ -159,7 +159,7 @@ def test_also_after_a_restart(broker_harness: Make, recorder: HookRecorder) -> N
 def test_re_authentication_as_another_user_transfers_the_session(
     broker_harness: Make, recorder: HookRecorder
 ) -> None:
-    """If a client reauthenticates as another user, the session then belongs to that user, including in the store."""
+    """If a client reauthenticates as another user, the session is transferred to that user, including in the store."""
     harness = broker_harness([recorder], config=REPLACE, store=DurableStore())
     recorder.answer("on_auth", Accept("first"))
     client = harness.connect("c", authentication_method="m", session_expiry_interval=100)

@@ -122,7 +122,7 @@ def test_3_1_may_set_dup(harness: Harness) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_denied(broker_harness: Make, version: int) -> None:
     """[MQTT311-3.9.3-2], edge cases 45 and 58: a denied subscription does not end the connection. An MQTT 3.1 client
-    gets a SUBACK that grants its QoS, but it receives no messages.
+    gets a SUBACK that grants the requested QoS, but receives no messages.
     """
     recorder = HookRecorder("authorize")
     recorder.answer(
@@ -189,8 +189,8 @@ def test_subscriptions_that_need_an_unavailable_feature_are_refused(
 
 
 def test_too_many(broker_harness: Make) -> None:
-    """Subscriptions per client and filters per packet are limited. At the first limit, existing
-    subscriptions can still be replaced.
+    """The broker limits subscriptions per client and filters per packet. A client at the first limit can still replace
+    its existing subscriptions.
     """
     harness = broker_harness(
         config={"session": {"max_subscriptions": 2}, "broker": {"max_filters": 3}}
@@ -227,8 +227,8 @@ def test_overlapping(harness: Harness, version: int, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_identifiers(harness: Harness, qos: int) -> None:
-    """[MQTT-3.3.4-3, 3.3.4-4], edge cases 29 and 30: a message has the identifiers of all matching
-    subscriptions, including duplicates.
+    """[MQTT-3.3.4-3, 3.3.4-4], edge cases 29 and 30: a message carries the identifiers of all matching subscriptions,
+    including duplicates.
     """
     client = harness.connect("c")
     client.subscribe("a/#", 0, identifier=1)
@@ -254,8 +254,8 @@ def test_identifiers(harness: Harness, qos: int) -> None:
 def test_retain_as_published_of_one_that_overlaps(
     harness: Harness, filters: tuple[str, ...]
 ) -> None:
-    """[MQTT-3.3.1-13] With overlapping subscriptions, the single copy keeps RETAIN if any of them
-    uses Retain As Published.
+    """[MQTT-3.3.1-13] With overlapping subscriptions, the single copy keeps RETAIN if at least one of them uses Retain
+    As Published.
     """
     client = harness.connect("c")
     for number, topic_filter in enumerate(filters):
@@ -275,9 +275,7 @@ def test_retain_as_published_of_one_that_overlaps(
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local(harness: Harness, qos: int) -> None:
-    """[MQTT-3.8.3-3], edge case 31: No Local applies to messages whose publisher has the same
-    client id.
-    """
+    """[MQTT-3.8.3-3], edge case 31: No Local excludes messages from any publisher with the same client id."""
     client = harness.connect("c")
     other = harness.connect("other")
     client.subscribe("t", 2, no_local=True)
@@ -293,7 +291,9 @@ def test_no_local(harness: Harness, qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_local_beside_another(harness: Harness, qos: int) -> None:
-    """A message that matches another of the client's subscriptions has only that subscription's QoS and identifier."""
+    """If No Local excludes one of two overlapping subscriptions, the message has the QoS and identifier of the other
+    one.
+    """
     client = harness.connect("c")
     other = harness.connect("other")
     client.subscribe("t", 2, no_local=True, identifier=1)
@@ -314,8 +314,8 @@ def test_no_local_beside_another(harness: Harness, qos: int) -> None:
 
 
 def test_no_local_is_still_a_match(harness: Harness) -> None:
-    """A subscription that No Local excludes is still a match. Code 0x10 means that no subscription
-    matched, not that no client received the message.
+    """A subscription still matches a message that No Local excludes. Code 0x10 means that no subscription matched, not
+    that no client received the message.
     """
     client = harness.connect("c")
     client.subscribe("t", 1, no_local=True)
@@ -343,8 +343,8 @@ def test_bridges(harness: Harness, version: int) -> None:
 
 
 def test_a_filter_rewritten_by_a_plugin(broker_harness: Make) -> None:
-    """If a plugin has rewritten a filter, UNSUBSCRIBE contains the client's original filter.
-    Subscribing again replaces the rewritten filter.
+    """If a plugin rewrites a filter, the client still unsubscribes with its original filter. Subscribing again replaces
+    the rewritten filter.
     """
     recorder = HookRecorder("on_subscribe")
     homes = iter(("one/x", "two/x", "one/x"))
@@ -365,8 +365,8 @@ def test_a_filter_rewritten_by_a_plugin(broker_harness: Make) -> None:
 
 
 def test_publishes_behind_a_subscribe(harness: Harness) -> None:
-    """If SUBSCRIBE, messages and UNSUBSCRIBE are in one segment, only the messages between the two
-    packets are delivered.
+    """If one segment contains SUBSCRIBE, messages and UNSUBSCRIBE, only the messages between the two packets are
+    delivered.
     """
     for version in VERSIONS:
         client = harness.connect("c", version)
@@ -381,9 +381,7 @@ def test_publishes_behind_a_subscribe(harness: Harness) -> None:
 
 
 def test_several_requests_of_one_filter(harness: Harness) -> None:
-    """[MQTT-3.8.4-5] Several requests with the same filter in one SUBSCRIBE have the same result as
-    separate packets.
-    """
+    """[MQTT-3.8.4-5] Repeating a filter within one SUBSCRIBE has the same result as sending separate packets."""
     client = harness.connect("c")
     answer = client.subscribe([SubscribeRequest("t", 2), SubscribeRequest("t", 0)])
     assert answer.codes == (2, 0)

@@ -1,4 +1,4 @@
-"""Test the pipeline of one subscription, as used by SUBSCRIBE and plugins."""
+"""Test the pipeline that processes one subscription, for a SUBSCRIBE or for a plugin."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def checked(harness: Harness, filter: str, qos: int = 2) -> Subscription | Deny:
 
 
 def run(harness: Harness, filter: str, **how: Any) -> Ended:
-    """Make a subscription without a connection. Return the arguments that `done` received."""
+    """Subscribe without a connection. Return the arguments that `done` received."""
     ended: Ended = []
     session = harness.broker.sessions["c"]
     pipeline = SubscriptionPipeline(harness.broker.state, session, None, **how)
@@ -147,7 +147,9 @@ def test_hooks_see_user_properties_that_nothing_keeps(
 
 
 def test_a_plugin_changes_the_share_name(harness: Harness, rules: HookRecorder) -> None:
-    """The broker authorizes the subscription again, and UNSUBSCRIBE uses the filter that the client sent."""
+    """If a plugin changes the share name, the broker authorizes the subscription again. UNSUBSCRIBE still uses the
+    filter that the client sent.
+    """
     rules.answer("on_subscribe", Subscription("a", "a", share="g"))
     client, other = harness.connect("c"), harness.connect("other")
     assert client.subscribe("a").codes == (0,)

@@ -30,7 +30,7 @@ def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Ha
 
 
 class Told:
-    """The result of an awaitable."""
+    """Records the result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -72,7 +72,7 @@ def test_disconnecting_a_client_within_its_own_hook(harness: Harness, mine: Hook
 
 
 class Reports:
-    """The events that `on_event` and the log received about the plugin's calls."""
+    """Collects the events about the plugin's calls, as `on_event` and the log receive them."""
 
     def __init__(self, harness: Harness, other: HookRecorder) -> None:
         self.harness = harness
@@ -154,8 +154,8 @@ def test_end_session_asked_twice_ends_it_once(harness: Harness, reports: Reports
 def test_end_session_within_the_clients_own_hooks(
     broker_harness: Make, mine: HookRecorder, other: HookRecorder
 ) -> None:
-    """If a hook ends the client's own session, the message that it is deciding on is still
-    accepted. No record outlives the session.
+    """A hook may end the session of the client whose message it is deciding on. The message is still accepted, and no
+    record outlives the session.
     """
     store = DurableStore()
     harness = broker_harness(plugins=[mine, other], store=store)
@@ -273,7 +273,7 @@ def test_a_wrong_type_is_refused_at_once(harness: Harness) -> None:
 
 
 def test_a_loop_of_calls_ends(broker_harness: Make) -> None:
-    """If an observer responds to an event with the same call that caused the event, the loop ends."""
+    """If an observer responds to an event by repeating the call that caused it, the loop ends."""
     mine = HookRecorder("on_event", id="mine")
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one")
@@ -331,8 +331,9 @@ def test_reload_raises_why_it_was_refused(harness: Harness, reports: Reports) ->
 def test_an_observer_is_switched_off_and_on(
     harness: Harness, other: HookRecorder, mine: HookRecorder
 ) -> None:
-    """While no plugin observes a hook, the broker does not even collect its events. Another plugin's observer is not
-    affected."""
+    """If no plugin observes a hook, the broker does not even collect its events. Another plugin's observer is not
+    affected.
+    """
     broker = harness.handle("other")
     state = harness.broker.state
     away = harness.connect("away", session_expiry_interval=60)

@@ -1,4 +1,4 @@
-"""Test the call that a plugin uses to check a permission: `await broker.authorize(client, action, topic)`."""
+"""Test how a plugin checks a permission: `await broker.authorize(client, action, topic)`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -171,7 +171,9 @@ def test_a_question_that_asks_itself_ends_in_a_denial(broker_harness: Make) -> N
 
 
 class Delay(Plugin):
-    """A plugin that handles ``later/TOPIC``: if the client may publish to TOPIC, the plugin does so a minute later."""
+    """A plugin that handles ``later/TOPIC``: if the client may publish to TOPIC, the plugin publishes there a minute
+    later.
+    """
 
     @hookimpl
     async def on_publish(

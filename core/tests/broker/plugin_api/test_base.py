@@ -1,5 +1,5 @@
-"""Calls to the `broker` argument from a thread are passed to the event loop or refused. The tests use virtual and real
-threads.
+"""Test calls to the `broker` handle from other threads. They are passed to the event loop or refused. The tests use
+virtual and real threads.
 """
 
 import asyncio
@@ -121,16 +121,14 @@ def test_a_wrong_argument_names_the_call_and_the_type(
 
 
 def test_every_member_of_the_handle_has_its_rule() -> None:
-    """Every method of the handle has a rule for threads. Add each new method to one of the lists
-    above.
-    """
+    """Every method of the handle has a rule for calls from threads. Add each new method to one of the lists above."""
     members = {name for name in vars(BrokerHandle) if not name.startswith("_")}
     ruled = {name.removesuffix("()") for name, _ in (*HANDED, *REFUSED, *FREE)}
     assert members == ruled
 
 
 class Caller(Plugin):
-    """A plugin that calls its handle from an observer that runs in a thread."""
+    """A plugin that calls its handle from an observer running in a thread."""
 
     call: Callable[[BrokerHandle], Any]
 
@@ -149,7 +147,7 @@ class Caller(Plugin):
 
 
 class Journal:
-    """A journal that counts how often the broker asks which topics it wants."""
+    """A journal that counts how often the broker calls `wants`."""
 
     name = "asked"
 
@@ -248,7 +246,7 @@ def test_a_mistake_is_told_to_the_thread(broker_harness: Make) -> None:
 
 
 class Blocker(Plugin):
-    """A plugin that decides in a thread, and emits an event about it."""
+    """A plugin that decides in a thread, and emits an event about its decision."""
 
     blocking = True
 
@@ -295,8 +293,8 @@ class BlockingEcho(Plugin):
     ids=["observer", "blocking"],
 )
 def test_a_loop_through_threads_ends(broker_harness: Make, plugins: list[Plugin]) -> None:
-    """Loops through threads end, because a message published in a thread is one level deeper than the one it responds
-    to.
+    """Loops through threads end, because a message published in a thread is one level deeper than the message it
+    responds to.
     """
     harness = broker_harness(plugins=plugins, config={"broker": {"publish_depth": 3}})
     harness.connect("c").publish("t", b"x", 1)
@@ -341,9 +339,9 @@ class Crowd(Plugin):
 
 
 def test_real_threads() -> None:
-    """Eight threads and an observer publish at once. No message is lost and each thread's order is kept.
+    """Eight threads and an observer publish at once. No message is lost, and the order within each thread is preserved.
 
-    Only the event loop accesses the broker; otherwise asyncio's debug mode raises.
+    Only the event loop accesses the broker. If a thread did, asyncio's debug mode would raise an error.
     """
     workers, count = 8, 50
     crowd = Crowd(workers * count)

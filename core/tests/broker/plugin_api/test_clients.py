@@ -1,4 +1,4 @@
-"""Test the clients that a plugin connects, with valid and invalid requests, and how plugins wait for the result."""
+"""Test how plugins connect clients, with valid and invalid requests, and how they wait for the result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -165,8 +165,8 @@ def test_the_plugin_stops_waiting_for_connect(harness: Harness, recorder: HookRe
 def test_the_plugin_itself_is_asked_about_its_client(
     harness: Harness, recorder: HookRecorder
 ) -> None:
-    """The plugin also decides on its own client. The client connects in a later turn, not during
-    the hook that requests it.
+    """The plugin also decides on its own client. The client connects in a later turn, not during the hook that
+    requested it.
     """
     connected: list[Any] = []
 

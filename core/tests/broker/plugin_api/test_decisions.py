@@ -1,4 +1,4 @@
-"""Test surveys: every plugin in a chain is asked, and a default decides if all of them abstain."""
+"""Test decisions. Every plugin in a chain is asked, and a default applies if all of them abstain."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from hookmq_testing import Harness, HookRecorder
 
 
 def test_decisions_keep_the_order_of_the_chain() -> None:
-    """The decisions keep the order of the chain, although the plugins may decide in any order."""
+    """The decisions are listed in the order of the chain, although plugins may decide in any order."""
     calls = tuple(
         HookImplementation(name, "authorize", print, stats=HookStats(name, "authorize"))
         for name in "abc"

@@ -1,4 +1,4 @@
-"""Test the arguments of `deliveries`. `broker/test_direct_deliveries.py` tests the deliveries."""
+"""Test the arguments of `deliveries`. The deliveries themselves are tested in `broker/test_direct_deliveries.py`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Each plugin has its own handle, with a clock, a log and the counters."""
+"""Test that each plugin has its own handle, with a clock, a log and counters."""
 
 from collections.abc import Callable
 

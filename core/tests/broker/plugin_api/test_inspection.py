@@ -1,6 +1,4 @@
-"""Test the calls that a plugin uses to read the broker's state: sessions, subscriptions, shared subscriptions and
-listeners.
-"""
+"""Test how a plugin reads the broker's state: sessions, subscriptions, shared subscriptions and listeners."""
 
 from collections.abc import Callable
 from functools import partial
@@ -189,7 +187,7 @@ STEPS = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_a_session_that_stays_is_seen_once(steps: list[tuple[str, int]], limit: int) -> None:
-    """A session that exists throughout is listed once, even if other sessions begin and end and its own connection
+    """A session that exists throughout is listed once, even if other sessions begin and end, or its own connection
     changes.
     """
     with Harness(plugins=[HookRecorder("on_publish", id="mine")]) as harness:

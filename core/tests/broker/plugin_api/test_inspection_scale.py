@@ -1,4 +1,4 @@
-"""A page costs no more with a million sessions, because each call examines a bounded number of them."""
+"""Test that a page is just as cheap with a million sessions, because each call examines a bounded number of them."""
 
 import gc
 from collections.abc import Iterator
@@ -32,9 +32,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    """Create a broker with a million sessions. To save time, most of them share one client and
-    their empty values.
-    """
+    """Create a broker with a million sessions. To save time, most of them share one client and the same empty values."""
     with Harness(plugins=[HookRecorder("on_publish", id="mine")]) as harness:
         state = harness.broker.state
         scope, peer = Scope(), Peer("192.0.2.1")
@@ -60,7 +58,7 @@ def harness() -> Iterator[Harness]:
 
 
 class State:
-    """The broker's state with a different index, which compiled code would not accept."""
+    """The broker's state, but with a different type of index. Compiled code would not accept it."""
 
     def __init__(self, state: Any, session_index: Counted) -> None:
         self.state = state

@@ -1,4 +1,4 @@
-"""A plugin's state is visible at once, committed with its turn, and available again after a restart."""
+"""Test that a plugin's state is visible at once, committed with its turn, and available after a restart."""
 
 import enum
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ class Counter(Plugin):
 
 
 def awaited(harness: Harness, call: Callable[[], Any]) -> list[Any]:
-    """Await the result of `call` in a coroutine. Return a list to which the result will be added."""
+    """Await the result of `call` in a coroutine. Return a list that will receive the result."""
     results: list[Any] = []
 
     async def run() -> None:
@@ -141,7 +141,7 @@ def test_a_batch_is_not_cut_between_a_message_and_its_state(
 
 
 def test_an_acknowledgement_waits_for_the_state(broker_harness: Make) -> None:
-    """The acknowledgement of a message waits for the state that a hook changed, even if the message
+    """If a hook changes state, the message's acknowledgement waits until the state is committed, even if the message
     itself is dropped.
     """
     store = SlowStore(DurableStore())
@@ -229,9 +229,7 @@ class Raw(bytes):
 
 
 def test_subclasses_become_plain_values(broker_harness: Make) -> None:
-    """Values of subclasses are stored as plain values, because stores may use formats that support
-    only those.
-    """
+    """Values whose types are subclasses are stored as plain values, because a store's format may support nothing else."""
     store = DurableStore()
     harness = broker_harness([Counter()], store=store)
     harness.handle("counter").state.put(Name.KEY, Raw(b"x"))
@@ -343,7 +341,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Waiter(Plugin):
-    """A plugin that waits for the commit of each message. `ends` maps each message's payload to the result."""
+    """A plugin that waits for the commit of each message. `ends` maps each payload to the result."""
 
     def __init__(self) -> None:
         super().__init__(None, Context("waiter"))
@@ -396,7 +394,7 @@ def test_when_committed_ends_with_the_commit_of_the_message(broker_harness: Make
 
 
 def test_when_committed_says_whether_anything_was_written(broker_harness: Make) -> None:
-    """A record counts only if it was made after the call and was not removed before the commit."""
+    """A record counts only if it was made after the call and is still in the batch when it is committed."""
     waiter = Waiter()
     harness, store = with_offline(broker_harness, waiter)
     first, second = harness.connect("first"), harness.connect("second")
@@ -490,8 +488,9 @@ def test_a_batch_is_not_cut_between_a_message_and_its_waiter(
 
 
 def test_a_journal_gets_a_message_in_the_commit_of_the_turn(broker_harness: Make) -> None:
-    """`append` and `state.put` in the same turn share a commit. No other journal and no subscription gets the
-    message."""
+    """`append` and `state.put` belong to the same commit if they are called in the same turn. Neither other journals
+    nor subscribers get the message.
+    """
     store = SlowStore(DurableStore())
     mine, other = RecordingJournal("mine", wants=lambda topic: False), RecordingJournal("other")
     harness = broker_harness([Counter()], store=store, journals=[mine, other])
@@ -516,7 +515,7 @@ def test_a_journal_gets_a_message_in_the_commit_of_the_turn(broker_harness: Make
 
 
 def await_(harness: Harness, call: Callable[[], Awaitable[Any]]) -> list[Any]:
-    """Await a call in the background. Return a list that gets its result, or the text of its error."""
+    """Await a call in the background. Return a list that will receive the result, or the text of the error."""
     ended: list[Any] = []
 
     async def run() -> None:
@@ -530,8 +529,9 @@ def await_(harness: Harness, call: Callable[[], Awaitable[Any]]) -> list[Any]:
 
 
 def test_a_journal_is_added_and_removed_while_messages_are_published(broker_harness: Make) -> None:
-    """Every acknowledged message that the journal wanted is safe in it, under the right commit number. The commit that
-    was running when the journal was added does not include it."""
+    """Every acknowledged message that the journal wanted is stored in it with the right commit number. A commit that
+    was already running when the journal was added does not include it.
+    """
     store = SlowStore(DurableStore())
     old, new = RecordingJournal("old"), RecordingJournal("new")
     harness = broker_harness([Counter()], store=store, journals=[old])

@@ -1,4 +1,4 @@
-"""Test the calls that plugins use to follow the log and change its level."""
+"""Test how plugins follow the log and change its level."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from hookmq_testing import Harness, HookRecorder
 
 
 class Followed:
-    """A follower that gets no events."""
+    """A log follower that receives no events."""
 
     def __init__(self, ending: Callable[[], None]) -> None:
         self.ended = ""

@@ -1,6 +1,4 @@
-"""Test the calls that plugins use to read messages, page by page: queued, in flight and retained.
-Reading changes nothing.
-"""
+"""Test how plugins read messages page by page: queued, in flight and retained. Reading changes nothing."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -113,8 +111,8 @@ def test_a_queue_after_a_restart() -> None:
     st.integers(1, 4),
 )
 def test_a_message_that_stays_is_seen_once(kind: str, steps: list[str], limit: int) -> None:
-    """A queued message that stays is listed once, even if the client returns, receives the first messages and leaves,
-    and others are queued.
+    """A queued message is listed once as long as it stays, even if the client returns, receives the first messages and
+    leaves, and others are queued.
     """
     with made(kind) as harness:
         client = away(harness, 8)
@@ -504,7 +502,7 @@ def test_a_shared_subscription_has_no_retained_messages(broker_harness: Make) ->
 
 
 def test_handles_have_the_same_type() -> None:
-    """The handle's methods have the same types as the protocol's. mypy compares them."""
+    """The handle's methods have the same types as the protocol's methods. mypy checks this."""
     with made("memory") as harness:
         handle: BrokerHandle = harness.handle("mine")
         assert handle.retained() == Page(())

@@ -1,4 +1,4 @@
-"""Test the calls that a plugin uses to publish messages and to wait for their commit."""
+"""Test how a plugin publishes messages and waits until they are committed."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -33,7 +33,7 @@ def harness(broker_harness: Make, mine: HookRecorder, other: HookRecorder) -> Ha
 
 
 class Told:
-    """The result of an awaitable."""
+    """Records the result of an awaitable."""
 
     def __init__(self, harness: Harness, awaitable: Awaitable[Any]) -> None:
         self.result: Any = None
@@ -165,8 +165,9 @@ def test_arguments_of_a_wrong_type_are_refused_at_once(
 def test_a_message_has_the_limit_of_a_publish(
     broker_harness: Make, mine: HookRecorder, as_client: bool
 ) -> None:
-    """The limit applies to the size of the MQTT 5 packet. In this test, the header has 3 bytes, the topic 3 and the
-    packet id 2."""
+    """The limit applies to the size of the message as an MQTT 5 packet. In this test, the header takes 3 bytes, the
+    topic 3 and the packet id 2.
+    """
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.connect("one")
     client = client_of(harness) if as_client else None
@@ -190,8 +191,7 @@ def test_a_message_has_the_limit_of_a_publish(
 def test_a_reload_lowers_the_limit_only_for_new_connections(
     broker_harness: Make, mine: HookRecorder
 ) -> None:
-    """After a reload has lowered the limit, a plugin may still publish messages as large as older connections may
-    send."""
+    """After a reload lowers the limit, a plugin may still publish messages as large as older connections may send."""
     harness = broker_harness(plugins=[mine], config={"broker": {"max_packet_size": 1000}})
     harness.reload(config={"broker": {"max_packet_size": 500}})
     harness.handle("mine").publish("a", bytes(900))
@@ -344,7 +344,7 @@ def test_as_a_client_that_may_not(harness: Harness, other: HookRecorder) -> None
 def test_another_clients_session_is_not_the_sender(
     broker_harness: Make, mine: HookRecorder
 ) -> None:
-    """The sender is the client that left, not another user's client that took over its client id."""
+    """The sender is the client that has left, not another user's client that has since taken its client id."""
     harness = broker_harness(plugins=[mine])
     one = harness.connect("one", username="ann")
     client = client_of(harness)
@@ -429,8 +429,8 @@ def test_the_record_of_the_message_that_it_replaces_goes(
 
 
 def test_a_later_message_with_a_record_replaces_it(durable: Harness, store: SlowStore) -> None:
-    """A later message with a record replaces a volatile one. Its publisher's record is written with
-    the first message that needs it.
+    """A later message with a record replaces a volatile one. The publisher's record is written with the first message
+    that needs it.
     """
     pub = durable.connect("pub")
     client = client_of(durable, "pub")

@@ -1,5 +1,5 @@
-"""Test the call that a plugin uses to subscribe a client. It has the same checks, hooks, records and retained messages
-as a SUBSCRIBE.
+"""Test how a plugin subscribes a client. The checks, hooks, records and retained messages are the same as for
+SUBSCRIBE.
 """
 
 from collections.abc import Awaitable, Callable
@@ -267,8 +267,8 @@ def test_invalid_arguments_are_refused_at_once(
 def test_subscriptions_of_its_own_clients_are_logged_at_debug_level(
     harness: Harness, mine: HookRecorder, other: HookRecorder
 ) -> None:
-    """A plugin may subscribe its own clients often, so this is logged at debug level. Subscriptions of other clients,
-    including those of other plugins, are logged at info level.
+    """A plugin may often subscribe its own clients, so the broker logs this at debug level. Subscriptions of other
+    clients, including those of other plugins, are logged at info level.
     """
     for owner, level in (("mine", "debug"), ("other", "info")):
         client = harness.clock.run(harness.handle(owner).connect(ClientRequest(f"of-{owner}")))

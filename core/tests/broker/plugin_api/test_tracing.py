@@ -1,4 +1,4 @@
-"""Test the call that starts a trace."""
+"""Test how a plugin starts a trace."""
 
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""Test `authorize` in the broker: when it is called, how long verdicts are cached, and what each
-verdict does.
-"""
+"""Test `authorize` in the broker: when it is called, how long verdicts are cached, and the effect of each verdict."""
 
 from collections.abc import Callable
 from typing import Any
@@ -399,8 +397,8 @@ def test_invalidation_while_an_answer_is_awaited(harness: Harness, plugin: HookR
 def test_rights_that_end_in_the_middle_of_a_run(
     harness: Harness, plugin: HookRecorder, version: int
 ) -> None:
-    """If permissions end in the middle of a series of identical messages in one segment, the
-    messages after that are authorized again.
+    """Permissions may end in the middle of a series of identical messages in one segment. The remaining messages are
+    then authorized again.
     """
     watcher = harness.connect("watcher", version)
     watcher.subscribe("t")

@@ -1,4 +1,6 @@
-"""A plugin asks what would happen to a message before publishing it: `await broker.transform(client, message)`."""
+"""Test how a plugin asks, before publishing a message, what would happen to it: `await broker.transform(client,
+message)`.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test that large fan-outs are sent in slices: with bounded turns, order per topic, one list of
+"""Test that large fan-outs are sent in slices: turns are bounded, topics stay in order, and there is one list of
 recipients and one commit.
 """
 
@@ -32,7 +32,7 @@ def served(subs: list[MemoryClient]) -> int:
 
 
 def turns(harness: Harness, look: Callable[[], Any]) -> list[Any]:
-    """Return the results of calling `look` after each turn of the event loop, until nothing is left to do."""
+    """Call `look` after each turn of the event loop until nothing is left to do. Return its results."""
     seen = []
     while harness.clock.turn():
         seen.append(look())
@@ -63,9 +63,7 @@ def test_one_slice_a_turn(broker_harness: Make) -> None:
 def test_fan_outs_that_stopped_at_the_same_point_continue_together(
     broker_harness: Make, qos: int
 ) -> None:
-    """A subscriber receives the messages of several interrupted fan-outs in one write, if all of
-    them stopped at the same point.
-    """
+    """If several fan-outs were interrupted at the same point, a subscriber receives their messages in one write."""
     harness = broker_harness(config={"broker": {"fan_out_batch": 4}})
     subs = subscribers(harness, 8, qos)
     pub = harness.connect("pub")
@@ -92,9 +90,7 @@ def test_plain_receivers_of_a_slice_share_the_bytes(broker_harness: Make, versio
 
 
 def test_a_receiver_that_is_slow_is_not_plain(broker_harness: Make) -> None:
-    """Messages for a slow receiver wait, or are dropped and counted, as they would be without
-    slices.
-    """
+    """Messages for a slow receiver wait, or are dropped and counted, just as they would be without slices."""
     harness = sliced(broker_harness)
     subs = subscribers(harness, 6, 0)
     subs[3].pause()
@@ -337,7 +333,7 @@ def test_a_crash_between_slices_leaves_nothing(broker_harness: Make) -> None:
 
 @pytest.mark.parametrize("second", ["t", "other"])
 def test_a_second_one_does_not_put_off_the_commit(broker_harness: Make, second: str) -> None:
-    """The second fan-out waits until the first is complete and committed. Both keep their order."""
+    """A second fan-out waits until the first one is complete and committed. Both stay in order."""
     harness, store = kept(broker_harness)
     for client in subscribers(harness, session_expiry_interval=60):
         client.subscribe("other", 1)

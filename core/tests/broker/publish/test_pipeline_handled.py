@@ -1,5 +1,5 @@
-"""Test `Handled`: a message that a plugin takes over is acknowledged after the commit, and neither delivered nor
-retained.
+"""Test `Handled`. If a plugin takes over a message, the message is acknowledged after the commit, and neither delivered
+nor retained.
 """
 
 from collections.abc import Callable

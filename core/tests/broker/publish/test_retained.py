@@ -1,4 +1,4 @@
-"""Test retained messages: which are stored, and when, to whom and how they are delivered."""
+"""Test retained messages: which are stored, and when, to whom and how they are sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def taken(client: MemoryClient) -> list[tuple[str, bytes, int, bool]]:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_kept_and_sent(harness: Harness, of: int, to: int, qos: int) -> None:
     """[MQTT-3.3.1-5, 3.3.1-9] [MQTT311-3.3.1-5, 3.3.1-6, 3.3.1-8] Each new subscriber receives the newest message once,
-    with its QoS and with RETAIN.
+    with the message's QoS and with RETAIN.
     """
     publisher = harness.connect("p", of)
     publisher.publish("t", b"old", 2, retain=True)
@@ -69,9 +69,7 @@ def test_cleared_by_an_empty_payload(harness: Harness, of: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_topic_known_to_the_fast_path(harness: Harness, qos: int) -> None:
-    """RETAIN is respected even if it changes between messages on a topic that the fast path already
-    knows.
-    """
+    """RETAIN takes effect even if it changes between messages on a topic that the fast path already knows."""
     live = harness.connect("live")
     live.subscribe("t", 2)
     client = harness.connect("s")
@@ -87,8 +85,8 @@ def test_a_topic_known_to_the_fast_path(harness: Harness, qos: int) -> None:
 
 
 def test_within_bounds(broker_harness: Make) -> None:
-    """Above `max_retained` or `max_retained_bytes`, no new message is stored, but existing ones can be replaced and
-    cleared.
+    """Above `max_retained` or `max_retained_bytes`, no message is stored for a new topic. Existing messages can still
+    be replaced and cleared.
     """
     harness = broker_harness(config={"broker": {"max_retained": 2}})
     live = harness.connect("live")
@@ -225,9 +223,7 @@ def test_identifiers(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 100])
 def test_encodings_kept_are_bounded(harness: Harness, seconds: int) -> None:
-    """At most 16 encodings are cached. An encoding for each identifier and second would use
-    unlimited memory.
-    """
+    """At most 16 encodings are cached. Caching one for each identifier and second would use unlimited memory."""
     client = harness.connect("c")
     client.publish("t", b"x", retain=True, message_expiry_interval=100_000)
     for number in range(1, 60):
@@ -261,7 +257,7 @@ def test_suback_first(harness: Harness, version: int) -> None:
 
 
 def test_suback_first_with_a_slow_store(broker_harness: Make) -> None:
-    """The SUBACK of a durable session waits for its commit, and the retained messages wait for SUBACK."""
+    """The SUBACK of a durable session waits for its commit, and the retained messages wait for the SUBACK."""
     store = SlowStore(slow=False)
     harness = broker_harness(store=store)
     harness.connect("p").publish("t", b"x", retain=True)
@@ -276,7 +272,7 @@ def test_suback_first_with_a_slow_store(broker_harness: Make) -> None:
 
 
 def test_suback_behind_an_acknowledgement_that_waits(broker_harness: Make) -> None:
-    """Acknowledgements keep their order, so SUBACK may wait for a PUBACK. The retained messages wait for SUBACK."""
+    """Acknowledgements stay in order, so SUBACK may wait behind a PUBACK. The retained messages wait for the SUBACK."""
     harness = broker_harness(
         config={"session": {"inflight_overflow": "backpressure", "backpressure_timeout": 30}}
     )
@@ -295,7 +291,7 @@ def test_suback_behind_an_acknowledgement_that_waits(broker_harness: Make) -> No
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_many(harness: Harness, version: int, qos: int) -> None:
-    """If there are more retained messages than a slice or a window, all of them arrive, each once."""
+    """All retained messages arrive, each once, even if there are more of them than a slice or a window can hold."""
     publisher = harness.connect("p", 4)
     topics = [f"many/{n % 7}/{n}" for n in range(700)]
     for topic in topics:
@@ -308,7 +304,7 @@ def test_many(harness: Harness, version: int, qos: int) -> None:
 
 
 def test_many_to_a_small_window(harness: Harness) -> None:
-    """[MQTT-3.3.4-9] The window also limits retained messages. Live messages may be sent in between."""
+    """[MQTT-3.3.4-9] The window also limits retained messages. Live messages may be sent in between them."""
     publisher = harness.connect("p")
     for number in range(40):
         publisher.publish(f"r/{number}", b"x", 1, retain=True)
@@ -332,8 +328,8 @@ def test_many_to_a_small_window(harness: Harness) -> None:
 
 
 def test_many_to_a_slow_reader(harness: Harness) -> None:
-    """Retained messages for a slow reader are read from the index as the reader has room, not all at once into a
-    buffer.
+    """Retained messages for a slow reader are taken from the index as room becomes available, not copied to a buffer
+    all at once.
     """
     publisher = harness.connect("p")
     for number in range(2000):
@@ -394,7 +390,7 @@ def test_unsubscribed_while_they_are_sent(harness: Harness) -> None:
 
 
 def test_interrupted(harness: Harness) -> None:
-    """A durable session that is interrupted while retained messages are sent receives the rest when
+    """If a durable session is interrupted while retained messages are being sent, it receives the rest when
     it returns.
     """
     publisher = harness.connect("p")
@@ -435,8 +431,8 @@ def test_the_max_qos_of_a_plugin_applies_to_retained_messages(broker_harness: Ma
 
 
 def test_several_filters_of_one_subscribe(harness: Harness) -> None:
-    """[MQTT-3.8.4-5] Each filter of a SUBSCRIBE is processed as if it were alone. A repeated filter
-    gets its messages twice.
+    """[MQTT-3.8.4-5] Each filter of a SUBSCRIBE is processed as if it were alone. For a repeated filter, the retained
+    messages are sent twice.
     """
     harness.connect("p").publish("t", b"x", 2, retain=True)
     client = harness.connect("s")
@@ -462,8 +458,8 @@ def test_a_search_that_finds_nothing_takes_many_turns(
     filter: str,
     options: dict[str, Any],
 ) -> None:
-    """Other clients get turns during a search that finds nothing. A search of 150,000 retained
-    messages used to take one turn of 40 ms.
+    """A search that finds nothing lets other clients have turns. Searching 150,000 retained messages used to take one
+    turn of 40 ms.
     """
     client = harness.connect("c")
     for number in range(6000):
@@ -485,8 +481,8 @@ def test_a_search_that_finds_nothing_takes_many_turns(
 
 
 def test_few_encodings_of_a_large_message_are_kept(harness: Harness) -> None:
-    """Only a few encodings of a large message are cached. Each is a copy of the payload, and a message may be retained
-    for years.
+    """Only a few encodings of a large message are cached, because each one copies the payload, and a message may be
+    retained for years.
     """
     client = harness.connect("c")
     client.publish("t", b"x" * 10_000, 1, retain=True)

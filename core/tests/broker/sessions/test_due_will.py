@@ -1,4 +1,4 @@
-"""Test a due will in the publish pipeline. It may be replaced or dropped, or it may wait for a verdict."""
+"""Test a will that is due in the publish pipeline. It may be replaced or dropped, or wait for a verdict."""
 
 from collections.abc import Callable
 from typing import Any
@@ -192,7 +192,7 @@ def test_its_client_comes_back_while_it_waits(
     broker_harness: Make, recorder: HookRecorder, well: bool
 ) -> None:
     """If a client returns while its will is waiting for a verdict, the will is authorized one last time. It is never
-    published after a message from the reconnected client.
+    published after a message that the client sends on its new connection.
     """
     harness, watcher = observed(broker_harness, recorder)
     client = harness.connect("c", will=will("state", b"gone", 1))

@@ -1,5 +1,5 @@
-"""Test how sessions outlive connections: Session Present, expiry and its changes, and the order of
-resumption.
+"""Test how sessions outlive connections: Session Present, expiry and how it can change, and the order of events when a
+session is resumed.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Revocation: live and stored subscriptions are authorized again, and messages wait for the verdict."""
+"""Test revocation. Live and stored subscriptions are authorized again, and messages wait for the verdict."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +50,7 @@ class Rights(HookRecorder):
         self.harness.settle()
 
     def take(self, *filters: str, client: str | None = None, only: str | None = None) -> None:
-        """Revoke filters and make the broker authorize again."""
+        """Revoke the filters, and make the broker authorize subscriptions again."""
         self.revoked |= set(filters)
         self.harness.handle("rights").invalidate_authz(client, only)
         self.harness.settle()
@@ -314,7 +314,7 @@ def test_undecided_delivers_nothing_and_destroys_nothing(broker_harness: Make, f
 
 
 def away(harness: Harness, wanted: list[str], count: int) -> tuple[MemoryClient, MemoryClient]:
-    """Return a durable client that left with `count` messages for each of its filters, and the publisher."""
+    """Return an offline durable client with `count` messages queued for each of its filters, and the publisher."""
     one = harness.connect("one", session_expiry_interval=600)
     one.subscribe(wanted, 1)
     one.disconnect()
@@ -417,9 +417,7 @@ def test_messages_in_flight_wait_for_the_decision(broker_harness: Make) -> None:
 def test_revoked_messages_in_flight_are_not_sent_again(
     broker_harness: Make, qos: int, mode: str, when: str, restart: bool
 ) -> None:
-    """After a revocation, unacknowledged messages are not sent again, because a retransmission also
-    needs the permission.
-    """
+    """After a revocation, unacknowledged messages are not resent, because a retransmission also requires permission."""
     store = DurableStore()
     harness, rights, _ = start(broker_harness, mode, store)
     one = harness.connect("one", session_expiry_interval=100, auto_ack=False)
@@ -530,7 +528,7 @@ def test_a_right_that_stands_for_less_lowers_the_subscription(broker_harness: Ma
 
 
 def test_a_subscription_that_is_no_longer_allowed_after_a_restart(broker_harness: Make) -> None:
-    """After a restart without an access plugin, `authz.default` also decides on subscriptions that were granted
+    """After a restart without an access plugin, `authz.default` decides on subscriptions too, even if they were granted
     earlier.
     """
     harness = broker_harness(store=DurableStore())

@@ -1,4 +1,4 @@
-"""Test a session's subscriptions: replacement, removal and lifetime."""
+"""Test a session's subscriptions: how they are replaced and removed, and how long they last."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_replaced(harness: Harness, version: int) -> None:
-    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] Subscribing again with the same filter replaces QoS and options. The client then
-    receives one copy of each message.
+    """[MQTT-3.8.4-3] [MQTT311-3.8.4-3] Subscribing again to the same filter replaces its QoS and options. The client
+    then receives one copy of each message.
     """
     client = harness.connect("c", version)
     publisher = harness.connect("p")
@@ -41,7 +41,7 @@ def test_replaced(harness: Harness, version: int) -> None:
 
 
 def test_replaced_options(harness: Harness) -> None:
-    """[MQTT-3.8.4-3] Subscribing again also replaces No Local and Retain As Published."""
+    """[MQTT-3.8.4-3] Subscribing again also replaces the options No Local and Retain As Published."""
     client = harness.connect("c")
     for on in (False, True, False):
         client.subscribe("t", 0, no_local=on, retain_as_published=on, retain_handling=2)
@@ -53,8 +53,8 @@ def test_replaced_options(harness: Harness) -> None:
 
 
 def test_no_message_is_lost_while_replacing(harness: Harness) -> None:
-    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] No message is lost while a subscription is replaced. This
-    includes queued messages and those published in the turn of the SUBSCRIBE.
+    """[MQTT-3.8.4-4] [MQTT311-3.8.4-3] No message is lost while a subscription is replaced, whether it is queued or
+    published in the same turn as the SUBSCRIBE.
     """
     client = harness.connect("c", auto_ack=False, receive_maximum=1)
     client.subscribe("t", 1)

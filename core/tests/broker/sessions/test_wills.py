@@ -1,4 +1,4 @@
-"""Test wills: when they are published, when they are not, and on whose behalf."""
+"""Test wills: when they are published, when they are not, and under whose identity."""
 
 from collections.abc import Callable
 from typing import Any

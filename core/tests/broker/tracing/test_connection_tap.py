@@ -1,4 +1,4 @@
-"""Test that a traced connection behaves as before, and that ending the trace restores it."""
+"""Test that a connection behaves the same while it is traced, and that ending the trace restores it."""
 
 from collections.abc import Callable
 from typing import Any

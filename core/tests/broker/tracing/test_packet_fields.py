@@ -1,4 +1,4 @@
-"""Test that a packet is described without secrets."""
+"""Test that descriptions of packets contain no secrets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Test the limits and the end of a trace."""
+"""Test the limits of a trace, and how it ends."""
 
 from typing import Any
 
@@ -122,7 +122,7 @@ def test_events_that_nobody_reads_are_bounded(
 
 
 def test_long_texts_are_cut(harness: Harness) -> None:
-    """Long texts are cut. Otherwise, the events of one trace could hold 600 MB of topics."""
+    """Long texts are truncated. Otherwise, the events of one trace could hold 600 MB of topics."""
     trace = RunningTrace(harness.clock, TraceRequest(client_id="a"), lambda _: None)
     fields = {"reason": "r" * 65_535, "code": 7}
     trace.add(TraceKind.EVENT, "x", None, "t" * 65_535, fields)

@@ -1,4 +1,4 @@
-"""Test that recorded calls behave like the original ones: results, exceptions, coroutines and cancellation."""
+"""Test that recorded calls behave like the originals, including results, exceptions, coroutines and cancellation."""
 
 import gc
 from typing import Any
@@ -16,7 +16,7 @@ MESSAGE = Message("a", b"")
 
 
 class Recorded:
-    """An implementation of `on_publish` that is recorded."""
+    """An `on_publish` implementation whose calls are recorded."""
 
     def __init__(self, harness: Harness, function: Any) -> None:
         self.entries: list[dict[str, object]] = []

@@ -1,4 +1,4 @@
-"""Test which clients and messages a trace follows, and that a trace leaves nothing behind once it has ended."""
+"""Test which clients and messages a trace follows, and that a finished trace leaves nothing behind."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -266,7 +266,7 @@ class Turns:
 
 
 def chained(harness: Harness) -> set[str]:
-    """Return the client ids whose chains are recorded."""
+    """Return the ids of the clients whose chains are recorded."""
     state = harness.broker.state
     return {
         client_id
@@ -349,8 +349,7 @@ def test_a_trace_that_ends_while_it_starts_leaves_nothing_behind(
 def test_a_client_that_connects_during_the_search_is_traced_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that connects during the search is traced once, although another trace already watches its
-    connection."""
+    """A client that connects during the search is traced once, even if another trace already watches its connection."""
     other = start(harness, client_id="other")
     for number in range(9):
         harness.connect(f"c{number}")
@@ -383,7 +382,7 @@ def test_a_connection_that_closes_before_its_visit(
 def test_traces_of_topics_that_overlap_in_slices(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trace that starts or ends while connections are being visited cancels the visit, and all connections still get
+    """If a trace starts or ends while connections are being visited, the visit is cancelled. All connections still get
     the right chains.
     """
     for number in range(9):

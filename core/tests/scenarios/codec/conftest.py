@@ -1,5 +1,6 @@
-"""Fixtures for the packet vectors, with `PART` vectors in each test: `some` has any rows, `good` has rows with a
-packet, and `bad` has rows with an error."""
+"""Fixtures that provide the packet vectors, `PART` of them per test. `some` contains any rows, `good` contains rows
+with a packet, and `bad` contains rows with an error.
+"""
 
 import importlib.util
 from pathlib import Path

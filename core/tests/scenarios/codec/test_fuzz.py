@@ -1,4 +1,4 @@
-"""Hostile bytes can only set `Decoder.error`, and never use more memory than the limit."""
+"""Test that hostile bytes can only set `Decoder.error`, and never use more memory than the limit."""
 
 from typing import Any
 
@@ -80,8 +80,9 @@ def test_mutated_packets(vectors: list[Any], data: st.DataObject, sizes: list[in
 def test_a_huge_length_reserves_nothing(
     endpoint: tuple[int, bool], header: int, size: int, sizes: list[int]
 ) -> None:
-    """The length in the header alone reserves no memory. A packet that is too large is refused before its body
-    arrives."""
+    """Receiving a header with a huge length reserves no memory. An oversized packet is refused before its
+    body arrives.
+    """
     version, server = endpoint
     length = bytearray()
     rest = size

@@ -1,6 +1,4 @@
-"""Compare our tables and bytes with paho-mqtt's property and reason tables and with the `mqtt5`
-codec.
-"""
+"""Compare our tables and bytes with paho-mqtt's property and reason code tables, and with the `mqtt5` codec."""
 
 from typing import Any
 
@@ -31,7 +29,7 @@ NAMES = {
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Assert that `theirs` has every field and property of `ours`, under its own names."""
+    """Assert that `theirs` has every field and property of `ours`, under the names that `theirs` uses."""
     for name in type(ours).__dataclass_fields__:
         value = getattr(ours, name)
         if name in ("version", "bridge") or (name == "packet_id" and not value):
@@ -76,8 +74,8 @@ def five(vectors: list[Any]) -> list[Any]:
 
 
 def test_mqtt5_reads_the_vectors(vectors: list[Any]) -> None:
-    """`mqtt5` reads the same fields from the vectors. The exceptions are codes that only table 2-6 contains, and alias
-    0, which `mqtt5` cannot read.
+    """`mqtt5` reads the same fields from the vectors. The exceptions are codes found only in table 2-6, and alias 0,
+    which `mqtt5` cannot read.
     """
     read = 0
     for vector in five(vectors):

@@ -1,4 +1,4 @@
-"""Any packet of any version can be decoded from its bytes, however the stream is split.
+"""Test that any packet of any version can be decoded from its bytes, however the stream is split.
 
 `mqtt5`, an independent codec, reads and writes the same bytes.
 """
@@ -64,7 +64,9 @@ def value_of(spec: PropertySpec) -> st.SearchStrategy[Any]:
 
 
 def properties(where: In, version: int, *, server: bool = True) -> st.SearchStrategy[Properties]:
-    """Return a strategy for the properties that `where` may have when a server (or else a client) receives it."""
+    """Return a strategy for the properties that `where` may have when it is received by a server, or by a client if
+    `server` is false.
+    """
     if version != 5:
         return st.just(EMPTY)
     values = {spec.id: value_of(spec) for spec in PROPERTIES if spec.packets & where}

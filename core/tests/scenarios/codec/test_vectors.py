@@ -1,4 +1,4 @@
-"""Compare the codec with the table of packet vectors, whole and in pieces."""
+"""Compare the codec with the table of packet vectors, both whole and in pieces."""
 
 import re
 from collections import Counter
@@ -38,7 +38,7 @@ def test_decoder_refuses(bad: list[Any]) -> None:
 
 
 def test_decode_says_the_same(some: list[Any]) -> None:
-    """`frame` and `decode` together return the same result as `Decoder`."""
+    """`frame` followed by `decode` returns the same result as `Decoder`."""
     for one in some:
         for server in one.servers:
             code = packet = None
@@ -86,7 +86,7 @@ def test_a_body_cut_short_is_refused_or_another_packet_of_its_kind(good: list[An
 
 
 def test_a_byte_too_many_is_refused(vectors: list[Any]) -> None:
-    """A packet with a byte after its last field is refused."""
+    """A packet is refused if there is an extra byte after its last field."""
     tried = 0
     for row in vectors:
         kind = type(row.packet).__name__

@@ -44,7 +44,7 @@ class AllowListConfig:
 
 
 class AllowListPlugin(Plugin):
-    """A plugin that denies unlisted clients, and actions that are not granted to a user."""
+    """A plugin that denies unlisted clients, and any action that its user has not been granted."""
 
     Config = AllowListConfig
     config: AllowListConfig

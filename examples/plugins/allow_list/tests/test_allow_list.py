@@ -1,4 +1,4 @@
-"""Tests of the allow list: which clients may connect, and what each of them may do."""
+"""Test the allow list: which clients may connect, and what each of them may do."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tests of the audit file: which events are written, and that none are lost at shutdown."""
+"""Test the audit file: which events are written, and that none are lost at shutdown."""
 
 import json
 from collections.abc import Callable

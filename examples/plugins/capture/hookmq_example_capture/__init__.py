@@ -1,4 +1,4 @@
-"""Write messages to a file before acknowledging them: a plugin that provides a journal."""
+"""Write messages to a file before they are acknowledged: a plugin that provides a journal."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from hookmq_example_capture.journal import FileJournal
 
 @dataclass(frozen=True)
 class CaptureConfig:
-    """The messages to write, and the path of the file."""
+    """Which messages to write, and the path of the file."""
 
     path: Path = field(metadata={"help": "file to append to; its folder must exist"})
     topics: tuple[str, ...] = setting(("#",), "topic filters of the messages to write")

@@ -1,8 +1,8 @@
 """A journal in one file, with one JSON object per line.
 
 For each commit, the broker calls `append` for every message, then calls `flush`, commits to the store and acknowledges
-the messages. After a crash, the file can therefore end with messages from a commit that is missing in the store. These
-messages were not acknowledged and will be resent, so `recover` drops them, as well as a torn last line.
+the messages. After a crash, the file can therefore end with messages whose commit is missing from the store. They were
+not acknowledged and will be resent, so `recover` drops them, along with a torn last line.
 """
 
 import base64
@@ -41,12 +41,13 @@ class FileJournal:
         return any(matches(filter, topic) for filter in self._topics)
 
     def append(self, commit: CommitId, message: Message) -> None:
-        """Buffer the message until `flush`."""
+        """Buffer the message until the next `flush`."""
         self._lines.append(_line(commit, message))
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Write and fsync the buffered lines in a thread. A failure is final: the state of the disk is then unknown, so
-        nothing is retried."""
+        """Write and fsync the buffered lines in a thread. Failures are final. Nothing is retried, because the state of
+        the disk is then unknown.
+        """
         lines, self._lines = self._lines, []
         if not lines:
             done(None)
@@ -58,8 +59,9 @@ class FileJournal:
         self._run_blocking(partial(_write, self._file, b"".join(lines)), written)
 
     def recover(self, last: CommitId) -> None:
-        """Drop this store's messages after commit `last`, and open the file. Keep messages from other stores. Raises
-        StoreError if the file cannot be read or written."""
+        """Open the file, and drop this store's messages after commit `last`. Keep messages from other stores. Raises
+        StoreError if the file cannot be read or written.
+        """
         try:
             if self._path.exists() and not all(good for _, good in _lines(self._path, last)):
                 self._rewrite(last)
@@ -81,7 +83,7 @@ class FileJournal:
 
 
 def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
-    """Yield the messages in a journal's file, in order. A torn last line is skipped."""
+    """Yield the messages in a journal file, in order. A torn last line is skipped."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -89,7 +91,7 @@ def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
 
 
 def _lines(path: Path, last: CommitId) -> Iterator[tuple[bytes, bool]]:
-    """Yield each line, and whether to keep it."""
+    """Yield each line, together with whether to keep it."""
     with path.open("rb") as file:
         for line in file:
             yield line, line.endswith(b"\n") and _committed(_read(line)[0], last)

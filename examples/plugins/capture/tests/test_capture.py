@@ -1,4 +1,6 @@
-"""Tests of the journal: the contract of every journal, torn files, and acknowledgements waiting for the file."""
+"""Test the journal: the contract that every journal must fulfill, torn files, and acknowledgements that wait for the
+file.
+"""
 
 import os
 from collections.abc import Callable

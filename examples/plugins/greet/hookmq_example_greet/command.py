@@ -1,4 +1,4 @@
-"""``hookmq greet``: ask a running broker to publish a greeting."""
+"""Define ``hookmq greet``, which asks a running broker to publish a greeting."""
 
 import argparse
 import urllib.error
@@ -9,7 +9,9 @@ from hookmq.plugin import HookMQError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command. There is no plugin object, so the command sends a request to a broker."""
+    """Add this command's arguments. There is no plugin object here, so the command sends its request to a running
+    broker.
+    """
     parser.description = "Publish a greeting."
     parser.add_argument("name", help="name to greet")
     parser.add_argument(

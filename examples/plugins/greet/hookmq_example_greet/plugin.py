@@ -1,4 +1,4 @@
-"""The plugin, which adds an HTTP route and a metric."""
+"""The plugin itself, which adds an HTTP route and a metric."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,9 @@ class GreetConfig:
 
 
 class GreetPlugin(Plugin):
-    """``POST /plugins/ID/NAME`` publishes a greeting, and ``hookmq_greetings_total`` counts them."""
+    """A plugin that publishes a greeting for ``POST /plugins/ID/NAME``, and counts greetings in
+    ``hookmq_greetings_total``.
+    """
 
     Config = GreetConfig
     config: GreetConfig
@@ -60,5 +62,5 @@ class GreetPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add a counter. Its function is called for each scrape."""
+        """Add a counter. The function that returns its value is called on every scrape."""
         registry.counter("greetings_total", "Greetings published.", lambda: self._greetings)

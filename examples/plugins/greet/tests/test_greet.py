@@ -1,4 +1,4 @@
-"""Tests of the greeting: over HTTP, with the command, and in the metrics."""
+"""Test the greeting: over HTTP, with the command, and in the metrics."""
 
 import urllib.request
 from pathlib import Path

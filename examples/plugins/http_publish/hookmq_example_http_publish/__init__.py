@@ -41,7 +41,7 @@ STATUS = {
 
 @dataclass(frozen=True)
 class HttpPublishConfig:
-    """Limits of the gateway."""
+    """The gateway's limits."""
 
     max_clients: int = setting(
         100,
@@ -51,7 +51,7 @@ class HttpPublishConfig:
 
 
 class SharedClient:
-    """One user's client, which the user's requests share. The client is disconnected once it is retired and unused."""
+    """A client that all requests of one user share. It is disconnected once it is retired and no longer in use."""
 
     def __init__(self, connecting: asyncio.Future[ClientHandle]) -> None:
         self.connecting = connecting
@@ -60,14 +60,14 @@ class SharedClient:
 
     @property
     def usable(self) -> bool:
-        """Whether the client is connected or connecting. A client that was refused or has ended is replaced."""
+        """Whether the client is connected or connecting. A client that was refused or has ended must be replaced."""
         made = self.connecting
         if not made.done():
             return True
         return not made.cancelled() and made.exception() is None and made.result().connected
 
     def retire(self) -> None:
-        """Disconnect the client as soon as no request needs it."""
+        """Disconnect the client as soon as no request is using it."""
         self.retired = True
         if not self.requests and self.connecting.done() and self.usable:
             self.connecting.result().disconnect()
@@ -85,7 +85,7 @@ class SharedClient:
 
 
 class HttpPublishPlugin(Plugin):
-    """A plugin that publishes each request as its user's client, so that the user's permissions and limits apply."""
+    """A plugin that publishes each request through its user's client, so that the user's permissions and limits apply."""
 
     Config = HttpPublishConfig
     config: HttpPublishConfig
@@ -128,7 +128,9 @@ class HttpPublishPlugin(Plugin):
         )
 
     def _client(self, broker: BrokerHandle, request: web.BaseRequest) -> SharedClient:
-        """Return the client for the request's user and password. A user's simultaneous requests share one client."""
+        """Return the client for the user and password in the request. Simultaneous requests from the same user share
+        one client.
+        """
         user = request.headers.get("MQTT-Username")
         secret = request.headers.get("MQTT-Password")
         password = None if secret is None else secret.encode()

@@ -1,6 +1,4 @@
-"""Test the gateway for HTTP requests, with real sockets: statuses, load, and the clients that stay
-connected.
-"""
+"""Test the HTTP gateway with real sockets: response statuses, load, and clients that stay connected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -102,8 +100,8 @@ async def test_statuses(http: aiohttp.ClientSession) -> None:
 async def test_thousands_of_requests_of_more_users_than_clients(
     broker: Served, http: aiohttp.ClientSession
 ) -> None:
-    """Requests are served even if there are more users than clients. If a client was disconnected to make room, its
-    user's next request reconnects it.
+    """Requests are served even if there are more users than clients. If a user's client was disconnected to make room,
+    the user's next request reconnects it.
     """
     count, users = 500, 5
     watcher = await AsyncioClient("watcher").connect(broker.ports["tcp"])

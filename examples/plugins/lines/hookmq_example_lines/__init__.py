@@ -29,7 +29,7 @@ class LinesConfig:
 
 
 class LinesPlugin(Plugin):
-    """A plugin that listens for devices. When the plugin ends, its clients end too, and their wills are published."""
+    """A plugin that listens for devices. When the plugin ends, so do its clients, and their wills are published."""
 
     Config = LinesConfig
     config: LinesConfig

@@ -91,14 +91,14 @@ class LineConnection(asyncio.Protocol):
             self._client.disconnect(will=not self._quit)
 
     def pause_writing(self) -> None:
-        """Take no messages from the broker and no lines from the device, because the device reads too slowly."""
+        """Stop taking messages from the broker and lines from the device, because the device reads too slowly."""
         self._writable = False
         if self._client is not None and self._client.connected:
             self._client.pause()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Acknowledge the messages that have now been written, and continue with messages and lines."""
+        """Acknowledge the messages that have now been written, and resume taking messages and lines."""
         self._writable = True
         unread, self._unread = self._unread, []
         for delivery in unread:
@@ -114,7 +114,9 @@ class LineConnection(asyncio.Protocol):
     # --- commands --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Handle lines until one must be awaited, too many publishes are unanswered, or the device does not read."""
+        """Handle lines until one of them must be awaited, too many publishes are unanswered, or the device stops
+        reading.
+        """
         while (
             self._lines
             and self._task is None
@@ -158,7 +160,7 @@ class LineConnection(asyncio.Protocol):
             raise PluginError("lines", "unknown command")
 
     def _await(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, and then handle the next lines."""
+        """Run `work`, and then handle the remaining lines."""
         self._task = asyncio.get_running_loop().create_task(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,5 +1,5 @@
-"""Test the gateway for lines, with real sockets: commands, load in both directions, and removal
-while devices are connected.
+"""Test the line gateway with real sockets: commands, load in both directions, and removal of the plugin while devices
+are connected.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ async def test_thousands_of_messages_in_both_directions(config: Path) -> None:
 
 
 async def test_the_plugin_is_removed_while_devices_are_on(config: Path) -> None:
-    """If the plugin is removed while publishes are unanswered, every will is published."""
+    """If the plugin is removed while publishes are unanswered, all wills are published."""
     with serving("-c", str(config)) as broker:
         watcher = await AsyncioClient("watcher").connect(broker.ports["tcp"])
         await watcher.subscribe("devices/gone/#", 1)

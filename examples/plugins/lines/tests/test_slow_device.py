@@ -1,5 +1,5 @@
-"""Test a device that does not read. The gateway stops taking messages for it from the broker, and lines from the
-device.
+"""Test a device that does not read. The gateway stops taking messages from the broker for this device, and lines from
+the device.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from hookmq_example_lines.connection import LineConnection
 
 
 class Wire(asyncio.Transport):
-    """A socket whose buffer is full while `full` is set, as asyncio reports it with a limit of 0."""
+    """A socket whose buffer is full while `full` is set. It reports this as asyncio does with a limit of 0."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 5)})

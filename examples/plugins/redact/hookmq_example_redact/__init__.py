@@ -22,7 +22,7 @@ class RedactConfig:
 class RedactPlugin(Plugin):
     """A plugin that delivers redacted messages to untrusted clients.
 
-    Payloads that are not JSON objects are not delivered to untrusted clients, because their content is unknown.
+    A payload that is not a JSON object might contain anything, so untrusted clients do not receive it.
     """
 
     Config = RedactConfig
@@ -33,7 +33,7 @@ class RedactPlugin(Plugin):
 
     @hookimpl
     def on_deliver(self, client: ClientInfo, message: Message) -> Message | Drop | None:
-        """Redact the message. The hook is called for one subscriber after another, so the last result is cached."""
+        """Redact the message. The hook is called for each subscriber in turn, so the last result is cached."""
         if client.identity is not None and client.identity in self.config.trusted:
             return None
         if message is not self._last:

@@ -1,4 +1,4 @@
-"""Tests of redaction: which clients receive which fields."""
+"""Test redaction: which clients receive which fields."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class TestContract(PluginContract):
 
 
 class ByClientId(Plugin):
-    """A plugin that accepts every client, with its client id as the identity."""
+    """A plugin that accepts every client and uses the client id as its identity."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

@@ -18,7 +18,7 @@ class StampConfig:
 
 
 class StampPlugin(Plugin):
-    """A plugin that stamps messages. MQTT 3 subscribers do not see the property, since MQTT 3 has none."""
+    """A plugin that stamps messages. MQTT 3 subscribers do not see the stamp, since MQTT 3 has no user properties."""
 
     Config = StampConfig
     config: StampConfig

@@ -1,4 +1,4 @@
-"""Tests of the stamp: which messages receive it, and that nothing else changes."""
+"""Test the stamp: which messages receive it, and that nothing else changes."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
-"""Make this process drop every 40th block that it reads, for `planted.py`. The bug acts after the reader has checked
-that the blocks have no gaps.
+"""Make this process drop every 40th block that it reads, for `planted.py`. The bug takes effect after the reader has
+checked that there are no gaps between blocks.
 """
 
 from itertools import count
@@ -13,7 +13,7 @@ whole = arrow._batch
 
 
 def some(*arguments: Any) -> Any:
-    """Return the block's rows, or none of them."""
+    """Return a block's rows, or no rows if the block is to be dropped."""
     batch = whole(*arguments)
     return batch if next(numbers) % EACH else batch.slice(0, 0)
 
