@@ -32,7 +32,7 @@ def room(path: pathlib.Path) -> str:
 
 @cache
 def imports(path: pathlib.Path) -> tuple[tuple[int, str], ...]:
-    """Return (line, absolute module) of every import at run time, including those inside functions."""
+    """Return (line, absolute module) for each run-time import, including imports inside functions."""
     return tuple(_imports(path))
 
 

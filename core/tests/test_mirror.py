@@ -67,7 +67,7 @@ def missing(found: set[str], tests: set[Path]) -> list[str]:
 
 
 def orphans(found: set[str], tests: set[Path]) -> list[str]:
-    """Return the test files that are not named after a module, or after a module and a topic."""
+    """Return the test files that are named neither after a module nor after a module and a topic."""
     wanted = {mirror_of(one).with_suffix("").as_posix() for one in found}
     return sorted(
         one.as_posix()

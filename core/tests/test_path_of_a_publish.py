@@ -1,6 +1,6 @@
 """Count the calls and files on the path of a PUBLISH, and how often the path returns to a broker file that it has left.
 
-A new contributor reads the code in this order. A change that makes the path longer must raise the counts in this file.
+New contributors read the code along this path. A change that makes the path longer must raise the counts in this file.
 """
 
 import re

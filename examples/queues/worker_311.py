@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 
 def work(payload: bytes) -> None:
-    """Replace this with your work."""
+    """Replace this with your own work."""
     if not payload:
         raise ValueError("no picture")
     print(payload.decode(), flush=True)

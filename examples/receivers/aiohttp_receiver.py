@@ -43,7 +43,7 @@ async def hook(request: web.Request) -> web.Response:
 
 
 async def gaps(request: web.Request) -> web.Response:
-    """Return the number of missing events, including those that are still in transit, were abandoned or were dropped."""
+    """Return how many events are missing because they are still in transit, were abandoned or were dropped."""
     query = "SELECT epoch, max(sequence) - min(sequence) + 1 - count(*) FROM seen GROUP BY epoch"
     return web.json_response(dict(request.app[DATABASE].execute(query)))
 

@@ -111,7 +111,7 @@ class Figures:
                 self.ledger = json.loads(line)
 
     def read(self) -> None:
-        """Read the tables and the reports, and add a sample to the charts."""
+        """Read the tables and the reports, then add a sample to the charts."""
         self.tables.read()
         self.batches.read()
         ages = self.tables.ages.get("silver", [])
@@ -151,7 +151,7 @@ class Figures:
         return self.acknowledged == self.tables.rows("bronze") == self.accounted
 
     def rate(self, name: str) -> float:
-        """Return the recent number of messages or rows per second."""
+        """Return the recent rate, in messages or rows per second."""
         if len(self._samples) < 2:
             return 0.0
         first, last = self._samples[-min(len(self._samples), OVER + 1)], self._samples[-1]

@@ -78,7 +78,7 @@ class Truck:
         self.acknowledged += 1
 
     def fail(self) -> None:
-        """Make the cooling fail for the next FAILURE states."""
+        """Make the truck's cooling fail for the next FAILURE states."""
         self.failed = FAILURE
         self.ledger.failures.append(self.name)
 

@@ -1,6 +1,6 @@
 """Read a pipeline's configuration from YAML into a frozen `Conf`, and report every mistake with its line and column.
 
-It uses HookMQ's binder, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's
+This module uses HookMQ's binder, so durations, ``{$env: NAME}`` and ``{$file: PATH}`` are written as in the broker's
 configuration.
 """
 

@@ -86,7 +86,7 @@ def _noted(conf: "Conf", query: str) -> Any:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format rows as a text table with column names."""
+    """Format rows as a text table with a header line."""
     texts = [list(COLUMNS)] + [
         ["-" if row[name] is None else str(row[name]) for name in COLUMNS] for row in rows
     ]

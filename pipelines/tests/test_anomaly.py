@@ -1,4 +1,4 @@
-"""Test how outliers are detected, and the alerts about them. Streams are tested in test_jobs_stateful.py."""
+"""Test how outliers are detected and reported as alerts. Streams are tested in test_jobs_stateful.py."""
 
 import json
 import math

@@ -41,7 +41,7 @@ each_table = pytest.mark.parametrize("format", TABLES)
 
 
 def frame(spark: SparkSession, number: int) -> DataFrame:
-    """Return the rows of a file as a batch."""
+    """Return a file's rows as a batch."""
     return spark.createDataFrame(messages(number), DDL)
 
 
@@ -119,7 +119,7 @@ def test_the_proof_notices_a_sink_that_only_appends(spark: SparkSession, tmp_pat
 
 @dataclass
 class Crime:
-    """The files and tables that a killed driver left behind."""
+    """The files and tables that a killed driver has left behind."""
 
     folder: Path
     broker: Broker

@@ -45,9 +45,9 @@ class Store(Protocol):
         """Return all stored state. The broker calls this once, before the first commit. Raises StoreError if the data
         is damaged.
 
-        Sessions precede their subscriptions, and publishers precede their retained messages. Messages in flight are
-        returned as `PutMessage` and `Enqueue`. The rest of each queue is returned as a `QueueSummary`. The state of
-        plugins is returned as `PutState`.
+        Sessions come before their subscriptions, and publishers before their retained messages. Messages in flight are
+        returned as `PutMessage` and `Enqueue`, the rest of each queue as a `QueueSummary`, and the state of plugins as
+        `PutState`.
         """
 
     def last_commit(self) -> CommitId:

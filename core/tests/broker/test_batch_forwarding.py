@@ -21,7 +21,7 @@ MIXED: list[tuple[Any, ...]] = [
 
 
 def play(make: Make, many: bool, **options: Any) -> dict[str, Any]:
-    """Publish `MIXED` three times, together or one by one. Return everything that others can observe."""
+    """Publish `MIXED` three times, either together or one by one. Return everything that is visible from outside."""
     slow = options.pop("slow", False)
     harness = make([HookRecorder(options.pop("hook", "on_event"), id="gw")], **options)
     clients: list[tuple[str, int, dict[str, Any]]] = [

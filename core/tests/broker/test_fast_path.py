@@ -441,7 +441,7 @@ def test_routes_change_between_messages(version: int, qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("kept", [False, True])
 def test_slow_readers(policy: str, qos: int, kept: bool) -> None:
-    """Subscribers, including the publisher itself, may stop reading, under every drop policy."""
+    """Under every drop policy, subscribers may stop reading. This includes the publisher itself."""
     config: dict[str, dict[str, Any]] = {
         "session": {"queue_drop": policy, "queue_messages": 3},
         "broker": {"max_write_buffer": 4096},
@@ -571,7 +571,7 @@ def test_over_the_clients_maximum(sizes: tuple[int, ...]) -> None:
 
 
 def test_acknowledgements() -> None:
-    """Valid, invalid, repeated and unknown acknowledgements of QoS 1 and 2 arrive in all orders."""
+    """Valid, invalid, repeated and unknown acknowledgements at QoS 1 and 2 arrive in every order."""
     orders = [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 1, 3), (0, 0, 2, 2)]
 
     def script(play: Play) -> None:

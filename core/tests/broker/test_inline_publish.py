@@ -214,7 +214,7 @@ class Scene:
         self.harness.settle()
 
     def end(self) -> dict[str, Any]:
-        """Return everything that clients and plugins received, and the counters."""
+        """Return everything that clients and plugins received, and the values of the counters."""
         clients = [*self.subscribers, self.publisher]
         for client in clients:
             client.resume()
@@ -243,7 +243,7 @@ COUNTED = (
 
 
 def by_kind(data: bytes) -> dict[int, list[bytes]]:
-    """Return the packets in `data` by type, in order."""
+    """Return the packets in `data`, grouped by type. Packets stay in order within each group."""
     kinds: dict[int, list[bytes]] = {}
     pos = 0
     while pos < len(data):
@@ -263,7 +263,7 @@ def in_order(log: list[tuple[Any, ...]]) -> dict[tuple[str, bool], list[tuple[An
 
 
 def compare(script: Callable[[Scene], None], **options: Any) -> dict[str, Any]:
-    """Run `script` with and without the fast path. Check that the results are equal, and return them."""
+    """Run `script` with and without the fast path. Check that the results are equal, and return the result."""
     ends = []
     for shortcuts in (True, False):
         scene = Scene(shortcuts, **options)

@@ -83,7 +83,7 @@ def store() -> SlowStore:
 
 @pytest.fixture
 def harness(broker_harness: Make, store: SlowStore) -> Harness:
-    """Create a broker whose store has stopped committing, with an offline client that has a queue."""
+    """Create a broker with an offline client that has a queue, and a store that has stopped committing."""
     plugin = HookRecorder("on_publish", "on_timer", id="mine")
     harness = broker_harness([plugin], store=store)
     away = harness.connect("away", session_expiry_interval=60)

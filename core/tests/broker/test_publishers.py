@@ -1,4 +1,4 @@
-"""All of a publisher's retained messages share a single publisher record."""
+"""Test that all of a publisher's retained messages share a single publisher record."""
 
 from collections.abc import Callable
 from random import Random

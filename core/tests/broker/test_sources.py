@@ -25,7 +25,7 @@ def rights() -> Rights:
 
 @pytest.fixture
 def secured(broker_harness: Make, rights: Rights) -> Harness:
-    """Return a broker with retained messages from two publishers, and with the plugin `rights`."""
+    """Return a broker that uses the plugin `rights` and has retained messages from two publishers."""
     harness = started(broker_harness, rights)
     for name in ("ann", "bob"):
         client = harness.connect(name, username=name)

@@ -1,4 +1,4 @@
-"""Test the command 'hookmq config', run in this process."""
+"""Test the command 'hookmq config' within the test process."""
 
 import json
 import pathlib

@@ -1,4 +1,6 @@
-"""Test a plugin's lifecycle in ``hookmq serve``: the order of its hooks, and which sockets are open during each one."""
+"""Test a plugin's lifecycle in ``hookmq serve``: the order in which its hooks run, and which sockets are open at each
+step.
+"""
 
 import argparse
 import asyncio

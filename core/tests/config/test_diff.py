@@ -1,4 +1,4 @@
-"""Test how two configurations are compared: which changes are found, and which of them need a restart."""
+"""Test how two configurations are compared: which changes are found, and which of them require a restart."""
 
 from hookmq.config.diff import compare
 from hookmq.config.model import Config, loads

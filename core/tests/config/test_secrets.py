@@ -1,4 +1,4 @@
-"""Test the two references to secrets, ``{$env: NAME}`` and ``{$file: PATH}``."""
+"""Test both kinds of references to secrets, ``{$env: NAME}`` and ``{$file: PATH}``."""
 
 import dataclasses
 import pathlib

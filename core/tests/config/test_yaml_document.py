@@ -1,4 +1,4 @@
-"""Test that YAML is parsed with source positions and within limits."""
+"""Test that YAML is parsed within limits, and that values keep their positions in the source."""
 
 import pytest
 from hookmq.config import yaml_document as document

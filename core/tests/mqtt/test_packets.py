@@ -1,4 +1,4 @@
-"""Test that packets are immutable and hashable values, without secrets in their repr."""
+"""Test that packets are immutable, hashable values, and that their repr contains no secrets."""
 
 import pytest
 from hookmq.mqtt.decoder import decode_publish

@@ -1,4 +1,4 @@
-"""Compare the property table with paho-mqtt's: types, packets and bytes."""
+"""Compare the property table with paho-mqtt's table: types, packets and encoded bytes."""
 
 from importlib import import_module
 from typing import Any

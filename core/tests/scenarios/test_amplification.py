@@ -42,12 +42,12 @@ def narrow(make: Make, **options: Any) -> Harness:
 
 
 def silent(harness: Harness, name: str = "victim", **options: Any) -> MemoryClient:
-    """Return a client that can stop reading with `pause`."""
+    """Return a client that stops reading when `pause` is called."""
     return harness.connect(name, high_water=ROOM, **options)
 
 
 def send(client: MemoryClient, *packets: bytes) -> int:
-    """Send packets in one segment and return the number of bytes."""
+    """Send packets in one segment, and return the number of bytes sent."""
     data = b"".join(packets)
     client.wire.send(data)
     return len(data)
@@ -412,8 +412,8 @@ def test_others_have_their_turn(broker_harness: Make, kind: str) -> None:
 
 
 def test_a_large_subscribe_is_cut(broker_harness: Make) -> None:
-    """A large SUBSCRIBE is processed in slices, one per turn. SUBACK and later packets follow when
-    all filters are done.
+    """A large SUBSCRIBE is processed in slices, one per turn. SUBACK and later packets follow once all filters are
+    done.
     """
     harness = broker_harness()
     client = harness.connect("client")

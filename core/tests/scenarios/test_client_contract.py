@@ -527,9 +527,7 @@ def test_receive_maximum(make: Make, kind: str, qos: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_client_that_does_not_read(make: Make, kind: str, qos: int) -> None:
-    """The memory for a client that does not read is limited by the write buffer, the window and the
-    queue.
-    """
+    """If a client does not read, the memory used for it is limited by the write buffer, the window and the queue."""
     config = {
         "broker": {"max_write_buffer": 4096},
         "session": {"queue_messages": 10, "max_inflight": 5, "queue_bytes": 10_000},

@@ -86,7 +86,7 @@ def takeovers(harness: Harness, number: int) -> None:
 
 
 def bad_clients(harness: Harness, number: int) -> None:
-    """Send bytes that are not MQTT, and part of a packet."""
+    """Send bytes that are not MQTT, and an incomplete packet."""
     for data in (b"\x10\x00", b"\x30\xff\xff\xff\x7f", b"\x10\xff"):
         client = harness.connect(f"bad{number}", version=4)
         client.raw(data)

@@ -80,7 +80,7 @@ class Recording(MemoryStore):
 
 
 class Clients(RuleBasedStateMachine):
-    """The clients and the broker, as described in the module docstring."""
+    """Drives the broker and a few clients through random actions, and checks the guarantees in the module docstring."""
 
     @initialize(
         page=st.sampled_from([1, 3, 256]),

@@ -512,7 +512,7 @@ def test_a_will_that_nobody_decided_yet_outlives_its_session_and_a_crash(
 
 
 class Publisher:
-    """A client that keeps unacknowledged messages and sends them again [MQTT-4.4.0-1]."""
+    """A client that keeps its unacknowledged messages and sends them again [MQTT-4.4.0-1]."""
 
     def __init__(self, client: MemoryClient, messages: list[tuple[bytes, int]]) -> None:
         self.client = client

@@ -229,7 +229,7 @@ def files(tmp_path: Any, authority: trustme.CA) -> Files:
 
 @pytest.fixture
 async def dial() -> AsyncIterator[Open]:
-    """Yield a function that connects to a listener or an address. Connections are closed at the end."""
+    """Yield a function that connects to a listener or an address. The connections are closed at the end."""
     writers: list[asyncio.StreamWriter] = []
 
     async def connect(listener: Any, **options: Any) -> Any:
@@ -251,7 +251,9 @@ async def dial() -> AsyncIterator[Open]:
 
 @pytest.fixture
 async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Yield a function that starts servers with a real broker, plugins and listeners. They are stopped at the end."""
+    """Yield a function that starts servers with a real broker, plugins and listeners. The servers are stopped at the
+    end.
+    """
     nodes: list[Server] = []
 
     class Logged(AsyncioRuntime):

@@ -1,4 +1,4 @@
-"""Test a listener: the address it listens on, and the socket it inherits."""
+"""Test a listener: the address on which it listens, and the socket that it may inherit."""
 
 import socket
 from typing import Any

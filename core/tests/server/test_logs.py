@@ -224,9 +224,7 @@ def _caught(message: str) -> ValueError:
 
 
 def test_a_traceback_cannot_forge_a_line(stream: io.StringIO) -> None:
-    """A traceback cannot forge a log line, although an exception's message may contain text from a
-    client.
-    """
+    """A traceback cannot forge a log line, even though an exception's message may contain text from a client."""
     logs.configure("info", "text", stream)
     logs.tell(
         "error", "plugin.failed", traceback=_caught("\n12:00:00 info forged\x1b[2J" + "x" * 2000)

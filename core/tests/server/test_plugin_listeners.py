@@ -24,7 +24,9 @@ Begin = Callable[..., Awaitable[Server]]
 
 @pytest.fixture
 async def begin(log: Any) -> AsyncIterator[Begin]:
-    """Yield a function that starts servers with a real broker, plugins and listeners. They are stopped at the end."""
+    """Yield a function that starts servers with a real broker, plugins and listeners. The servers are stopped at the
+    end.
+    """
     nodes: list[Server] = []
 
     class Logged(AsyncioRuntime):

@@ -20,7 +20,7 @@ CONNACK = b"\x20"
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Yield a function that starts servers whose broker accepts every client. They are stopped at the end."""
+    """Yield a function that starts servers whose brokers accept every client. The servers are stopped at the end."""
     runtime = AsyncioRuntime()
     nodes: list[Server] = []
 

@@ -1,4 +1,4 @@
-"""Test topic aliases that the broker assigns for a client."""
+"""Test the topic aliases that the broker assigns to a client's messages."""
 
 from collections.abc import Callable
 from typing import Any

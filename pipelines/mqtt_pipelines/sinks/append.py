@@ -53,7 +53,7 @@ class State(Protocol):
         """Return where and how files are to be written."""
 
     def commit(self, made: Sequence[parts.Part], entries: Mapping[str, int], app: str) -> bool:
-        """Add files and notes, and set `version`. Return False if another writer committed first."""
+        """Add files and notes, and update `version`. Return False if another writer committed first."""
 
     def keys(
         self, names: Sequence[str], spans: Iterable[ledger.Span], times: Times | None = None

@@ -29,6 +29,6 @@ def java_object(spark: SparkSession, name: str) -> Any:
 
 
 def java_array(spark: SparkSession, name: str) -> Any:
-    """Return an empty Java array for objects of the class `name`."""
+    """Return an empty Java array whose elements are objects of the class `name`."""
     gateway: Any = spark.sparkContext._gateway
     return gateway.new_array(java_class(spark, name), 0)

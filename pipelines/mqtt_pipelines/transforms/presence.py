@@ -201,6 +201,6 @@ class Sessions(Fold):
             yield (key[0], session[0], at, session[2], how)
 
     def end(self, key: Sequence[Any], state: Any, until: int) -> Iterator[Output]:
-        """Yield the newest rows and unfinished sessions; see `Fold`."""
+        """Yield the remaining rows, including those for unfinished sessions; see `Fold`."""
         yield from self.wake(key, state, until + 1)
         yield from self._close(key, state, None, None)

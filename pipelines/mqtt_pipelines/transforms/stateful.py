@@ -42,7 +42,7 @@ class Fold(ABC):
 
     @abstractmethod
     def rows(self, key: Sequence[Any], state: Any, rows: list[Value]) -> Iterator[Output]:
-        """Handle more rows of a key, in any order."""
+        """Handle more rows with the same key, in any order."""
 
     def due(self, state: Any) -> int | None:
         """Return the time (µs) after which `wake` will have something to do, or None if there is no such time."""

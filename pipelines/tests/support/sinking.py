@@ -38,7 +38,7 @@ def iceberg(folder: Path, **more: object) -> IcebergSink:
 
 
 def on_s3(name: str, folder: Path, options: Mapping[str, str]) -> DeltaSink | IcebergSink:
-    """Return a sink for a table in the bucket `lake`. The Iceberg catalog is in a file."""
+    """Return a sink for a table in the bucket `lake`. Its Iceberg catalog, if any, is in a file."""
     place = f"s3://lake/{folder.name}"
     if name == "delta":
         return delta(folder, path=f"{place}/delta", options=options)

@@ -40,8 +40,8 @@ def unread(client: MemoryClient) -> list[Packet]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", [1, 2])
 def test_one_delivery_step_by_step(harness: Harness, version: int, qos: int, durable: bool) -> None:
-    """[MQTT-4.3.2-1, 4.3.2-2, 4.3.2-3, 4.3.3-1 to 5, 2.2.1-5] In each step of a delivery, the
-    broker waits for the client's response. It sends nothing twice on a connection [MQTT-4.4.0-1].
+    """[MQTT-4.3.2-1, 4.3.2-2, 4.3.2-3, 4.3.3-1 to 5, 2.2.1-5] At each step of a delivery, the broker waits for the
+    client's response. It never sends anything twice on the same connection [MQTT-4.4.0-1].
     """
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
     client.subscribe("t", 2)

@@ -58,7 +58,7 @@ def test_the_brokers_receive_maximum(broker_harness: Make, learned: int, qos: in
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tolerated(broker_harness: Make, version: int) -> None:
-    """MQTT 3 clients may exceed the broker's Receive Maximum, and so may MQTT 5 clients if configured. The broker only
+    """MQTT 3 clients may exceed the broker's Receive Maximum. MQTT 5 clients may do so if configured. The broker only
     counts the excess messages.
     """
     config = {"broker": {"receive_maximum": 1, "receive_maximum_policy": "tolerant"}}

@@ -83,7 +83,7 @@ def test_resumed(harness: Harness, version: int, to: int) -> None:
 
 
 def test_qos_and_flags_of_what_comes_again(harness: Harness) -> None:
-    """[MQTT-3.3.1-1] RETAIN, identifiers and properties are the same as in the first transmission."""
+    """[MQTT-3.3.1-1] A retransmitted message has the same RETAIN flag, identifiers and properties as the first time."""
     client = harness.connect("c", auto_ack=False, **kept(5))
     publisher = harness.connect("p")
     publisher.publish("t", b"x", 2, retain=True, user_property=(("k", "v"),))
@@ -122,8 +122,8 @@ def test_resumed_with_a_smaller_window(harness: Harness) -> None:
 
 
 def test_answers_to_the_old_connection_on_the_new_one(harness: Harness) -> None:
-    """A reconnected client may acknowledge messages from its old connection at once. They are not
-    sent again, and the window is unchanged.
+    """As soon as a client reconnects, it may acknowledge messages from its old connection. They are not sent again, and
+    the window is unchanged.
     """
     client = harness.connect("c", auto_ack=False, **kept(5))
     client.subscribe("t", 2)

@@ -153,8 +153,8 @@ def test_both_ends_count_on_their_own(harness: Harness) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_id_taken_outlives_the_connection(harness: Harness, version: int) -> None:
-    """[MQTT-4.3.3-10] A packet id outlives the connection. The sender may repeat PUBLISH or PUBREL
-    if it did not receive PUBREC or PUBCOMP.
+    """[MQTT-4.3.3-10] A packet id outlives the connection. If the sender has not received PUBREC or PUBCOMP, it may
+    repeat PUBLISH or PUBREL.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe("t", 2)
@@ -196,9 +196,7 @@ def test_a_refused_id_is_free(broker_harness: Make) -> None:
 def test_reserved_flags(
     harness: Harness, header: int, qos: int, version: int, durable: bool
 ) -> None:
-    """[MQTT-2.1.3-1, 3.6.1-1] Wrong flags are an error, even in an acknowledgement that was
-    expected.
-    """
+    """[MQTT-2.1.3-1, 3.6.1-1] Invalid flags are an error, even in an acknowledgement that the broker expects."""
     client = harness.connect("c", version, auto_ack=False, **(kept(version) if durable else {}))
     client.subscribe("t", 2)
     harness.connect("p").publish("t", b"", qos)

@@ -17,7 +17,7 @@ NO_MATCH = 0x10
 
 
 def text(data: bytes) -> bytes:
-    """Encode a string or binary field, which may be invalid."""
+    """Encode a string or binary field. The data may be invalid."""
     return len(data).to_bytes(2, "big") + data
 
 
@@ -139,8 +139,8 @@ def test_dollar_topics_are_not_matched_by_wildcards(harness: Harness) -> None:
     ],
 )  # fmt: skip
 def test_matching_is_exact(harness: Harness, topic_filter: str, topic: str, fits: bool) -> None:
-    """[MQTT-3.3.2-3, 4.7.3-4, 1.5.4-3] [MQTT311-3.3.2-3, 4.7.3-4] Topics are matched exactly,
-    without case folding or normalization. A BOM is data.
+    """[MQTT-3.3.2-3, 4.7.3-4, 1.5.4-3] [MQTT311-3.3.2-3, 4.7.3-4] Topics are matched exactly, without case folding or
+    normalization. A BOM is treated as data.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe(topic_filter)
@@ -204,9 +204,8 @@ def test_the_longest_topic(harness: Harness) -> None:
     ],
 )
 def test_malformed_and_wrong(harness: Harness, version: int, data: bytes, code: int) -> None:
-    """[MQTT-4.13.1-1] [MQTT311-4.8.0-1, 3.3.1-4, 3.3.2-1, 3.3.2-2, 4.7.1-1, 4.7.3-1, 4.7.3-2,
-    3.6.1-1] A malformed or invalid PUBLISH ends the connection, with a reason code in MQTT 5. Other
-    clients are not affected.
+    """[MQTT-4.13.1-1] [MQTT311-4.8.0-1, 3.3.1-4, 3.3.2-1, 3.3.2-2, 4.7.1-1, 4.7.3-1, 4.7.3-2, 3.6.1-1] A malformed or
+    invalid PUBLISH ends the connection. In MQTT 5, the client receives a reason code. Other clients are not affected.
     """
     subscriber = harness.connect("s")
     subscriber.subscribe("#")

@@ -1,4 +1,4 @@
-"""Test the calls that a plugin uses to act on clients."""
+"""Test how a plugin acts on clients."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -79,7 +79,7 @@ class Reports:
         self.other = other
 
     def expect(self, event: str, client_id: str | None, **fields: object) -> None:
-        """Check that `on_event` and the log each received the event once."""
+        """Check that `on_event` and the log each received this event once."""
         (logged,) = self.harness.logged(event)
         assert logged == {"plugin": "mine", "client_id": client_id, **fields}
         (call,) = [call for call in self.other.calls("on_event") if call.event == event]

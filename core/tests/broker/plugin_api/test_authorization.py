@@ -154,7 +154,7 @@ def test_questions_that_make_no_sense(
 
 
 class Asker(Plugin):
-    """A plugin that asks all plugins, including itself, before it answers."""
+    """A plugin that asks all plugins, including itself, before it gives its own answer."""
 
     @hookimpl
     async def authorize(

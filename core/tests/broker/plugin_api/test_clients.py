@@ -140,7 +140,7 @@ def test_a_decision_may_take_time_but_not_too_long(
 
 
 def test_the_plugin_stops_waiting_for_connect(harness: Harness, recorder: HookRecorder) -> None:
-    """If the plugin stops waiting for `connect`, no client remains."""
+    """If the plugin stops waiting for `connect`, no client is left behind."""
     gate: list[Any] = []
 
     async def decide() -> None:
@@ -189,7 +189,7 @@ def test_a_handle_of_a_plugin_that_has_left(harness: Harness) -> None:
 
 
 class Early(Plugin):
-    """A plugin that connects in `on_startup`, before the broker has expired sessions and published due wills."""
+    """A plugin that connects in `on_startup`, before the broker expires sessions and publishes wills that are due."""
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:

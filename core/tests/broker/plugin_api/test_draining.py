@@ -1,4 +1,4 @@
-"""Test the calls that plugins use to drain the broker."""
+"""Test how plugins drain the broker."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hookmq_testing import Harness, HookRecorder
 
 
 class Drains:
-    """A server that drains."""
+    """A stand-in for a server that can be drained."""
 
     def __init__(self) -> None:
         self.begun: list[DrainRequest] = []

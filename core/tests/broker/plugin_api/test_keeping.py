@@ -356,7 +356,7 @@ class Waiter(Plugin):
 
 
 class Later(Plugin):
-    """A plugin that decides on messages 0.1 s later."""
+    """A plugin that takes 0.1 s to decide on each message."""
 
     @hookimpl
     async def on_publish(self, message: Message, broker: BrokerHandle) -> None:
@@ -366,7 +366,7 @@ class Later(Plugin):
 
 
 def with_offline(make: Make, *plugins: Plugin) -> tuple[Harness, SlowStore]:
-    """Create a broker with a slow store, a subscriber to `q` that is offline, and one to `on` that is online."""
+    """Create a broker with a slow store and two durable subscribers: an offline one on `q`, and an online one on `on`."""
     store = SlowStore(DurableStore(), slow=False)
     harness = make(plugins, store=store)
     away = harness.connect("away", session_expiry_interval=600)

@@ -548,7 +548,7 @@ def test_a_deny_names_its_rule_to_observers_and_the_log_but_not_to_the_client(
 
 
 class Late(HookRecorder):
-    """A plugin that starts to authorize deliveries later on."""
+    """A plugin that does not authorize deliveries at first, but starts to do so later."""
 
     delivers = False
 

@@ -1,4 +1,4 @@
-"""Test the arguments of on_publish, and the effects of its verdicts on a message."""
+"""Test the arguments of `on_publish`, and how its verdicts affect a message."""
 
 from collections.abc import Callable
 from typing import Any

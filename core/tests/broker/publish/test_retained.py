@@ -125,8 +125,8 @@ def test_within_bounds(broker_harness: Make) -> None:
 @pytest.mark.parametrize("again", [0, 1, 2])
 @pytest.mark.parametrize("rap", [False, True])
 def test_retain_handling(harness: Harness, handling: int, again: int, rap: bool) -> None:
-    """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edge cases 25 and 26: in retained messages sent
-    after a SUBSCRIBE, RETAIN is 1 regardless of Retain As Published.
+    """[MQTT-3.3.1-9, 3.3.1-10, 3.3.1-11, 3.8.4-4], edge cases 25 and 26: retained messages sent in response to a
+    SUBSCRIBE have RETAIN set, regardless of Retain As Published.
 
     "New" means new to the session, including after a reconnect or UNSUBSCRIBE.
     """
@@ -209,9 +209,7 @@ def test_no_local(harness: Harness) -> None:
 
 
 def test_identifiers(harness: Harness) -> None:
-    """[MQTT-3.3.4-3], edge case 30: a retained message has only the identifier of the new
-    subscription.
-    """
+    """[MQTT-3.3.4-3], edge case 30: a retained message carries only the identifier of the new subscription."""
     harness.connect("p").publish("a/b", b"x", retain=True)
     client = harness.connect("s")
     client.subscribe("a/#", identifier=1)
@@ -346,8 +344,8 @@ def test_many_to_a_slow_reader(harness: Harness) -> None:
 
 
 def test_changes_while_they_are_sent(harness: Harness) -> None:
-    """Retained messages may change while they are sent. Cleared ones are not sent, replaced ones
-    are sent in their new version, and none is sent twice.
+    """Retained messages may change while they are being sent. Cleared messages are skipped, replaced ones are sent in
+    their new version, and none is sent twice.
     """
     publisher = harness.connect("p")
     for number in range(10):

@@ -1,4 +1,4 @@
-"""Test a will that is due in the publish pipeline. It may be replaced or dropped, or wait for a verdict."""
+"""Test how the publish pipeline handles a due will, which may be replaced, be dropped, or wait for a verdict."""
 
 from collections.abc import Callable
 from typing import Any

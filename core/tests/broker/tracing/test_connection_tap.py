@@ -27,7 +27,7 @@ def start(harness: Harness, **wanted: Any) -> Trace:
 
 
 def events(harness: Harness, trace: Trace) -> list[tuple[str, str, str | None]]:
-    """Stop a trace, and return a tuple (kind, name, topic) for each of its events."""
+    """Stop a trace, and return its events as tuples (kind, name, topic)."""
     trace.stop()
     found: list[tuple[str, str, str | None]] = []
 

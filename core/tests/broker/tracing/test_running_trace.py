@@ -17,7 +17,7 @@ def harness(broker_harness: Any) -> Harness:
 
 
 class Read:
-    """A reader that reads a trace to its end."""
+    """Reads a trace to its end."""
 
     def __init__(self, harness: Harness, trace: RunningTrace) -> None:
         self.events: list[TraceEvent] = []

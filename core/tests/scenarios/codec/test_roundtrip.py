@@ -259,7 +259,7 @@ def plain(carried: Properties) -> Properties:
 
 
 def comparable(packet: Any) -> Any:
-    """Return `packet` without the properties whose value equals the default."""
+    """Return `packet` without those properties that have their default values."""
     fields = {name: getattr(packet, name) for name in type(packet).__dataclass_fields__}
     if "properties" in fields:
         fields["properties"] = plain(packet.properties)

@@ -21,7 +21,7 @@ from hookmq.plugin import (
 
 @dataclass(frozen=True)
 class User:
-    """One user: a password, and the topic filters to which the user may publish and subscribe."""
+    """A user's password, and the topic filters to which the user may publish and subscribe."""
 
     password: str = setting(
         "", "what the client must send; give it as {$env: NAME} or {$file: PATH}"

@@ -26,7 +26,7 @@ class TestContract(PluginContract):
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Return the events in the file, without their times."""
+    """Return the events in the file, leaving out their times."""
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     for entry in entries:
         assert entry.pop("time").endswith("+00:00")

@@ -23,8 +23,9 @@ RunBlocking = Callable[[Callable[[], Any], Done], Cancel]
 
 
 class FileJournal:
-    """A `hookmq.storage_api.Journal`. Its methods are called on the event loop; only writes and fsyncs run in a
-    thread."""
+    """A `hookmq.storage_api.Journal`. Its methods are called on the event loop. Only writes and fsyncs run
+    in a thread.
+    """
 
     def __init__(
         self, name: str, path: Path, topics: Sequence[str], run_blocking: RunBlocking
@@ -91,7 +92,7 @@ def messages(path: Path) -> Iterator[tuple[CommitId, Message]]:
 
 
 def _lines(path: Path, last: CommitId) -> Iterator[tuple[bytes, bool]]:
-    """Yield each line, together with whether to keep it."""
+    """Yield each line, and whether it should be kept."""
     with path.open("rb") as file:
         for line in file:
             yield line, line.endswith(b"\n") and _committed(_read(line)[0], last)
@@ -118,7 +119,7 @@ def _line(commit: CommitId, message: Message) -> bytes:
 
 
 def _read(line: bytes) -> tuple[CommitId, Message]:
-    """Return the commit and message of a line. Raises ValueError if this journal did not write it."""
+    """Return the commit and the message stored in a line. Raises ValueError if this journal did not write the line."""
     try:
         entry = json.loads(line)
         message = Message(
