@@ -27,7 +27,7 @@ def target(options: list[str]) -> ConnectTarget:
 
 
 class Subscriber:
-    """Runs `hookmq sub` in a thread, and waits until it has subscribed. Its output is read through `capfdbinary`."""
+    """Runs `hookmq sub` in a thread. Its output is read through `capfdbinary`."""
 
     def __init__(self, words: list[str]) -> None:
         self.code: int | None = None

@@ -32,8 +32,8 @@ def issue(authority: trustme.CA, which: str) -> trustme.LeafCert:
 
 
 def talk(address: str, context: ssl.SSLContext) -> str:
-    """Return the error that a blocking client based on the standard library gets. It sends data at once, as an MQTT
-    client does.
+    """Connect with a blocking client from the standard library, which sends data at once, as an MQTT client does.
+    Return the error that it gets.
     """
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 20) as plain:

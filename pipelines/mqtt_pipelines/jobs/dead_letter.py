@@ -1,4 +1,4 @@
-"""The dead letter job, which writes messages that cannot be parsed to a table, along with the reasons."""
+"""The dead letter job, which fills a table with the messages that cannot be parsed and the reasons."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The Sparkplug B job, which writes metrics to one table and messages that cannot be parsed to another."""
+"""The Sparkplug B job, which writes metrics to one table. Another table receives messages that cannot be parsed."""
 
 from typing import TYPE_CHECKING
 

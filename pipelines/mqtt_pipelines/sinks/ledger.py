@@ -1,14 +1,13 @@
 """Decide whether to write a batch, based on the notes that a table keeps. A batch's notes and rows share one commit.
 
-This module depends on neither Spark nor a table format. A ledger maps names to integers. Delta stores it as
-application transactions, and Iceberg as table properties. For each query (`owner`, an `app` without its checkpoint
-id), it records:
+This module depends on neither Spark nor a table format. A ledger maps names to integers. Delta stores it as application
+transactions, and Iceberg as table properties. For each query (`owner`, an `app` without its checkpoint id), it records:
 
 - the last batch of an `app` and its `shape`, to recognize a repeated batch;
-- that the owner has written to this table: a new `app` of a known owner has lost its checkpoint;
+- that the owner has written to this table: if a known owner appears with a new `app`, its checkpoint has been lost;
 - the number of checkpoints that the owner has had (`term`): a driver that still uses an older one is refused;
 - the last offset in each log and partition: a query without its checkpoint starts again and skips rows up to there;
-- whether the owner ever wrote a row before that offset: the offset then does not show which rows exist, and the query
+- whether the owner ever wrote rows out of order: the last offset then does not show which rows exist, and the query
   cannot start again.
 """
 
