@@ -1,4 +1,4 @@
-"""Test the choice of the workers' Python. An unsuitable one causes a one-line error with the remedy, before Spark
+"""Test how the workers' Python is chosen. An unsuitable one causes a one-line error that names the remedy, before Spark
 starts.
 """
 
@@ -15,8 +15,8 @@ from mqtt_pipelines.worker_python import VARIABLE, use_this_python
 
 
 def program(path: Path, script: str) -> Path:
-    """Create a program. A separate process writes it, because Linux does not run a file that is open for writing. If
-    this process wrote it, a child forked by another thread could inherit the open file.
+    """Create a program. A separate process writes the file, because Linux refuses to run a file that is open for
+    writing. If this process wrote it, a child forked by another thread could inherit the open file.
     """
     source = path.with_suffix(".txt")
     source.write_text(script)
@@ -39,7 +39,7 @@ def test_another_python_with_the_packages_may_be_used(tmp_path: Path) -> None:
 
 
 def bare(tmp_path: Path) -> Path:
-    """Return a Python without the packages."""
+    """Return a Python interpreter that lacks the packages."""
     base = Path(sysconfig.get_config_var("BINDIR")) / f"python{sys.version_info[0]}"
     return program(tmp_path / "bare", f'#!/bin/sh\nexec {base} -I -S "$@"\n')
 

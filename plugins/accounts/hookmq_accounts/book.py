@@ -1,4 +1,4 @@
-"""All users and groups in memory, and the decisions of their rules."""
+"""Keep all users and groups in memory, and decide by their rules."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
@@ -23,8 +23,8 @@ class Unreadable(Exception):
 class Book:
     """The users and groups by name.
 
-    Unreadable records are listed in `broken`, because they may contain restrictions. `unusable` is the reason why no
-    decision is possible, or empty.
+    Unreadable records are listed in `broken`, because they may contain restrictions. `unusable` says why no decision is
+    possible; it is empty if decisions are possible.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Book:
         self._add(account)
 
     def remove(self, kind: Kind, name: str) -> None:
-        """Remove an account, or the mark that its record is broken."""
+        """Remove an account. If its record is broken, remove it from `broken`."""
         if self._remove(kind, name) is not None:
             names = self._names[kind]
             del names[bisect_left(names, name)]
@@ -120,12 +120,12 @@ class Book:
         return len(self._names[kind])
 
     def all(self, kind: Kind) -> tuple[StoredAccount, ...]:
-        """Return all accounts by name."""
+        """Return all accounts of one kind, sorted by name."""
         accounts = self._accounts[kind]
         return tuple(accounts[name] for name in self._names[kind])
 
     def after(self, kind: Kind, cursor: str, most: int) -> tuple[list[StoredAccount], bool]:
-        """Return up to `most` accounts whose names follow `cursor`, and whether there are more."""
+        """Return up to `most` accounts whose names come after `cursor`, and whether there are more."""
         names, accounts = self._names[kind], self._accounts[kind]
         start = bisect_right(names, cursor) if cursor else 0
         part = names[start : start + most]

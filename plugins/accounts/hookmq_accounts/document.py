@@ -1,4 +1,4 @@
-"""Documents with users and groups, and the changes that importing one would make. All of this may run in a thread."""
+"""Import documents with users and groups, and work out what an import would change. All of this may run in a thread."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ Key = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a change means for connected clients. `users` contains the users that were deleted, disabled or given a new
+    """How a change affects connected clients. `users` contains the users that were deleted, disabled or given a new
     password. `rights` is true if any rules have changed.
     """
 
@@ -77,7 +77,7 @@ def plan_import(
 
 
 def effects(book: Book, puts: Sequence[StoredAccount], deletes: Sequence[Key]) -> Effects:
-    """Return what a change to the accounts in `book` means for clients."""
+    """Return how a change to the accounts in `book` affects connected clients."""
     users = {name for kind, name in deletes if kind == "user"}
     rights = bool(deletes)
     for one in puts:

@@ -1,4 +1,4 @@
-"""The service that manages users and groups: every change is validated, stored in one batch, and applied at once."""
+"""The service that manages users and groups. Every change is validated, stored in one batch, and applied at once."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
@@ -62,7 +62,7 @@ class Manager:
         group: str = "",
         enabled: bool | None = None,
     ) -> Page[Account]:
-        """Return users or groups by name."""
+        """Return one page of users or groups, sorted by name."""
         part, more = self._plugin.book.after(kind, cursor, EXAMINED)
         found: list[Account] = []
         last = ""
@@ -80,7 +80,7 @@ class Manager:
         return Page(tuple(found), last if more else "")
 
     async def export(self, hashes: bool) -> Mapping[str, Any]:
-        """Return all users and groups as one document, made in a thread."""
+        """Return all users and groups as one document. A thread builds it."""
         self._check_usable()
         book = self._plugin.book
         if book.broken:
@@ -169,7 +169,7 @@ class Manager:
     ) -> Mapping[str, int]:
         """Create or change all users and groups in a document, or none of them.
 
-        A thread parses and validates it. Only the result is applied on the event loop, in one turn.
+        A thread parses and validates the document. Only the result is applied on the event loop, in one turn.
         """
         self._check_usable()
         plan = await self._planned(document, replace)
@@ -183,7 +183,7 @@ class Manager:
     # parts -----------------------------------------------------------------------------------------------------------
 
     async def _planned(self, document: Mapping[str, Any], replace: bool) -> ImportPlan:
-        """Plan an import based on the current accounts. Other changes may be made while the thread works."""
+        """Plan an import based on the current accounts. The accounts may change while the thread works."""
         plugin = self._plugin
         for _ in range(_ATTEMPTS):
             book, changes = plugin.book, plugin.book.changes
@@ -256,8 +256,9 @@ class Manager:
     def _put(
         self, records: Sequence[tuple[str, bytes]], deletes: Sequence[str]
     ) -> Awaitable[object] | None:
-        """Store changes in one batch. The result is available after the commit. Changes nothing if a limit is
-        exceeded."""
+        """Store changes in one batch. Return an awaitable that completes after the commit. Change nothing if a limit is
+        exceeded.
+        """
         state = self._plugin.broker.state
         before = {key: state.get(key) for key in (*deletes, *(key for key, _ in records))}
         last: Awaitable[object] | None = None
@@ -282,7 +283,7 @@ class Manager:
         deletes: Sequence[str],
         waiting: Awaitable[object] | None,
     ) -> None:
-        """Apply a change to clients, log it, and wait for its commit."""
+        """Apply a change to clients, log the change, and wait for its commit."""
         self._plugin.changed(found.users, found.rights)
         self._plugin.broker.log(
             "info", "accounts.changed",

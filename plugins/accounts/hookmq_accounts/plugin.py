@@ -43,7 +43,7 @@ waiting for another plugin or its session."""
 
 
 class AccountsPlugin(Plugin):
-    """Authenticates users by password and authorizes them by rules. The accounts are in the plugin state.
+    """Authenticates users by password and authorizes them by rules. The plugin state holds the accounts.
 
     Only clients that this plugin accepted are subject to its rules. It abstains for all others.
     """
@@ -133,7 +133,7 @@ class AccountsPlugin(Plugin):
         self._sweep_later()
 
     def reconfigure(self, config: AccountsConfig) -> Callable[[], None]:
-        """Continue with the new settings. Replacing the object could lose a change to an account."""
+        """Continue with the new settings. Creating a new plugin object instead could lose a change to an account."""
 
         def apply() -> None:
             self.config = config
@@ -171,7 +171,7 @@ class AccountsPlugin(Plugin):
         message: Message | None,
         subscription: Subscription | None,
     ) -> Allow | Deny | None:
-        """Decide by the first rule that applies, from the user or its groups."""
+        """Decide by the first rule that applies. A user's own rules come before those of its groups."""
         if client.vouched_by != f"plugin:{self.id}" or client.identity is None:
             return None
         try:
@@ -208,7 +208,7 @@ class AccountsPlugin(Plugin):
     # changes ---------------------------------------------------------------------------------------------------------
 
     def changed(self, users: set[str], rights: bool) -> None:
-        """Apply a change to connected clients and to sessions."""
+        """Apply a change to connected clients and stored sessions."""
         if users:
             self.cache.forget(users)
         if rights:

@@ -1,4 +1,4 @@
-"""A rule of a user or group: its JSON form, its validation, and the toolkit rules that it becomes."""
+"""A rule of a user or group: its JSON form, its validation, and the toolkit rules that it compiles to."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _KEYS: Final = ("allow", "deny", "topic", "qos", "retain")
 
 @dataclass(frozen=True, slots=True)
 class AccountRule:
-    """One rule. `id` is unique within its user or group, and `words` are its actions as written."""
+    """One rule. `id` is unique within its user or group. `words` are the rule's actions as the operator wrote them."""
 
     id: int
     allow: bool
@@ -45,13 +45,14 @@ class AccountRule:
 
 
 def actions_of(words: tuple[str, ...]) -> frozenset[Action]:
-    """Return the actions that the words of a rule cover."""
+    """Return the actions that a rule's words cover."""
     return frozenset[Action]().union(*(ACTIONS[word] for word in words))
 
 
 def parse_rule(value: object, id: int, field: str) -> AccountRule:
-    """Parse a rule from a JSON value. Raises AccountError, which names the invalid field; `field` is the value's
-    path."""
+    """Parse a rule from a JSON value. `field` is the path of the value. Raises AccountError, which names the invalid
+    field.
+    """
     if not isinstance(value, Mapping):
         raise invalid(field, "expected an object")
     given = {key: one for key, one in value.items() if one is not None and key != "id"}

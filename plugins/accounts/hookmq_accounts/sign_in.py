@@ -1,4 +1,4 @@
-"""Decide on connections: verify passwords in threads, and take equally long to refuse whether or not a user exists."""
+"""Decide on connections. Threads verify passwords, and a refusal takes equally long whether or not the user exists."""
 
 from collections import Counter
 from collections.abc import Awaitable
@@ -32,7 +32,7 @@ Answer = Accept | Deny | None
 
 
 class Admitted(NamedTuple):
-    """The user as whom a client was accepted, in `ClientInfo.state`."""
+    """The user that a client signed in as. It is stored in `ClientInfo.state`."""
 
     name: str
     mark: str
@@ -93,7 +93,7 @@ class SignIn:
         return self._verify(client, name, password)
 
     async def _verify(self, client: ClientInfo, name: str, password: bytes) -> Answer:
-        """Verify a password. Verification takes as long for unknown and disabled users."""
+        """Verify a password. This takes just as long for unknown and disabled users."""
         plugin = self._plugin
         for _ in range(2):
             try:

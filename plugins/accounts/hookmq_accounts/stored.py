@@ -1,4 +1,4 @@
-"""Users and groups as they are stored: validated fields, JSON records, and the form that the service shows."""
+"""Users and groups as they are stored: validated fields, JSON records, and the form that the service returns."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ class StoredAccount:
 
     @property
     def delivers(self) -> bool:
-        """Whether a rule names the action deliver, in which case deliveries must be decided too."""
+        """Whether a rule names the `deliver` action. If so, the plugin must also decide on deliveries."""
         return any("deliver" in rule.words for rule in self.rules)
 
     @property
@@ -79,7 +79,7 @@ class StoredAccount:
         return found
 
     def exported(self, hashes: bool) -> dict[str, Any]:
-        """Return the fields from which `changed` would make the same account."""
+        """Return the fields that recreate this account when passed to `changed`."""
         found: dict[str, Any] = {
             "name": self.name,
             "note": self.note,
@@ -108,7 +108,9 @@ class StoredAccount:
         return json.dumps(found, ensure_ascii=False).encode()
 
     def changed(self, given: Mapping[str, Any], max_rules: int, where: str = "") -> "StoredAccount":
-        """Return a copy with the given fields. `where` is the location of the fields, for errors. Raises AccountError."""
+        """Return a copy with the given fields. `where` is the fields' location, for use in errors. Raises
+        AccountError.
+        """
         made = self
         for name, value in given.items():
             place = where + name
@@ -132,7 +134,7 @@ class StoredAccount:
         return made
 
     def with_rules(self, value: object, max_rules: int, place: str) -> "StoredAccount":
-        """Return a copy with other rules, which get new ids."""
+        """Return a copy with different rules, which get new ids."""
         if not isinstance(value, list | tuple):
             raise invalid(place, "expected a list of rules")
         if len(value) > max_rules:

@@ -214,7 +214,9 @@ class Slow(Plugin):
 
 
 def test_a_client_accepted_before_the_change_is_disconnected_afterwards() -> None:
-    """While another plugin decides, the client is not online, so the change does not find it."""
+    """While another plugin is still deciding, the client is not online. A change made now cannot find the client, so it
+    is disconnected later.
+    """
     slow = Slow(None, Context("slow"))
     site = AccountSite(last=slow)
     site.user("ann", allow("all"))
@@ -244,7 +246,7 @@ def test_changed_rules_apply_to_existing_subscriptions(site: AccountSite) -> Non
 
 
 def test_other_settings_keep_the_plugin_object(site: AccountSite) -> None:
-    """If a reload replaced the object, a change that is waiting for a hash could be lost."""
+    """A reload must keep the plugin object. Replacing it could lose a change that is waiting for a hash."""
     site.user("ann")
     ann = site.client("ann")
     ann.publish("a", b"", 1, expect=0x87)
@@ -299,7 +301,7 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["user", "group"])
 def test_a_record_that_cannot_be_read_denies(what: str, kind: str) -> None:
-    """The record may contain a denial. Other users are not affected."""
+    """Deny access, because the unreadable record may contain a denial. Other users are not affected."""
     store = DurableStore()
     site = AccountSite(store=store)
     site.group("g", allow("all"))

@@ -24,7 +24,7 @@ def site() -> AccountSite:
 
 
 def state(site: AccountSite) -> dict[str, bytes]:
-    """Return everything that is stored."""
+    """Return everything in the plugin state."""
     return dict(site.harness.handle("accounts").state.items().items)
 
 
@@ -73,7 +73,7 @@ USERS: list[tuple[dict[str, Any], str, str]] = [
 def test_an_invalid_user_is_refused_with_the_field(
     site: AccountSite, fields: Mapping[str, Any], field: str, text: str
 ) -> None:
-    """A document is refused as a whole if a single user in it is invalid."""
+    """A document is refused as a whole if any user in it is invalid."""
     before = state(site)
     with pytest.raises(AccountError, match=text) as caught:
         site.run(site.manager.create("user", fields))
@@ -141,7 +141,7 @@ def test_a_change_keeps_the_other_fields(site: AccountSite) -> None:
 
 
 def test_a_rule_keeps_its_id(site: AccountSite) -> None:
-    """The id of a deleted rule is not reused, so that nobody deletes the wrong rule by mistake."""
+    """The id of a deleted rule is never reused, so nobody can delete the wrong rule by mistake."""
     manager = site.manager
     site.run(manager.add_rule("user", "ann", deny("publish", topic="x"), 0))
     rules = site.run(manager.add_rule("user", "ann", allow("all", topic="y")))["rules"]
@@ -273,7 +273,7 @@ def test_a_document_that_exceeds_the_state_changes_nothing(
 def test_a_document_is_parsed_and_validated_in_a_thread(
     site: AccountSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop neither parses an account nor creates its record."""
+    """The event loop neither parses accounts nor creates their records."""
     on_loop: list[bool] = []
 
     def watched(name: str) -> None:

@@ -1,4 +1,6 @@
-"""Test `hookmq serve` with a real client and the commands: from an empty broker to a user that survives a restart."""
+"""Test `hookmq serve` with a real client and the commands. The broker starts empty, and a user created later survives a
+restart.
+"""
 
 import subprocess
 from functools import partial

@@ -39,7 +39,7 @@ USER is the client's identity or user name; - is none. For subscribe, TOPIC is a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Test, check and convert access rules."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -126,7 +126,7 @@ def _format(arguments: argparse.Namespace) -> Format:
 
 
 def test(arguments: argparse.Namespace) -> int:
-    """Run ``hookmq acl test``, which prints the decision."""
+    """Run ``hookmq acl test``, which prints a decision."""
     action = Action(arguments.action)
     topic: str = arguments.topic
     try:

@@ -21,7 +21,7 @@ The garbage collector ignores their rules, and the rules are freed in small step
 
 
 class Loaded(NamedTuple):
-    """The rules of a file, the state of the file when it was read, and a digest of its text."""
+    """A file's rules, its state when it was read, and a digest of its text."""
 
     rules: Index
     stamp: FileStamp
@@ -64,7 +64,7 @@ def load(path: Path, format: Format) -> Loaded:
 def read_text(path: Path) -> str:
     """Return the text of a rule file. Raises ConfigError if the file cannot be read.
 
-    The last line must end with a line break. Otherwise the file may be truncated: ``home/roo`` may have been
+    The last line must end with a line break. If it does not, the file may be truncated: ``home/roo`` may have been
     ``home/room1``.
     """
     source = str(path)

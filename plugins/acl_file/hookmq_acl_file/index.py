@@ -54,12 +54,12 @@ class Section:
             yield from self._compiled.take_apart()
 
     def about(self, keys: set[Key]) -> bool:
-        """Return whether a client with the facts `keys` meets all conditions of the section."""
+        """Return whether a client with the facts `keys` meets all of the section's conditions."""
         return not any(condition.isdisjoint(keys) for condition in self.conditions)
 
 
 class Chosen:
-    """The rules that apply to a client, with the values of their variables."""
+    """The rules that apply to a client, and the values of their variables."""
 
     __slots__ = ("claims", "identity", "index", "rules", "values")
 

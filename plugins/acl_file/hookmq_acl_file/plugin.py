@@ -158,7 +158,7 @@ class AclFilePlugin(Plugin):
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Check the file immediately, because the operator has finished writing it."""
+        """Check the file at once, because the operator has finished writing it."""
         self.watch.look()
 
     @hookimpl
@@ -168,7 +168,7 @@ class AclFilePlugin(Plugin):
 
     @property
     def stale(self) -> bool:
-        """True if the file cannot be used, so that the previous rules remain in force."""
+        """True if the file cannot be used and the previous rules are still in force."""
         return bool(self.watch.failing)
 
     def _load(self) -> tuple[FileStamp, Loaded]:
@@ -195,7 +195,7 @@ class AclFilePlugin(Plugin):
             self._broker.log(level, event, file=str(self.config.path), **fields)
 
     def _changed(self, rules: Index) -> None:
-        """Replace the rules, and make the broker check all permissions again."""
+        """Replace the rules, and make the broker recheck all permissions."""
         broker = self._broker
         assert broker is not None
         old, self.rules = self.rules, rules

@@ -59,7 +59,7 @@ def read(text: str, source: str, name: str) -> Index:
 
 
 def ordered(listed: list[Line]) -> list[Line]:
-    """Return the lines in the order in which they are tried."""
+    """Return the lines in the order in which they are applied."""
     return sorted(listed, key=lambda line: (line.pattern, line.access != "deny"))
 
 

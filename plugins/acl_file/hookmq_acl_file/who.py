@@ -1,4 +1,4 @@
-"""Define conditions on clients, and collect the facts that they are compared with."""
+"""Define conditions on clients, and collect the facts to compare them with."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +34,9 @@ class Who:
     listeners: frozenset[str] | None = None
 
     def alternatives(self) -> Iterator[list[Key]]:
-        """Yield each condition, most selective first, as a list of keys. The client must have one key from each list."""
+        """Yield each condition as a list of keys, most selective condition first. The client must have one key from
+        each list.
+        """
         if self.clients is not None:
             yield [("client", one) for one in self.clients]
         if self.users is not None:

@@ -1,4 +1,4 @@
-"""Test the index by client and topic. It makes the same decisions as reading the file from top to bottom."""
+"""Test the index by client and topic. It must make the same decisions as reading the file from top to bottom."""
 
 import gc
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ CLIENTS = st.builds(
 
 
 def meant(who: Who, client: ClientInfo) -> bool:
-    """Return whether `who` matches the client, checking each condition without the index."""
+    """Return whether `who` matches the client. Checks each condition without the index."""
     user = client.username if client.identity is None else client.identity
     if who.users is not None and user not in who.users:
         return False
@@ -149,7 +149,9 @@ def brute(
     qos: int,
     retain: bool,
 ) -> Rule | None:
-    """Return the first rule that applies, compiling each rule separately. The toolkit's tests cover single rules."""
+    """Return the first rule that applies, compiling each rule separately. The toolkit's own tests cover individual
+    rules.
+    """
     for rule, who in listed:
         if meant(who, client):
             alone = Rules([rule])

@@ -1,4 +1,4 @@
-"""Test mosquitto's format: its meaning in both brokers, errors with line numbers, and the equivalent YAML."""
+"""Test mosquitto's format: what it means in both brokers, errors with line numbers, and the equivalent YAML."""
 
 import pytest
 from hookmq.plugin import Action, ClientInfo, ConfigError, Peer, Scope

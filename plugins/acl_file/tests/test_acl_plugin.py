@@ -1,6 +1,4 @@
-"""Test the plugin in a broker: verdicts, reloads, revoked permissions, and every failure of the
-file.
-"""
+"""Test the plugin in a broker: verdicts, reloads, revoked permissions, and every way in which the file can fail."""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""Rules about certificates also apply to stored sessions, so a restart does not change a client's permissions."""
+"""Rules about certificates also apply to stored sessions. A restart therefore does not change a client's
+permissions.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ class Running:
         self.harness = Harness([acl], store=self.store, config={"authz": {"default": "deny"}})
 
     def device(self, field: str, **options: Any) -> Any:
-        """Connect the client with a certificate."""
+        """Connect the client, with a certificate that contains this field."""
         peer = Peer("192.0.2.1", 40000, "tls", CERTIFICATES[field])
         return self.harness.connect("dev", session_expiry_interval=600, peer=peer, **options)
 
@@ -42,8 +44,9 @@ class Running:
 def test_a_subscription_granted_by_certificate_survives_a_restart(
     tmp_path: Path, field: str
 ) -> None:
-    """After a restart and a reload, the rules still decide on the stored subscription, because the client's certificate
-    is known."""
+    """After a restart and a reload, the rules still decide on the stored subscription, because the broker remembers the
+    client's certificate.
+    """
     rules = (
         f"allow: subscribe, who: {{certificate: {{{field}: '{VALUES[field]}'}}}}, topic: t",
         "allow: publish, topic: t",

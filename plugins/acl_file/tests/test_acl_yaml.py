@@ -1,5 +1,5 @@
-"""Test the YAML format: its meaning, every error with its position, and truncated files, which
-never grant more.
+"""Test the YAML format: its meaning, and the position reported for every error. A truncated file never grants more
+access.
 """
 
 import pytest

@@ -24,12 +24,12 @@ def _check_cursor(text: str) -> None:
 
 
 async def me(call: Call) -> Any:
-    """Return the token of the request."""
+    """Return the token that the request was made with."""
     return shown.token(call.token)
 
 
 def tag(call: Call) -> str:
-    """Return the entity tag of the tokens."""
+    """Return the entity tag for the list of tokens."""
     return tag_of(token.id for token in call.services.tokens)
 
 
@@ -39,7 +39,7 @@ async def tokens(call: Call) -> Any:
 
 
 async def create(call: Call) -> Any:
-    """Create a token, and return it with its text."""
+    """Create a token. Return it together with its secret text."""
     given, found = call.arguments, call.services.tokens
     if found.named(given["name"]):
         raise ApiError(409, "a token has this name", "name")

@@ -1,6 +1,4 @@
-"""Routes for users, groups and their rules, which are stored by a plugin such as `accounts`; see
-`hookmq_toolkit.accounts`.
-"""
+"""Routes for users, groups and their rules. A plugin such as `accounts` stores them; see `hookmq_toolkit.accounts`."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +34,7 @@ def manager_of(broker: BrokerHandle) -> AccountManager:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise an ApiError for an AccountError."""
+    """Convert an AccountError to an ApiError."""
     try:
         yield
     except AccountError as error:
@@ -123,14 +121,14 @@ async def import_(call: Call) -> Any:
 
 
 def _tag(call: Call, kind: Kind) -> str:
-    """Return the entity tag of the user or group in the path."""
+    """Return the entity tag for the user or group named in the path."""
     with reported():
         found = manager_of(call.broker).find(kind, call.parts[kind])
     return tag_of((repr(found["created_at"]), str(found["revision"])))
 
 
 def _given(call: Call) -> dict[str, Any]:
-    """Return the arguments in the request."""
+    """Return the arguments that the request specifies."""
     return {name: value for name, value in call.arguments.items() if value is not None}
 
 

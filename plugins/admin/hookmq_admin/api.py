@@ -46,7 +46,7 @@ class Serving(Protocol):
 
 
 def register(router: HttpRouter, plugin: Serving, routes: tuple[Route, ...]) -> None:
-    """Add `routes` to the HTTP listeners. Requests need an API token, not the listener's token."""
+    """Add `routes` to the HTTP listeners. Requests must carry an API token instead of the listener's token."""
     for route in routes:
         served = _Served(plugin, route)
         router.add(
@@ -150,7 +150,9 @@ class _Served:
         arguments: Mapping[str, Any],
         error: ApiError | None,
     ) -> Awaitable[None] | None:
-        """Record a change in the audit log, log it, and emit an event. The result is available after the commit."""
+        """Record a change in the audit log, log it, and emit an event. Return an awaitable that completes after the
+        commit.
+        """
         route = self._route
         if not route.change:
             return None
@@ -209,7 +211,7 @@ async def _guarded(route: Route, call: Call) -> Any:
 
 
 def authenticate(services: Services, request: web.BaseRequest, address: str) -> Token:
-    """Return the token of a request. Raises ApiError 401, or 429 after too many wrong tokens."""
+    """Return the request's token. Raises ApiError 401, or 429 after too many wrong tokens."""
     if request.headers.get("Sec-Fetch-Site") == "cross-site":
         raise ApiError(403, "requests from pages of other sites are refused")
     wait = services.failures.wait(address)

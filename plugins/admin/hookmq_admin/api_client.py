@@ -58,11 +58,11 @@ class NoRedirects(HTTPRedirectHandler):
     """Refuses redirects, which would send the token to another address."""
 
     def redirect_request(self, *arguments: Any) -> None:
-        """Return None, so that the redirect is an error."""
+        """Return None, which turns the redirect into an error."""
 
 
 class ApiClient:
-    """Sends requests to the API. Raises RequestRefused with the reason."""
+    """Sends requests to the API. If a request fails, raises RequestRefused with the reason."""
 
     def __init__(self, url: str, token: str, ca_file: str | None, timeout: float) -> None:
         parts = urlsplit(url)
@@ -86,7 +86,7 @@ class ApiClient:
 
     @classmethod
     def of(cls, arguments: Namespace) -> "ApiClient":
-        """Return the client that the options choose. Raises ConfigError."""
+        """Return a client for the address and token that the options select. Raises ConfigError."""
         url = arguments.url or os.environ.get(URL) or DEFAULT_URL
         if arguments.token_file:
             try:
@@ -101,7 +101,7 @@ class ApiClient:
 
     @property
     def token(self) -> str:
-        """The token that requests use."""
+        """The token to send with requests."""
         return self._token
 
     def ask(
@@ -111,7 +111,7 @@ class ApiClient:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Send a request and return the JSON value of its response. Leaves out fields that are None."""
+        """Send a request and return the JSON value of its response. Fields that are None are left out."""
         with self._open(method, path, query, body) as response:
             try:
                 return json.loads(response.read(MAX_ANSWER))
@@ -119,7 +119,7 @@ class ApiClient:
                 raise RequestRefused(f"the response cannot be read: {error}") from error
 
     def pages(self, path: str, query: Mapping[str, Any], most: int | None = None) -> Iterator[Any]:
-        """Yield the items of all pages, but at most `most` items."""
+        """Yield the items of all pages in turn, `most` items at most."""
         cursor, left = "", most
         while left is None or left > 0:
             limit = PAGE if left is None else min(PAGE, left)
@@ -186,7 +186,7 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def part(text: str) -> str:
-    """Return `text`, percent-encoded, as one segment of a path."""
+    """Return `text` percent-encoded for use as one path segment."""
     return quote(text, safe="")
 
 

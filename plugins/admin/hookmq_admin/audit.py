@@ -1,4 +1,4 @@
-"""The audit log, in the plugin state, of every change that was made or refused."""
+"""The audit log of every change that was made or refused. It is stored in the plugin state."""
 
 import json
 from bisect import bisect_left
@@ -48,8 +48,9 @@ class AuditLog:
         return kept
 
     def entries(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
-        """Return the newest entries numbered below `before`, newest first, and the `before` for the next page, which is
-        None after the oldest entry."""
+        """Return up to `limit` entries numbered below `before`, newest first. Also return the `before` for the next
+        page, or None if no older entries remain.
+        """
         self._catch_up()
         kinds = [(_before(numbers, before), keys) for keys, numbers in self._numbers.items()]
         newest = merge(
@@ -65,7 +66,9 @@ class AuditLog:
         return found, None
 
     def _catch_up(self) -> None:
-        """Find the entries of another instance of the plugin that is finishing its requests after a reload."""
+        """Take in entries written by a previous instance of the plugin. After a reload, that instance may still be
+        finishing its requests.
+        """
         while True:
             known = [
                 keys
@@ -88,8 +91,8 @@ def _key(keys: str, number: int) -> str:
 
 
 def recorded(value: Any, hidden: bool, secret: bool) -> Any:
-    """Return an argument's value as shown in an entry: for a `secret`, only that it is present; for a `hidden` or long
-    value, its length.
+    """Return an argument's value as the audit log shows it. For a `secret`, it says only that a value was given. For a
+    `hidden` or long value, it gives only the length.
     """
     if secret:
         return "***"

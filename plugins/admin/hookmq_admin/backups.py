@@ -1,6 +1,4 @@
-"""Routes for backups of the broker's store, which are made by a plugin such as `storage`; see
-`hookmq_toolkit.backups`.
-"""
+"""Routes for backups of the broker's store. A plugin such as `storage` makes them; see `hookmq_toolkit.backups`."""
 
 import asyncio
 import time
@@ -28,7 +26,7 @@ def maker_of(broker: BrokerHandle) -> BackupMaker:
 
 
 async def start(call: Call) -> Any:
-    """Start a backup to a new folder in `backup_folder`."""
+    """Start a backup into a new folder below `backup_folder`."""
     config = call.services.config
     if not config.backup_folder:
         raise ApiError(409, "the setting backup_folder of the plugin is empty")
@@ -53,7 +51,7 @@ async def start(call: Call) -> Any:
 
 
 def _absolute(folder: str) -> Path:
-    """Return the absolute path, because people on other machines do not know the broker's working folder."""
+    """Return the absolute path. Users on other machines do not know the broker's working folder."""
     return Path(folder).absolute()
 
 
@@ -75,7 +73,7 @@ def _new(target: Path) -> Path:
 
 
 async def status(call: Call) -> Any:
-    """Return the progress or the result of the latest backup."""
+    """Return the progress of the latest backup, or its result."""
     return _shown(maker_of(call.broker))
 
 

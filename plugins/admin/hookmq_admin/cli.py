@@ -59,7 +59,7 @@ CLIENT_COLUMNS: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Inspect and change a running broker."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -161,7 +161,7 @@ def _one(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def run_command(run: Run, arguments: argparse.Namespace) -> int:
-    """Run a command. If it returns an exit code, return that. Print any other value."""
+    """Run a command. If it returns an exit code, return that code. Print any other value."""
     try:
         found = run(ApiClient.of(arguments), arguments)
     except KeyboardInterrupt:
@@ -281,7 +281,7 @@ def _tail(api: ApiClient, arguments: argparse.Namespace) -> None:
 
 
 def _until(events: Iterator[tuple[str, Any]], most: int | None) -> Iterator[tuple[str, Any]]:
-    """Yield events until `most` messages have been yielded."""
+    """Yield events, stopping after `most` messages."""
     seen = 0
     for name, data in events:
         yield name, data

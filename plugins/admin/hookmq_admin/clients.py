@@ -143,7 +143,7 @@ async def ban(call: Call) -> Any:
 
 
 async def unban(call: Call) -> Any:
-    """Lift bans on the client id."""
+    """Lift any bans on the client id."""
     _need_ratelimit(call)
     call.broker.emit("ratelimit.unban", client_id=call.parts["client_id"])
     return {"requested": True}

@@ -33,7 +33,9 @@ def _config(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 
 def _check(api: ApiClient, arguments: argparse.Namespace) -> int:
-    """Print the mistakes in a file, or its changes. Return 2 if there are mistakes, as ``hookmq check`` does."""
+    """Print the mistakes in a file, or the changes that loading it would make. Return 2 if there are mistakes, as
+    ``hookmq check`` does.
+    """
     name = arguments.file
     if name is None:
         raise ConfigError("hookmq admin config check: the name of a file is missing")

@@ -1,5 +1,5 @@
-"""Routes that explain decisions: whether a client may perform an action, whether credentials would be accepted, and
-which plugin decides.
+"""Routes that explain decisions: whether a client may do something, whether credentials would be accepted, and which
+plugin decides.
 """
 
 from secrets import token_hex
@@ -120,7 +120,7 @@ def _client(call: Call) -> tuple[ClientInfo, bool]:
 
 
 def _voucher(call: Call, user: str | None) -> str:
-    """Return the plugin that has an account for a user and would therefore authenticate the client."""
+    """Return the name of the plugin that has an account for a user. That plugin would authenticate the client."""
     for plugin, manager in call.broker.services(SERVICE).items():
         if user is not None and isinstance(manager, AccountManager):
             try:
@@ -133,7 +133,7 @@ def _voucher(call: Call, user: str | None) -> str:
 
 
 def _topic(client: ClientInfo, action: Action, topic: str) -> str:
-    """Return a topic as plugins see it, with the mount point of the client's listener."""
+    """Return a topic as plugins see it, prefixed with the mount point of the client's listener."""
     mount = client.scope.mount_point
     if action is not Action.SUBSCRIBE:
         Field("string", "", check=validate_topic).parse("topic", topic)
@@ -144,13 +144,13 @@ def _topic(client: ClientInfo, action: Action, topic: str) -> str:
 
 
 def _combined(found: tuple[PluginDecision, ...]) -> Accept | Allow | Deny:
-    """Return the combined verdict of all plugins. The list ends with a default if all of them abstain."""
+    """Return the combined verdict of all plugins. If all of them abstain, the last entry in the list is the default."""
     verdicts = [one.verdict for one in found if one.verdict is not None]
     return next((one for one in verdicts if isinstance(one, Deny)), verdicts[0])
 
 
 def _decider(found: tuple[PluginDecision, ...], denied: bool) -> tuple[str, str]:
-    """Return the plugin that decided, and its rule."""
+    """Return the plugin whose verdict was decisive, and the rule behind it."""
     for one in found:
         if one.verdict is not None and isinstance(one.verdict, Deny) == denied:
             return one.plugin, getattr(one.verdict, "rule", "")

@@ -42,7 +42,7 @@ TOP: Final[Fields] = {
 
 
 async def slow(call: Call) -> Any:
-    """Return the slowest clients in one part of the sessions."""
+    """Examine one part of the sessions, and return its slowest clients."""
     given = call.arguments
     by, limit = given["by"], given["limit"]
     cursor, examined = given["cursor"], 0
@@ -126,7 +126,7 @@ async def stop_hot(call: Call) -> Any:
 
 
 async def drops(call: Call) -> Any:
-    """Return the counts of dropped messages and the last recording."""
+    """Return the numbers of dropped messages, and the last recording."""
     found = call.services.drops
     most = call.arguments["limit"]
     reasons = dropped(call.broker.counters())

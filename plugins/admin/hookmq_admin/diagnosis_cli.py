@@ -61,7 +61,7 @@ def _slow(api: ApiClient, arguments: argparse.Namespace) -> None:
 def _measured(
     api: ApiClient, path: str, body: dict[str, Any], arguments: argparse.Namespace
 ) -> Any:
-    """Measure for some time and return the result. An interrupt also ends the measurement."""
+    """Start a measurement, wait until it ends, and return the result. An interrupt ends it early."""
     api.ask("POST", path, body={**body, "seconds": max(1.0, arguments.seconds)})
     try:
         time.sleep(arguments.seconds)

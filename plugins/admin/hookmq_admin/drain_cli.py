@@ -56,7 +56,7 @@ def _drain(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 
 def waited(api: ApiClient, found: Any, most: float) -> Any:
-    """Wait until no client is connected or the drain is cancelled, for at most `most` seconds. Return the status."""
+    """Wait at most `most` seconds until no client is connected or the drain is cancelled. Return the status."""
     end = time.monotonic() + most
     shown = sys.stderr.isatty()
     while found["draining"] and found["connections"] and time.monotonic() < end:

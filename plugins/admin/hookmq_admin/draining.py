@@ -1,4 +1,4 @@
-"""Routes that drain the broker, so that its clients reconnect elsewhere while it keeps running."""
+"""Routes that drain the broker: it keeps running while its clients move to another broker."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from hookmq_admin.tokens import Role
 
 
 async def drain(call: Call) -> Any:
-    """Refuse new connections and disconnect the clients in slices."""
+    """Refuse new connections, and disconnect the clients in batches."""
     given = call.arguments
     try:
         request = DrainRequest(

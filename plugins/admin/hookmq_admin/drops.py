@@ -1,4 +1,6 @@
-"""Record dropped messages for a while: counts by client and topic, and samples. It costs nothing when unused."""
+"""Record dropped messages for a while: counts by client and topic, and samples. Nothing is spent while no recording
+runs.
+"""
 
 from collections import deque
 from typing import Any, Final
@@ -31,7 +33,7 @@ class DropLog:
         return self._timer is not None
 
     def start(self, seconds: float) -> bool:
-        """Record drops for `seconds`, and forget the last recording. Return False if a recording is running."""
+        """Record drops for `seconds`, discarding the last recording. Return False if a recording is already running."""
         if self._timer is not None:
             return False
         self.clients = TopCounts(CAPACITY)

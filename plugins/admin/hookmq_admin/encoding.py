@@ -1,5 +1,6 @@
-"""Encode responses in parts, because a page with long client ids or a long history would otherwise block the event
-loop."""
+"""Encode responses in parts. Encoding a page with long client ids or a long history at once would block the
+event loop.
+"""
 
 import asyncio
 import json
@@ -17,8 +18,8 @@ SLICE: Final = 512
 async def send(
     request: web.BaseRequest, value: Any, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Return a response with a JSON value. A large value is sent in parts, each once the client has read the previous
-    one.
+    """Return a response with a JSON value. A large value is sent in parts, and each part waits until the client has
+    read the one before.
     """
     response: web.StreamResponse | None = None
     waiting: list[bytes] = []

@@ -8,7 +8,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class ApiError(Exception):
-    """A request refused with an HTTP `status`. `field` is the name of the invalid field, if there is one."""
+    """A request was refused with an HTTP `status`. `field` is the name of the invalid field, if there is one."""
 
     def __init__(
         self, status: int, detail: str, field: str = "", headers: Mapping[str, str] = NO_HEADERS

@@ -1,4 +1,4 @@
-"""A response of server-sent events, for the live tail and for traces. A client that reads too slowly misses events."""
+"""A stream of server-sent events, used by the live tail and by traces. A client that reads too slowly misses events."""
 
 import asyncio
 import json
@@ -46,15 +46,15 @@ class EventStream:
 
     @property
     def full(self) -> bool:
-        """Whether so much data is waiting to be sent that new events must be skipped."""
+        """Whether too much data is waiting to be sent, so that new events must be skipped."""
         return self._size > MAX_BUFFER
 
     def add(self, name: str, data: dict[str, Any]) -> None:
-        """Send an event soon."""
+        """Queue an event to be sent soon."""
         self._add(_event(name, data))
 
     def skip(self, count: int = 1) -> None:
-        """Count events that are not sent."""
+        """Count events that were skipped."""
         self._skipped += count
 
     def say_skipped(self) -> None:

@@ -1,4 +1,4 @@
-"""The limit on wrong tokens from one address."""
+"""Limit the number of wrong tokens from one address."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,7 +12,9 @@ MAX_ADDRESSES: Final = 4096
 
 
 class FailureLimit:
-    """Counts wrong tokens by address, or by /64 network for IPv6. Remembers the addresses that failed most recently."""
+    """Counts wrong tokens by address, or by /64 network for IPv6. Remembers only the addresses that failed most
+    recently.
+    """
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""The fields of requests: how they are validated, and their JSON schemas for the OpenAPI document."""
+"""The fields of requests: their validation, and their JSON schemas for the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Field:
     secret: bool = False
 
     def from_text(self, name: str, text: str) -> Any:
-        """Return the value of a query parameter. Raises ApiError."""
+        """Parse the text of a query parameter and return its value. Raises ApiError."""
         if self.kind == "string":
             return self.parse(name, text)
         if self.kind == "boolean":

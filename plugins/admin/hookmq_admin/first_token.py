@@ -1,4 +1,4 @@
-"""The first admin token, which the plugin creates if no admin token exists."""
+"""Create the first admin token if there is none."""
 
 import stat
 import sys
@@ -19,10 +19,10 @@ _LONGEST: Final = 200
 
 
 async def create_first(services: Services, file: str) -> None:
-    """Create a token, and print it or write it to `file`, if `file` is not empty.
+    """Create a token. Write it to `file`, or print it if `file` is empty.
 
-    The file is written before the token is stored. A process that dies in between leaves a file whose token is not
-    valid, which the next startup replaces.
+    The file is written before the token is stored. If the process dies in between, the file contains a token that is
+    not valid. The next startup replaces that file.
     """
     broker, tokens = services.broker, services.tokens
     name = tokens.unused_name(NAME)
@@ -41,8 +41,8 @@ async def create_first(services: Services, file: str) -> None:
 def write_first(path: Path, text: str) -> None:
     """Write a token to a file with mode 0600. Blocks.
 
-    A file that contains only an earlier token is replaced, because no admin token is valid any more. Any other existing
-    file raises OSError.
+    If the file contains only an earlier token, it is replaced, because no admin token is valid any more. Any other
+    existing file raises OSError.
     """
     if _contains_token(path):
         write_atomically(path, text.encode() + b"\n")

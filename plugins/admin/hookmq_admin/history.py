@@ -1,4 +1,4 @@
-"""Samples of the broker's metrics, of which a limited number is kept in memory."""
+"""Sample the broker's metrics, and keep a limited number of samples in memory."""
 
 import math
 from array import array
@@ -36,7 +36,7 @@ class History:
         self._buckets: Buckets = {}
 
     def start(self) -> None:
-        """Take a sample now, and then more at regular intervals."""
+        """Take a sample now, and then one every `interval` seconds."""
         broker = self._broker
         now = broker.now()
         counters = broker.counters()
@@ -65,8 +65,9 @@ class History:
     def samples(
         self, since: float, most: int, names: tuple[str, ...]
     ) -> tuple[list[float], dict[str, list[float | None]]]:
-        """Return the times and values of at most `most` of the latest samples after `since`. A latency is None in a
-        sample without values."""
+        """Return the times and values of the latest samples after `since`, at most `most` of them. A latency is None if
+        nothing was measured in that sample.
+        """
         first = max(0, len(self._times) - min(most, self._most))
         while first < len(self._times) and self._times[first] <= since:
             first += 1
@@ -78,7 +79,7 @@ class History:
         return list(self._times[first:]), found
 
     def rates(self) -> dict[str, float]:
-        """Return how much the counters changed per second between the last two samples."""
+        """Return each counter's change per second between the last two samples."""
         if len(self._times) < 2:
             return {name.removesuffix("_total"): 0.0 for name in COUNTERS}
         seconds = max(self._times[-1] - self._times[-2], 1e-3)
@@ -88,7 +89,9 @@ class History:
         }
 
     def latency(self) -> dict[str, float | None]:
-        """Return the latency percentiles between the last two samples, in seconds, or None for those without values."""
+        """Return the latency percentiles between the last two samples, in seconds. A percentile is None if nothing was
+        measured.
+        """
         if not self._times:
             return dict.fromkeys(LATENCIES)
         return {name: _known(self._values[name][-1]) for name in LATENCIES}

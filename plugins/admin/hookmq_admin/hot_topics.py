@@ -1,4 +1,4 @@
-"""Count the messages of each topic for a while, with a plugin client. It costs nothing when unused."""
+"""Count the messages on each topic for a while, using a plugin client. Nothing is spent while no measurement runs."""
 
 from functools import partial
 from secrets import token_hex
@@ -54,7 +54,7 @@ class HotTopics:
 
     @property
     def listened(self) -> float:
-        """The number of seconds during which messages were counted; less than `seconds` if there were too many
+        """How many seconds messages were actually counted. This is less than `seconds` if there were too many
         messages.
         """
         return 0.0 if self._sampled is None else min(self._sampled.listened, self.seconds)
@@ -62,8 +62,9 @@ class HotTopics:
     async def start(
         self, filter: str, seconds: float, levels: int, identity: str, address: str
     ) -> None:
-        """Count the messages that match `filter`, grouped by the first `levels` levels of their topics, or by whole
-        topics if `levels` is 0. Raises ApiError."""
+        """Count the messages that match `filter`. They are grouped by the first `levels` levels of their topics, or by
+        whole topics if `levels` is 0. Raises ApiError.
+        """
         if self.running or self._starting:
             raise ApiError(409, "another measurement is running")
         self._starting = True
@@ -118,7 +119,7 @@ class HotTopics:
         self.stop()
 
     def _over(self, client: ClientHandle, reason: DisconnectReason) -> None:
-        """End the measurement of a client that has ended. Another measurement may have started in the meantime."""
+        """End the measurement whose client has ended. Another measurement may have started in the meantime."""
         if client is self._client:
             self.stop()
 

@@ -1,4 +1,4 @@
-"""Percentiles of latencies, from the histograms among the broker's counters."""
+"""Compute latency percentiles from the histograms among the broker's counters."""
 
 import math
 import re
@@ -21,7 +21,9 @@ Buckets = dict[str, dict[float, float]]
 
 
 def buckets(counters: Mapping[str, float]) -> Buckets:
-    """Return the histograms' buckets. Histograms that differ only in labels, such as the hooks, are added up."""
+    """Return the histograms' buckets. Histograms that differ only in their labels, such as those of hooks, are added
+    up.
+    """
     found: Buckets = {name: {} for name in FAMILIES}
     for key, value in counters.items():
         match = _BUCKET.match(key)
@@ -33,7 +35,9 @@ def buckets(counters: Mapping[str, float]) -> Buckets:
 
 
 def percentiles(before: Buckets, now: Buckets) -> dict[str, float | None]:
-    """Return the percentiles of the values between two readings, in seconds, or None for those without values."""
+    """Return the percentiles, in seconds, of the values measured between two readings. A percentile is None if there
+    are no values.
+    """
     found: dict[str, float | None] = {}
     for name, bounds in now.items():
         earlier = before.get(name, {})
@@ -44,8 +48,8 @@ def percentiles(before: Buckets, now: Buckets) -> dict[str, float | None]:
 
 
 def _quantile(counts: Iterable[tuple[float, float]], share: float) -> float | None:
-    """Return the lowest bound that the fraction `share` of the values does not exceed. Above the highest finite bound,
-    return that bound, because JSON has no infinity.
+    """Return the lowest bucket bound that at least the fraction `share` of the values stay within. The result is never
+    above the highest finite bound, because JSON has no infinity.
     """
     counts = list(counts)
     total = counts[-1][1] if counts else 0.0

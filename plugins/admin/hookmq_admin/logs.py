@@ -17,7 +17,7 @@ BATCH: Final = 50
 
 
 async def level(call: Call) -> Any:
-    """Return the log level in force, and the configured level."""
+    """Return the current log level and the configured one."""
     try:
         found = call.broker.log_levels()
     except PluginError as error:
@@ -82,7 +82,7 @@ class _Tail:
             self.stream.end(self._follower.ended or "the tail failed")
 
     def _tick(self) -> None:
-        """Count the events that arrived too fast to be passed on."""
+        """Count the events that were skipped because they arrived too fast."""
         skipped = self._follower.skipped
         self.stream.skip(skipped - self._skipped)
         self._skipped = skipped

@@ -92,7 +92,7 @@ async def subscribers(call: Call) -> Any:
 
 
 async def _denied(call: Call, client: ClientInfo, subscription: Subscription) -> str | None:
-    """Return the plugin and rule that would deny a QoS 0 message to an online client, or None."""
+    """Return the plugin and rule that would deny a QoS 0 message to an online client. Return None if nothing would."""
     topic = call.arguments["topic"]
     decisions = await call.broker.explain(client, Action.DELIVER, topic, subscription=subscription)
     for one in decisions:
@@ -127,7 +127,7 @@ async def shared(call: Call) -> Any:
 
 
 async def publish(call: Call) -> Any:
-    """Publish a message in the name of the token, and wait for the commit."""
+    """Publish a message under the token's identity, and wait for the commit."""
     given = call.arguments
     payload: bytes = given["payload"].encode()
     if given["payload_base64"] is not None:

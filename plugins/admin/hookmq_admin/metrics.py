@@ -1,4 +1,4 @@
-"""The metrics of the API."""
+"""The API's metrics."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol

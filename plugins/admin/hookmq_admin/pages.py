@@ -1,4 +1,4 @@
-"""The console: the static files of a web page that uses the API with the token that the user enters."""
+"""Serve the console: a web page of static files that uses the API with a token that the user enters."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class Serving(Protocol):
 
 
 def found(folder: Traversable, path: str) -> Iterator[str]:
-    """Return the paths of all the console's files, below the package."""
+    """Return the paths of all the console's files, relative to the package."""
     for one in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{path}/{one.name}"
         if one.is_dir():
@@ -81,8 +81,9 @@ def _served(plugin: Serving, name: str) -> RouteHandler:
 def connectable(
     host: str, listeners: Iterable[ListenerSnapshot], further: Iterable[str] = ()
 ) -> str:
-    """Return what the page may connect to: the API, the WebSocket listeners on the page's `host`, and `further`
-    addresses."""
+    """Return the addresses that the page may connect to: the API, the WebSocket listeners on the page's `host`, and the
+    `further` addresses.
+    """
     allowed = ["'self'", *further]
     found = _HOST.fullmatch(host)
     if found is not None:

@@ -22,7 +22,9 @@ from hookmq_admin.tokens import Tokens
 
 
 class AdminPlugin(Plugin):
-    """Serve the API below ``/plugins/ID/api/v1``. Without a valid token, it discloses and changes nothing."""
+    """Serve the API below ``/plugins/ID/api/v1``. Without a valid token, the API reveals nothing and changes
+    nothing.
+    """
 
     Config = AdminConfig
     config: AdminConfig
@@ -65,7 +67,7 @@ class AdminPlugin(Plugin):
 
     @hookimpl
     async def on_dropped(self, client: ClientInfo | None, message: Message, why: Dropped) -> None:
-        """Record a dropped message. The hook is only on during a recording."""
+        """Record a dropped message. This hook is enabled only during a recording."""
         self.services.drops.record(client, message, why)
 
     @hookimpl

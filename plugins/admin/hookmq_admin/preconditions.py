@@ -20,8 +20,9 @@ def tag_of(parts: Iterable[str]) -> str:
 
 
 def check(given: Iterable[str], tag: str) -> None:
-    """Check the ``If-Match`` headers of a request. Raises ApiError 412 unless one of them names `tag`, and 400 if one
-    of them is malformed. Without the header, every state matches."""
+    """Check a request's ``If-Match`` headers. Raises ApiError 412 if none of them names `tag`, and 400 if one is
+    malformed. A request without the header always passes.
+    """
     headers = list(given)
     if not headers:
         return

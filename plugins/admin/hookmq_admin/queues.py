@@ -1,4 +1,4 @@
-"""Routes for queues, which are managed by a plugin such as `queues`; see `hookmq_toolkit.queues`."""
+"""Routes for queues. A plugin such as `queues` manages them; see `hookmq_toolkit.queues`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def manager_of(broker: BrokerHandle) -> QueueManager:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise an ApiError for a QueueError."""
+    """Convert a QueueError to an ApiError."""
     try:
         yield
     except QueueError as error:
@@ -92,19 +92,19 @@ async def peek_queue(call: Call) -> Any:
 
 
 async def purge_queue(call: Call) -> Any:
-    """Drop the messages that no consumer has."""
+    """Drop the messages that are not held by any consumer."""
     with reported():
         found = manager_of(call.broker)
         return {"purged": await found.purge_queue(call.parts["queue"], call.arguments["group"])}
 
 
 async def pause_queue(call: Call) -> Any:
-    """Pause a queue's or group's deliveries."""
+    """Pause the deliveries of a queue or group."""
     return await _pause(call, True)
 
 
 async def resume_queue(call: Call) -> Any:
-    """Resume a queue's or group's deliveries."""
+    """Resume the deliveries of a queue or group."""
     return await _pause(call, False)
 
 
@@ -116,7 +116,7 @@ async def _pause(call: Call, paused: bool) -> Any:
 
 
 async def seek_queue(call: Call) -> Any:
-    """Move a stream's group to a position."""
+    """Move one of a stream's groups to a position."""
     given = call.arguments
     with reported():
         found = manager_of(call.broker)
@@ -125,7 +125,7 @@ async def seek_queue(call: Call) -> Any:
 
 
 async def start_redrive(call: Call) -> Any:
-    """Start moving dead letters back."""
+    """Start moving dead letters back to the queues they came from."""
     given = {
         name: call.arguments[name]
         for name in _REDRIVE_NAMES

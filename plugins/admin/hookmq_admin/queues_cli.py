@@ -41,7 +41,7 @@ GROUPS: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Manage the queues of a running broker."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -267,7 +267,7 @@ def _peek(api: ApiClient, arguments: argparse.Namespace) -> None:
 
 
 def _dead_letter(message: Any) -> dict[str, str]:
-    """Return where a dead letter comes from, and why, or an empty dict for another message."""
+    """Return where a dead letter comes from and why it was rejected. For any other message, return an empty dict."""
     pairs = (message.get("properties") or {}).get("user_properties") or ()
     found = {key: value for key, value in pairs if key.startswith("dead-letter-")}
     if "dead-letter-reason" not in found:

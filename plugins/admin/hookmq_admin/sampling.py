@@ -1,7 +1,7 @@
-"""Subscribe a plugin client for only part of each second if it would otherwise get more messages than it needs.
+"""Limit the messages that a plugin client receives, by subscribing it for only part of each second.
 
-A message for a plugin client costs about as much as one for any other subscriber, and keeps its topic off the fast path.
-So a client that needs only samples must not be subscribed all the time.
+A message for a plugin client costs about as much as one for any other subscriber. It also keeps its topic off the fast
+path. A client that needs only samples must therefore not stay subscribed all the time.
 """
 
 from typing import Final
@@ -14,8 +14,8 @@ SECOND: Final = 1.0
 class SampledSubscription:
     """A QoS 0 subscription of the client `client_id` to `filter`, limited to about `most` messages a second.
 
-    Call `open` first, `take` for each message, and `close` at the end. If it cannot resubscribe, no more messages
-    arrive, and `lost` becomes true.
+    Call `open` first, `take` for each message, and `close` at the end. If the client cannot resubscribe, no more
+    messages arrive, and `lost` becomes true.
     """
 
     def __init__(self, broker: BrokerHandle, client_id: str, filter: str, most: int) -> None:
@@ -42,7 +42,7 @@ class SampledSubscription:
         return self._listened + max(0.0, open_)
 
     async def open(self, retained: bool = False) -> ReasonCode:
-        """Subscribe. With `retained`, retained messages are sent first. Return the reason code."""
+        """Subscribe, and return the reason code. With `retained`, retained messages are sent first."""
         code = await self._broker.subscribe(
             self._client_id, self._filter, retain_handling=0 if retained else 2, retain_as_published=True
         )  # fmt: skip
@@ -55,7 +55,7 @@ class SampledSubscription:
         self._taken = 0
 
     def take(self, received_at: float) -> bool:
-        """Count a message. Return False if it arrived after the subscription ended for this second."""
+        """Count a message. Return False if it arrived after this second's subscription had ended."""
         opened_at = self._opened_at
         if opened_at is None:
             return False

@@ -1,5 +1,4 @@
-"""JSON schemas of responses, for the OpenAPI document. Every property of an object is required unless stated
-otherwise."""
+"""JSON schemas of responses, for the OpenAPI document. Properties are required unless stated otherwise."""
 
 from typing import Any, Final
 

@@ -27,8 +27,8 @@ NO_FIELDS: Final[Fields] = {}
 
 @dataclass(slots=True)
 class Services:
-    """A running plugin's state. `counts` holds the values of its metrics. Changes with an entity tag hold the lock
-    `changing`, so that nothing else changes after the check.
+    """A running plugin's state. `counts` holds the values of its metrics. A change with an entity tag holds the lock
+    `changing`, so that nothing else changes after the tag has been checked.
     """
 
     plugin_id: str
@@ -57,7 +57,7 @@ async def _nothing() -> None:
 
 @dataclass(slots=True)
 class Call:
-    """One request: its token, its client's address, the named parts of its path, and its validated arguments."""
+    """One request: its token, the client's address, the named parts of the path, and the validated arguments."""
 
     services: Services
     request: "web.BaseRequest"
@@ -90,7 +90,7 @@ class Call:
         return found
 
     def as_client(self) -> ClientInfo:
-        """Return the client in whose name the token publishes."""
+        """Return the client that the token publishes as."""
         identity = self.token.identity
         plugin = self.services.plugin_id
         return ClientInfo(

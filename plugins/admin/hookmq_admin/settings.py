@@ -1,4 +1,4 @@
-"""Settings of the plugin."""
+"""The plugin's settings."""
 
 import re
 from dataclasses import dataclass

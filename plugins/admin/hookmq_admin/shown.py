@@ -33,7 +33,7 @@ Shown = dict[str, Any]
 
 
 def payload(data: bytes, most: int = PREVIEW) -> Shown:
-    """Return a payload of at most `most` bytes, as text if it is UTF-8."""
+    """Return at most `most` bytes of a payload, as text if it is UTF-8."""
     part = data[:most]
     cut = len(data) > most
     try:
@@ -201,7 +201,7 @@ def plugin(found: PluginSnapshot) -> Shown:
 
 
 def hook(found: HookSnapshot) -> Shown:
-    """Return the counters of a hook."""
+    """Return a hook's counters."""
     return {
         "name": found.name,
         "outcomes": dict(found.outcomes),
@@ -227,5 +227,5 @@ def token(found: Token) -> Shown:
 
 
 def page(found: Page[Any], items: list[Shown]) -> Shown:
-    """Return a page as a JSON value. Its `items` have already been converted."""
+    """Return a page as a JSON value. `items` are the page's items, already converted."""
     return {"items": items, "cursor": found.cursor}

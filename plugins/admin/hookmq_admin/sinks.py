@@ -36,8 +36,9 @@ def managers_of(broker: BrokerHandle) -> list[SinkManager]:
 
 
 def manager_of(call: Call) -> SinkManager:
-    """Return the service that manages the sink of a call, or the first one if there is no such sink. Raises ApiError
-    409."""
+    """Return the service that manages the sink named in the path. If no service has that sink, return the first
+    service. Raises ApiError 409.
+    """
     name, managers = call.parts["sink"], managers_of(call.broker)
     having = [one for one in managers if any(sink.name == name for sink in one.list_sinks())]
     if len(having) > 1:
@@ -55,7 +56,7 @@ def source_manager_of(broker: BrokerHandle) -> SourceManager:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise an ApiError for a SinkError."""
+    """Convert a SinkError to an ApiError."""
     try:
         yield
     except SinkError as error:
@@ -82,7 +83,7 @@ async def get_sink(call: Call) -> Any:
 
 
 async def test_sink(call: Call) -> Any:
-    """Open and check the target of a sink."""
+    """Open a sink's target and check it."""
     with reported():
         found = await manager_of(call).test_sink(call.parts["sink"])
     return {"problems": [asdict(one) for one in found]}
@@ -105,14 +106,14 @@ async def _pause(call: Call, paused: bool) -> Any:
 
 
 async def seek_sink(call: Call) -> Any:
-    """Move the cursor of a sink."""
+    """Move a sink's cursor."""
     with reported():
         found = manager_of(call)
         return {"offset": await found.seek_sink(call.parts["sink"], call.arguments["position"])}
 
 
 async def list_dead_letters(call: Call) -> Any:
-    """Return dead letters of a sink."""
+    """Return a sink's dead letters."""
     given = call.arguments
     with reported():
         page = await manager_of(call).list_dead_letters(
@@ -122,7 +123,7 @@ async def list_dead_letters(call: Call) -> Any:
 
 
 async def list_deliveries(call: Call) -> Any:
-    """Return the latest attempts to send events."""
+    """Return the latest attempts to deliver events."""
     given = call.arguments
     with reported():
         found = manager_of(call)
@@ -134,13 +135,13 @@ async def list_deliveries(call: Call) -> Any:
 
 
 async def replay_dead_letters(call: Call) -> Any:
-    """Write the dead letters of a sink again."""
+    """Write a sink's dead letters to its target again."""
     with reported():
         return asdict(await manager_of(call).replay_dead_letters(call.parts["sink"]))
 
 
 async def purge_dead_letters(call: Call) -> Any:
-    """Delete the dead letters of a sink."""
+    """Delete a sink's dead letters."""
     with reported():
         return {"purged": await manager_of(call).purge_dead_letters(call.parts["sink"])}
 
@@ -174,7 +175,7 @@ async def _pause_source(call: Call, paused: bool) -> Any:
 
 
 async def list_source_letters(call: Call) -> Any:
-    """Return dead letters of a source."""
+    """Return a source's dead letters."""
     given = call.arguments
     with reported():
         page = await source_manager_of(call.broker).list_source_letters(

@@ -41,7 +41,7 @@ SOURCES: Final = ("source", "driver", "state", "received", "refused", "dead_lett
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = (
         "Manage the sinks of a running broker, which write messages to other systems, and its sources, which receive "
         "messages from other systems. An instance of the plugin webhook is a sink whose name is its plugin id."
@@ -109,7 +109,9 @@ def _path(arguments: argparse.Namespace) -> str:
 
 
 def _find(api: ApiClient, arguments: argparse.Namespace) -> tuple[str, Any]:
-    """Return the path and the state of a sink, or of a source with that name."""
+    """Return the API path and the state of the sink with the given name. If there is none, look for a source with that
+    name.
+    """
     path = _path(arguments)
     try:
         return path, api.ask("GET", path)
@@ -151,7 +153,7 @@ def _list(api: ApiClient, arguments: argparse.Namespace) -> None:
 
 
 def _sources(api: ApiClient) -> list[Any]:
-    """Return the sources. There are none if the plugin that has the sinks does not manage sources."""
+    """Return the sources. The list is empty if the broker's sink plugin does not manage sources."""
     try:
         return list(api.ask("GET", "/sources")["items"])
     except RequestRefused as error:

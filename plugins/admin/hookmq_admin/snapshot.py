@@ -1,5 +1,6 @@
-"""Snapshots of a running broker for `hookmq top`: the results of one round of requests, and the rates between two
-rounds."""
+"""Take snapshots of a running broker for `hookmq top`. Each holds the results of one round of requests. Also compute
+the rates between two snapshots.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ _BUCKET: Final = re.compile(r'(\w*commit\w*)_bucket\{le="([^"]+)"\}')
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The broker's state at one moment. `more` is true if it has more clients than those in `clients`."""
+    """The broker's state at one moment. `more` is true if the broker has more clients than `clients` lists."""
 
     overview: Mapping[str, Any]
     counters: Mapping[str, float]
@@ -55,8 +56,9 @@ def fetch(api: ApiClient, prefix: str, most: int) -> Snapshot:
 
 
 def rates(before: Snapshot | None, now: Snapshot) -> dict[str, float]:
-    """Return how much the counters changed per second since `before`. If there is no earlier snapshot of the same run,
-    return the rates that the broker sampled."""
+    """Return how much the counters changed per second since `before`. If there is no earlier snapshot of the same
+    broker run, return the rates that the broker itself sampled.
+    """
     sampled = {name: float(value) for name, value in now.overview["rates"].items()}
     if not _same_run(before, now):
         return sampled
@@ -71,7 +73,9 @@ def rates(before: Snapshot | None, now: Snapshot) -> dict[str, float]:
 
 
 def drops(before: Snapshot | None, now: Snapshot) -> list[tuple[str, float, int]]:
-    """Return (reason, rate, total) of the dropped messages. The highest rate comes first, then the highest total."""
+    """Return (reason, rate, total) for each reason why messages were dropped. Sort by rate and then by total, highest
+    first.
+    """
     earlier: Mapping[str, float] = {}
     seconds = 0.0
     if _same_run(before, now):
@@ -86,8 +90,9 @@ def drops(before: Snapshot | None, now: Snapshot) -> list[tuple[str, float, int]
 
 
 def commit_quantile(before: Snapshot | None, now: Snapshot, quantile: float) -> float | None:
-    """Return the bucket bound, in seconds, that the fraction `quantile` of the commits does not exceed, or None if the
-    broker has no such histogram or made no commits. Without an earlier snapshot, all commits of the run count.
+    """Return the bucket bound, in seconds, within which the fraction `quantile` of the commits finished. Return None if
+    the broker has no such histogram or made no commits. Without an earlier snapshot, all commits since the broker
+    started count.
     """
     earlier = before.counters if before is not None and _same_run(before, now) else {}
     buckets = []

@@ -24,7 +24,7 @@ MAX_TEXT: Final = 512
 async def streams(call: Call) -> Any:
     """Return the streams, grouped by plugin in configuration order.
 
-    A plugin that fails, responds too late or has too many streams does not affect the others; `failed` gives the
+    If a plugin fails, responds too late or has too many streams, the others are still listed. Its `failed` gives the
     reason.
     """
     asked = {
@@ -49,7 +49,7 @@ async def streams(call: Call) -> Any:
 
 
 def _result(asked: "asyncio.Future[_Rows]") -> tuple[list[dict[str, Any]], str]:
-    """Return what a plugin listed, and the reason if something is missing."""
+    """Return the streams that a plugin listed. If any are missing, also return the reason."""
     if not asked.done():
         return [], f"no answer within {PATIENCE:g} s"
     if asked.cancelled():
@@ -63,7 +63,7 @@ def _result(asked: "asyncio.Future[_Rows]") -> tuple[list[dict[str, Any]], str]:
 
 
 class _Rows:
-    """The streams of one plugin, at most `MAX_ROWS` with their consumers."""
+    """One plugin's streams and their consumers, `MAX_ROWS` rows at most."""
 
     def __init__(self, plugin: str) -> None:
         self.items: list[dict[str, Any]] = []
@@ -72,8 +72,8 @@ class _Rows:
         self._left = MAX_ROWS
 
     async def read(self, owner: StreamOwner) -> "_Rows":
-        """Read the plugin's streams, and return self. Raises the plugin's exception, or an error
-        for an invalid value.
+        """Read the plugin's streams, and return self. Raises the plugin's own exception, or an error for an invalid
+        value.
         """
         for one in await owner.list_streams():
             if not self._take():
@@ -131,7 +131,7 @@ def _text(value: str) -> str:
 
 
 def _seconds(value: float | None) -> float | None:
-    """Return a JSON number, or None. JSON has no infinity."""
+    """Return a value that JSON can represent. Infinity becomes None."""
     return value if value is None or math.isfinite(value) else None
 
 

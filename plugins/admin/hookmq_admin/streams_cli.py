@@ -31,7 +31,7 @@ def _streams(api: ApiClient, arguments: argparse.Namespace) -> None:
 
 
 def _lag(consumer: dict[str, Any]) -> str:
-    """Return a consumer's lag in messages and seconds, and anything else that an operator should know about it."""
+    """Return a consumer's lag in messages and seconds, together with anything else that an operator should know."""
     shown = f"{consumer['lag']}"
     if (age := consumer.get("lag_seconds")) is not None:  # an older broker does not send it
         shown += f"/{age:.0f}s"

@@ -36,7 +36,7 @@ async def health(call: Call) -> Any:
 
 
 async def overview(call: Call) -> Any:
-    """Return the most important figures."""
+    """Return the broker's most important figures."""
     services, broker = call.services, call.broker
     counters = broker.counters()
     now = broker.time()
@@ -74,12 +74,12 @@ async def listeners(call: Call) -> Any:
 
 
 async def plugins(call: Call) -> Any:
-    """Return the plugins with the counters of their hooks."""
+    """Return the plugins with their hooks' counters."""
     return {"items": [shown.plugin(one) for one in call.broker.plugins()]}
 
 
 def tag(call: Call) -> str:
-    """Return the entity tag of the configuration. Secrets do not change it."""
+    """Return the configuration's entity tag, which does not depend on secrets."""
     return tag_of([call.broker.configuration()])
 
 
@@ -89,7 +89,7 @@ async def configuration(call: Call) -> Any:
 
 
 async def reload(call: Call) -> Any:
-    """Reload the configuration, and return the changes."""
+    """Reload the configuration, and return what changed."""
     try:
         report = await call.broker.reload()
     except PluginError as error:

@@ -1,4 +1,4 @@
-"""Print tables for people, and format values as text."""
+"""Print tables for operators, and format values as text."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ Row = Mapping[str, Any]
 
 
 def print_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
-    """Print rows as a table with the given columns. A column ``a.b`` shows the value of b in a."""
+    """Print rows as a table with the given columns. A column named ``a.b`` shows the field `b` of the object `a`."""
     lines = [[column.rpartition(".")[2] for column in columns]]
     lines += [[shown(_value(row, column)) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
@@ -32,7 +32,7 @@ def print_fields(fields: Row) -> None:
 
 
 def shown(value: Any, name: str = "") -> str:
-    """Return a value on one line, without control characters, because clients choose their own ids."""
+    """Return a value as one line of text. Control characters are removed, because clients choose their own ids."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -49,7 +49,7 @@ def shown(value: Any, name: str = "") -> str:
 
 
 def say_ready() -> None:
-    """Report on stderr that events are now being followed."""
+    """Say on stderr that events are now being followed."""
     print("# ready", file=sys.stderr, flush=True)
 
 

@@ -1,5 +1,6 @@
-"""The live tail: messages that match a filter, sampled and streamed as server-sent events. Clients that read too
-slowly miss messages."""
+"""The live tail streams a sample of the messages that match a filter, as server-sent events. Clients that read too
+slowly miss messages.
+"""
 
 from secrets import token_hex
 from typing import Any, Final
@@ -41,7 +42,7 @@ async def tail(call: Call) -> Any:
 
 
 class Follower:
-    """One live tail. It is a plugin client, so every hook and limit for deliveries applies."""
+    """One live tail. It is a plugin client, so all hooks and limits for deliveries apply to it."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -86,7 +87,9 @@ class Follower:
         return await self._stream.run()
 
     def _tick(self) -> None:
-        """Count the messages for which the tail was not subscribed, and end a tail that cannot subscribe again."""
+        """Count the messages that were missed while the tail was not subscribed. If the tail cannot resubscribe, end
+        it.
+        """
         if self._sampled is not None:
             missed, self._missed = self._sampled.missed - self._missed, self._sampled.missed
             self._stream.skip(missed)

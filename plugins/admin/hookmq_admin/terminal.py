@@ -1,4 +1,4 @@
-"""Functions for the terminal: measure text, use colors, and read keys."""
+"""Measure text, choose colors, and read keys in a terminal."""
 
 import os
 import sys
@@ -25,7 +25,9 @@ PLAIN: Final = "\x1b[0m"
 
 
 def colored(stream: IO[str]) -> bool:
-    """Return whether colors are allowed: `stream` is a terminal, TERM is not "dumb", and NO_COLOR is not set."""
+    """Return whether to use colors. `stream` must be a terminal, TERM must not be "dumb", and NO_COLOR must not be set
+    in the environment.
+    """
     return interactive(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -35,14 +37,16 @@ def interactive(stream: IO[str]) -> bool:
 
 
 def width_of(text: str) -> int:
-    """Return the number of columns that `text` takes."""
+    """Return how many columns `text` takes up."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def fit(text: str, width: int, right: bool = False) -> str:
-    """Return `text` without control characters in exactly `width` columns: padded, or cut with an ellipsis."""
+    """Return `text`, without control characters, in exactly `width` columns. Short text is padded, and long text ends
+    with an ellipsis.
+    """
     text = shown(text)
     taken = width_of(text)
     if taken > width:
@@ -61,7 +65,7 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 
 def split_keys(text: str) -> Iterator[str]:
-    """Yield the keys in a terminal's input: names such as ``up``, and single characters."""
+    """Split a terminal's input into keys. Yield names such as ``up``, or single characters."""
     at = 0
     while at < len(text):
         for size in (4, 3, 1):
@@ -86,7 +90,9 @@ def split_keys(text: str) -> Iterator[str]:
 
 @contextmanager
 def screen() -> Iterator[int]:
-    """Use the whole terminal, without echo, until the block ends. Yields the file descriptor on which keys arrive."""
+    """Take over the whole terminal, with echo turned off, until the block ends. Yield the file descriptor to read keys
+    from.
+    """
     source = sys.stdin.fileno()
     before = termios.tcgetattr(source)
     try:

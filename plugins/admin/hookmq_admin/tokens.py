@@ -30,7 +30,7 @@ class Role(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in requests and responses."""
+        """The role's name in requests and responses."""
         return self.name.lower()
 
 
@@ -41,8 +41,8 @@ ROLES: Final = tuple(role.label for role in Role)
 class Token:
     """A token without its secret.
 
-    `identity` is the name under which its messages are published. `hash` is the SHA-256 of the whole text; a slow hash
-    is not needed, because the secret has 256 random bits. `expires_at` is in epoch seconds, or None.
+    The token's messages are published under the name `identity`. `hash` is the SHA-256 of the token's whole text. A
+    slow hash is not needed, because the secret has 256 random bits. `expires_at` is in epoch seconds, or None.
     """
 
     id: str
@@ -56,7 +56,7 @@ class Token:
 
     @property
     def rank(self) -> Role:
-        """The role."""
+        """The token's role."""
         return Role[self.role.upper()]
 
     def valid(self, now: float) -> bool:
@@ -65,8 +65,9 @@ class Token:
 
 
 class Tokens:
-    """All tokens, in the plugin state. They are never copied: during a reload, two instances of the plugin serve
-    requests, and both must refuse a token that either revokes."""
+    """All tokens, stored in the plugin state. They are never copied. During a reload, two instances of the plugin serve
+    requests, and both must refuse a token that either one revokes.
+    """
 
     def __init__(self, state: PluginState) -> None:
         self._state = state
@@ -91,8 +92,9 @@ class Tokens:
         return None if value is None else Token(**json.loads(value))
 
     def find(self, text: str, now: float) -> Token | None:
-        """Return the valid token with this text, or None. The time taken does not depend on how much of the text is
-        right."""
+        """Return the valid token with this text, or None. This takes equally long no matter how much of the text is
+        right.
+        """
         parts = text.split("_", 2)
         token = self.get(parts[1]) if len(parts) == 3 and parts[0] == PREFIX else None
         given = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -118,7 +120,9 @@ class Tokens:
     def draw(
         self, name: str, role: str, now: float, by: str, expires_at: float | None, identity: str
     ) -> tuple[Token, str]:
-        """Return a new token and its text. The text is never stored, and the token is not valid until `add`."""
+        """Return a new token and its text. The text is never stored. The token is not valid until it is passed to
+        `add`.
+        """
         id = token_hex(4)
         while self.get(id) is not None:
             id = token_hex(4)
@@ -127,11 +131,11 @@ class Tokens:
         return Token(id, name, role, identity or f"admin:{name}", now, by, expires_at, digest), text
 
     async def add(self, token: Token) -> None:
-        """Store a token, which becomes valid at once. Returns after the commit."""
+        """Store a token. It becomes valid at once, and this method returns after the commit."""
         await self._state.put(KEYS + token.id, json.dumps(asdict(token)).encode())
 
     async def revoke(self, id: str) -> None:
-        """Delete a token, which is refused from then on. Returns after the commit."""
+        """Delete a token. It is refused at once, and this method returns after the commit."""
         await self._state.delete(KEYS + id)
 
 

@@ -35,7 +35,7 @@ SHORTEST: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Show the figures and clients of a running broker."
     parser.epilog = EXAMPLES
     add_options(parser)
@@ -87,7 +87,7 @@ def _print(view: View, arguments: argparse.Namespace) -> None:
 
 
 def _repeat(view: View, arguments: argparse.Namespace) -> None:
-    """Print a snapshot per interval. Report on stderr if the broker cannot be reached."""
+    """Print a snapshot at every interval. Report on stderr if the broker cannot be reached."""
     source = _Source(arguments)
     while True:
         found = source.ask(view.prefix)
@@ -104,7 +104,7 @@ def _repeat(view: View, arguments: argparse.Namespace) -> None:
 
 
 class _Source:
-    """Fetches snapshots, and explains why one could not be fetched. The token is reread after each failure."""
+    """Fetches snapshots. If a snapshot cannot be fetched, explains why and rereads the token."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -134,7 +134,7 @@ class _Source:
         return found
 
     def kick(self, client_id: str) -> str:
-        """Disconnect a client. Return a line that describes the result. Blocks."""
+        """Disconnect a client. Return a line of text that describes the result. Blocks."""
         try:
             self._api.ask("POST", f"/clients/{part(client_id)}/disconnect", body={})
         except RequestRefused as error:
@@ -143,7 +143,7 @@ class _Source:
 
 
 class _Top:
-    """The interactive screen. Requests run in a thread, so that keys work while the broker does not respond."""
+    """The interactive screen. A thread makes the requests, so keys still work if the broker does not respond."""
 
     def __init__(self, view: View, arguments: argparse.Namespace) -> None:
         self._view = view
@@ -168,7 +168,9 @@ class _Top:
             self._work.put(None)
 
     def _step(self, keys: int) -> bool:
-        """Wait for a key or a result, but for at most a second, because the screen size may have changed."""
+        """Wait for a key or a result, but at most for a second, because the screen size may have changed. Return False
+        to quit.
+        """
         ready, _, _ = select.select([keys, self._wake_read], [], [], 1.0)
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)

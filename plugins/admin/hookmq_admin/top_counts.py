@@ -10,7 +10,7 @@ MAX_KEY: Final = 256
 
 @dataclass(slots=True)
 class Counted:
-    """A key with its count. The count may be too high, by at most `error`. If `error` is above 0, `size` is too low."""
+    """A key with its count. The count may be too high by up to `error`. If `error` is above 0, `size` is too low."""
 
     key: str
     count: int
@@ -19,7 +19,9 @@ class Counted:
 
 
 class TopCounts:
-    """The counts of at most `capacity` keys. A key whose share is above 1 / `capacity` is always among them."""
+    """The counts of at most `capacity` keys. A key that makes up more than 1 / `capacity` of the total is always
+    included.
+    """
 
     __slots__ = ("_capacity", "_found", "_heap", "total")
 

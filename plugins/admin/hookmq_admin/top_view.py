@@ -1,4 +1,4 @@
-"""Compute what `hookmq top` shows, as pure functions of snapshots, pressed keys and the screen size."""
+"""Compute what `hookmq top` shows. These are pure functions of snapshots, pressed keys and the screen size."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,9 @@ _HEAD: Final = 7
 
 @dataclass(slots=True)
 class View:
-    """What the user has chosen. `mode` is ``filter`` while typing a filter, and ``kick`` while a kick waits for y."""
+    """The user's current choices. `mode` is ``filter`` while a filter is being typed, and ``kick`` while a kick waits
+    for y.
+    """
 
     sort: str = "queued"
     reverse: bool = True
@@ -49,13 +51,13 @@ class View:
         self.before, self.now = self.now, snapshot
 
     def clients(self) -> list[Mapping[str, Any]]:
-        """Return the clients in the chosen order."""
+        """Return the clients in the order that the user chose."""
         if self.now is None:
             return []
         return ordered(self.now.clients, self.sort, self.reverse)
 
     def press(self, key: str, page: int = 10) -> bool:
-        """Apply a key. Return False if the user quits. `page` is the number of visible clients."""
+        """Handle a pressed key. Return False if the user quits. `page` is the number of visible clients."""
         if self.mode == "filter":
             self._type(key)
         elif self.mode == "kick":
@@ -124,7 +126,7 @@ def ordered(
 
 
 def rows_for(height: int) -> int:
-    """Return how many clients a screen of `height` lines shows."""
+    """Return how many clients fit on a screen of `height` lines."""
     return max(1, height - _HEAD - 1)
 
 
@@ -203,7 +205,7 @@ def _status(view: View, width: int, color: bool) -> str:
 
 
 def cell(one: Mapping[str, Any], name: str) -> str:
-    """Return a client's value in a column, as text."""
+    """Return the text for a client in one column."""
     value = one[name]
     if name == "queued_bytes":
         return octets(value)
@@ -211,7 +213,7 @@ def cell(one: Mapping[str, Any], name: str) -> str:
 
 
 def _widths(width: int) -> dict[str, int]:
-    """Return the widths of the columns. Columns that do not fit are left out."""
+    """Return each column's width. Columns that do not fit are left out."""
     first, *others = COLUMNS
     widths = {first: 0}
     used = 0
@@ -226,7 +228,7 @@ def _widths(width: int) -> dict[str, int]:
 
 
 def _first(clients: Sequence[Mapping[str, Any]], selected: str, most: int) -> int:
-    """Return the first client to show, so that the selected one is visible."""
+    """Return the position of the first client to show, chosen so that the selected client is visible."""
     for at, one in enumerate(clients):
         if one["client_id"] == selected:
             return max(0, at - most + 1)
@@ -238,7 +240,7 @@ def _styled(text: str, style: str, color: bool) -> str:
 
 
 def octets(count: float) -> str:
-    """Format a number of bytes, as in 1.5 MB."""
+    """Format a number of bytes, for example 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -247,7 +249,7 @@ def octets(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration, as in 3d 04:05:06."""
+    """Format a duration, for example 3d 04:05:06."""
     whole = int(seconds)
     days, rest = divmod(whole, 86400)
     text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"

@@ -1,4 +1,4 @@
-"""The route for traces, which stream what the broker does with some clients or messages as server-sent events."""
+"""The route for traces. A trace streams what the broker does with some clients or messages, as server-sent events."""
 
 import asyncio
 from dataclasses import replace
@@ -35,7 +35,7 @@ async def trace(call: Call) -> Any:
 
 
 async def pump(found: Trace, stream: EventStream) -> None:
-    """Pass a trace's events to the response. The response also ends if an event cannot be encoded."""
+    """Pass a trace's events on to the response. If an event cannot be encoded, end the response."""
     try:
         async for event in found:
             if stream.full:

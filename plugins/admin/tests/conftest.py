@@ -1,4 +1,4 @@
-"""One broker for all tests of a module."""
+"""Provide one broker for all tests in a module."""
 
 from collections.abc import Iterator
 

@@ -30,7 +30,7 @@ def refused(answer: Answer) -> tuple[int, str]:
 
 
 def make(site: Site, name: str, **options: Any) -> Any:
-    """Create a token with the viewer role. `Site.ask` can then use it by name."""
+    """Create a token with the viewer role. Tests can then pass its name to `Site.ask`."""
     answer = site.ask("POST", "/tokens", json={"name": name, "role": "viewer", **options})
     assert answer.status == 200, answer.text
     site.tokens[name] = answer.json["token"]
@@ -72,7 +72,7 @@ def test_the_first_token_is_not_kept_if_its_file_exists(tmp_path: Path) -> None:
 
 
 def test_a_first_token_that_is_lost_is_replaced(tmp_path: Path) -> None:
-    """Without a durable store, each startup creates a token. The old token's file must be replaced."""
+    """Without a durable store, each startup creates a new token, which must replace the old one in the file."""
     file = tmp_path / "token"
     texts = set()
     for _ in range(2):

@@ -18,7 +18,7 @@ ALLOW = {"allow": ["publish"], "topic": ["own/%u"]}
 
 @pytest.fixture(autouse=True)
 def empty(site: Site) -> None:
-    """Start without users and groups."""
+    """Start each test without users and groups."""
     body = {"replace": True}
     assert site.ask("POST", "/accounts", json=body).status == 200
 
@@ -31,7 +31,7 @@ def add(site: Site, name: str, *rules: dict[str, Any], **fields: Any) -> Any:
 
 
 def test_a_user_from_its_creation_to_its_deletion(site: Site) -> None:
-    """Every change affects the connected client."""
+    """Every change takes effect for the connected client."""
     made = add(site, "zoe", ALLOW)
     assert (made["enabled"], made["has_password"], made["rules"][0]["id"]) == (True, True, 1)
     zoe = site.client("c1", username="zoe", password=SECRET.encode())
@@ -52,7 +52,7 @@ def test_a_user_from_its_creation_to_its_deletion(site: Site) -> None:
 
 
 def test_passwords_and_hashes_are_never_shown(site: Site) -> None:
-    """Passwords and hashes do not appear in responses, the audit log or the log. Not even their length is revealed."""
+    """Neither responses nor the audit log nor the log contain passwords or hashes. They do not even reveal a length."""
     add(site, "zoe")
     site.ask("PUT", "/users/zoe/password", json={"password": "short"})
     document = site.ask("GET", "/accounts", params={"hashes": "true"}).json

@@ -23,7 +23,9 @@ add_arguments(PARSER)
 
 @pytest.fixture
 def run(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``hookmq admin`` without users and groups, check its exit code, and return its output or error."""
+    """Remove all users and groups. Return a function that runs ``hookmq admin``, checks its exit code, and returns its
+    output or error.
+    """
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
     site.ask("POST", "/accounts", json={"replace": True})
@@ -146,7 +148,7 @@ def test_the_commands_know_the_actions_of_the_api() -> None:
 
 
 def test_the_commands_do_not_import_the_server() -> None:
-    """Every command of ``hookmq`` imports this module, and must start quickly."""
+    """Every ``hookmq`` command imports this module, so it must load quickly."""
     code = "import sys, hookmq_admin.accounts_cli; print('aiohttp' in sys.modules, 'passlib' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False False\n"

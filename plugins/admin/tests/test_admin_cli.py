@@ -23,7 +23,9 @@ add_arguments(PARSER)
 
 @pytest.fixture
 def run(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``hookmq admin`` with the admin's token, check its exit code, and return its output."""
+    """Return a function that runs ``hookmq admin`` with the admin's token, checks its exit code, and returns its
+    output.
+    """
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
 

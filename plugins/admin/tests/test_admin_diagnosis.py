@@ -1,4 +1,6 @@
-"""Test slow clients, hot topics and dropped messages: their routes and commands, and that they cost nothing when off."""
+"""Test slow clients, hot topics and dropped messages, including their routes and commands. When off, they must cost
+nothing.
+"""
 
 import argparse
 import json
@@ -53,7 +55,9 @@ def test_a_long_key_is_counted_by_its_beginning() -> None:
 
 @pytest.fixture(scope="module")
 def offline(site: Site) -> None:
-    """Create three offline clients with 1, 2 and 3 messages, and a client that does not acknowledge messages."""
+    """Create three offline clients with 1, 2 and 3 queued messages, and one online client that does not acknowledge
+    messages.
+    """
     busy = site.client("busy", auto_ack=False)
     site.run(busy.subscribe("slow/busy", 1))
     for count in (1, 2, 3):
@@ -84,7 +88,9 @@ def test_the_slowest_client_comes_first(site: Site, offline: None) -> None:
 def test_one_request_examines_a_bounded_part(
     site: Site, offline: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each request examines a part of the sessions, in small slices. The command requests all parts."""
+    """Each request examines only a part of the sessions, in small slices. The command sends requests until all parts
+    are covered.
+    """
     monkeypatch.setattr(diagnosis, "SLICE", 1)
     monkeypatch.setattr(diagnosis, "EXAMINED", 2)
     first = site.ask("GET", "/slow-clients").json
@@ -244,8 +250,9 @@ def test_a_client_that_ends_before_its_suback_is_reported(
 
 
 def test_many_messages_are_sampled(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a number of messages, the client unsubscribes for the rest of the second. The reported rate is still
-    right."""
+    """Once it has enough messages, the client unsubscribes for the rest of the second. The reported rate must still be
+    right.
+    """
     monkeypatch.setattr("hookmq_admin.hot_topics.MOST", 10)
     hot = HotTopics(harness.handle("mine"))
     start(harness, hot, "#")
@@ -299,7 +306,7 @@ def test_missed_messages_are_estimated(harness: Harness) -> None:
 
 
 def test_a_subscription_that_cannot_continue_is_lost(harness: Harness) -> None:
-    """The live tail then ends. Otherwise, it would stay silent forever."""
+    """The live tail must end. Otherwise, it would stay silent forever."""
     broker = harness.handle("mine")
     client = harness.clock.run(broker.connect(ClientRequest("sampler")))
     sampled = SampledSubscription(broker, "sampler", "#", 3)

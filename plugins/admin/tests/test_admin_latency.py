@@ -1,4 +1,4 @@
-"""Test the percentiles of commits, deliveries and hooks in the history and the overview."""
+"""Test the latency percentiles of commits, deliveries and hooks, in the history and in the overview."""
 
 from admin_site import Site
 from hookmq_admin.history import History

@@ -26,7 +26,7 @@ def info(site: Site) -> None:
 
 
 async def next_event(response: aiohttp.ClientResponse) -> Event:
-    """Return the next event, without comments."""
+    """Return the next event, skipping comments."""
     name, data = "", ""
     async with asyncio.timeout(60):
         async for line in response.content:
@@ -41,7 +41,7 @@ async def next_event(response: aiohttp.ClientResponse) -> Event:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
+    """Wait until `condition()` is true. Check it in every turn of the event loop."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(60):
         while not condition():

@@ -1,4 +1,6 @@
-"""Test two administrators at once. A change with the entity tag of an older state is refused."""
+"""Test what happens when two administrators make changes at once. A change based on an outdated entity tag is
+refused.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,7 +45,7 @@ def test_changes_without_a_tag_or_with_any_are_made(site: Site) -> None:
 
 @pytest.fixture
 def configuration(site: Site) -> Iterator[None]:
-    """Make each reload change the configuration."""
+    """Make every reload change the configuration."""
     before = site.broker.configuration
     yield
     site.broker.configuration = before

@@ -15,7 +15,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def cli(site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Return a function that runs ``hookmq queues`` and returns what it prints."""
+    """Return a function that runs ``hookmq queues`` and returns the output."""
     monkeypatch.setenv("HOOKMQ_ADMIN_URL", site.url)
     monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", site.tokens["admin"])
     monkeypatch.setattr(queues_cli, "INTERVAL", 0.01)
@@ -46,7 +46,7 @@ def publish(site: Site, topic: str, *payloads: bytes) -> None:
 
 
 def fails(cli: Cli, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused, and return the reason."""
+    """Run a command that must be refused. Return the reason for the refusal."""
     assert run_command(["queues", *arguments]) in (1, 2)
     return capsys.readouterr().err
 

@@ -1,5 +1,6 @@
-"""Test every route: its response matches its schema in the OpenAPI document, and no request succeeds without the right
-token."""
+"""Test every route. Each response matches its schema in the OpenAPI document, and no request succeeds without the right
+token.
+"""
 
 import json
 from collections.abc import Iterator
@@ -166,7 +167,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module", autouse=True)
 def sinks(site: Site) -> None:
-    """Create a sink that has written a message and has a dead letter."""
+    """Create a sink that has written one message and has one dead letter."""
     publisher = site.client("sinker")
     for payload in (b"{}", b"\xff"):
         site.run(publisher.publish("sunk/a", payload, 1, expect=0))
@@ -202,7 +203,7 @@ def accounts(site: Site) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def queues(site: Site) -> None:
-    """Create queues with messages, and start a redrive that takes a long time."""
+    """Create queues with messages, and start a long redrive."""
     for name in ("stored", "doomed", "purged", "slow", "work"):
         settings = {"delivery_limit": 1, "dead_letter": "slow"} if name == "work" else {}
         body = {"name": name, "settings": settings}
@@ -223,7 +224,7 @@ def test_each_route_has_a_sample() -> None:
 
 
 def start_endless(site: Site) -> None:
-    """Start a redrive that is slowed down by its rate."""
+    """Start a redrive with such a low rate that it never ends during a test."""
     consumer = site.client("once", receive_maximum=5, auto_ack=False)
     site.run(consumer.subscribe("$queue/work", 1))
     publisher = site.client("worker")

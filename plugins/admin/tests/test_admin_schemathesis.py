@@ -1,5 +1,5 @@
 """Send a real broker requests that schemathesis generates from the OpenAPI document. The broker must never fail, and
-each response must match the document.
+every response must conform to the document.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ CHECKS = [
 
 
 def operations() -> dict[str, Any]:
-    """Return all operations by name, except live tails and traces, which do not end."""
+    """Return all operations by name. Live tails and traces are left out, because they do not end."""
     found: dict[str, Any] = {}
     for one in schemathesis.openapi.from_dict(document()).get_all_operations():
         assert isinstance(one, Ok), one
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 
 @pytest.fixture(scope="module")
 def session(site: Operated) -> Iterator[requests.Session]:
-    """Return an HTTP client with an administrator's token."""
+    """Return an HTTP session that sends an administrator's token."""
     with requests.Session() as session:
         session.headers["Authorization"] = f"Bearer {site.tokens['admin']}"
         yield session

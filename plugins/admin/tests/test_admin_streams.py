@@ -86,7 +86,7 @@ def test_streams_are_listed(
 
 
 class _Answering(Plugin):
-    """A plugin whose answer depends on its id."""
+    """A plugin that responds differently depending on its id."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)

@@ -17,20 +17,20 @@ Event = tuple[str, Any]
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Run a broker with low limits for tails."""
+    """Run a broker with low limits for live tails."""
     made = Site(tmp_path_factory.mktemp("tail"), max_tails=2, tail_rate=5, tail_timeout="0.2s")
     yield made
     made.close()
 
 
 class Reader:
-    """A client of the tail."""
+    """A client that reads a live tail."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
 
     async def event(self) -> Event:
-        """Return the next event, without comments."""
+        """Return the next event, skipping comments."""
         name, data = "", ""
         async with asyncio.timeout(60):
             async for line in self.response.content:
@@ -56,7 +56,7 @@ async def tailing(site: Site, query: str, role: str = "operator") -> AsyncIterat
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
+    """Wait until `condition()` is true. Check it in every turn of the event loop."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(60):
         while not condition():
@@ -66,7 +66,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def connected(site: Site) -> int:
-    """Return the number of plugin clients for tails."""
+    """Return the number of plugin clients that serve live tails."""
     return sum(name.startswith("$admin/tail/") for name in site.broker.state.sessions)
 
 

@@ -23,7 +23,7 @@ Event = tuple[str, Any]
 
 
 async def next_event(response: aiohttp.ClientResponse) -> Event:
-    """Return the next event, without comments."""
+    """Return the next event, skipping comments."""
     name, data = "", ""
     async with asyncio.timeout(60):
         async for line in response.content:
@@ -49,7 +49,7 @@ async def tracing(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` is true. It is checked in every turn of the event loop."""
+    """Wait until `condition()` is true. Check it in every turn of the event loop."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(60):
         while not condition():
@@ -215,7 +215,7 @@ def test_the_options_are_those_of_the_api() -> None:
 
 
 def test_a_trace_that_fails_ends_its_response() -> None:
-    """The response ends if the trace fails. It must not stay open and silent for as long as the client waits."""
+    """If a trace fails, its response must end. It must not stay open and silent while the client waits."""
     reasons: list[str] = []
 
     class Stream(EventStream):

@@ -95,7 +95,7 @@ def test_a_broker_that_is_gone_is_asked_again(site: Site, tmp_path: Path) -> Non
 
 
 class Terminal:
-    """A process in a pseudo-terminal."""
+    """A process running in a pseudo-terminal."""
 
     def __init__(self, *arguments: str, **environ: str) -> None:
         self._fd, inner = pty.openpty()
@@ -108,7 +108,7 @@ class Terminal:
         self.text = ""
 
     def wait_for(self, pattern: str) -> None:
-        """Read until `pattern` appears in what was printed after the last match."""
+        """Read until `pattern` appears in the output after the last match."""
         end = time.monotonic() + WAIT
         while (found := re.search(pattern, self.text)) is None:
             assert select.select([self._fd], [], [], max(0, end - time.monotonic()))[0], self.text

@@ -1,6 +1,6 @@
-"""Parse the service's responses, for each contract.
+"""Parse the service's responses according to each contract.
 
-A response that cannot be parsed completely is `Unusable`. It decides nothing and never allows anything.
+A response that cannot be parsed completely raises `Unusable`. It decides nothing and never allows anything.
 """
 
 import json
@@ -21,7 +21,7 @@ class Unusable(Exception):
 
 
 class Undecided(Exception):
-    """The decision failed. Hooks raise this error, so that the broker refuses the action as undecided."""
+    """The decision failed. Hooks raise this error to make the broker refuse the action as undecided."""
 
 
 class Answer(NamedTuple):
@@ -66,7 +66,7 @@ def _take(found: Mapping[str, Any], key: str, *kinds: type) -> Any:
 def _known(found: Mapping[str, Any], keys: frozenset[str]) -> None:
     """Raise Unusable for an unknown key.
 
-    Ignoring unknown keys could grant too much: with `expires_at` misspelt, access would never expire.
+    Ignoring unknown keys could grant too much. For example, if `expires_at` were misspelt, access would never expire.
     """
     unknown = sorted(set(found) - keys)
     if unknown:
@@ -116,7 +116,7 @@ def _expiry(found: Mapping[str, Any], key: str) -> float | None:
 
 
 def _status(status: int) -> bool | None:
-    """Return True if the status allows, False if it denies, or None if the body decides.
+    """Return True if the status allows the action, False if it denies it, or None if the body decides.
 
     The statuses 401 and 403 deny, regardless of the body. Raises Unusable for any other failure.
     """
@@ -130,7 +130,9 @@ def _status(status: int) -> bool | None:
 
 
 def _refused(status: int, body: bytes) -> Answer | None:
-    """Return a denial if the status of a response to `authorize` denies, or None otherwise. Raises Unusable."""
+    """Return a denial if the status of an `authorize` response denies the action. Otherwise, return None. Raises
+    Unusable.
+    """
     if status == 401:
         raise Unusable("status 401: the service does not accept the broker's credentials")
     if _status(status) is not False:
@@ -206,7 +208,7 @@ def hookmq_authorize(status: int, body: bytes) -> Answer:
 def emqx_authenticate(status: int, body: bytes) -> Answer:
     """Parse ``{"result", "is_superuser", "client_attrs", "expire_at", "acl"}``. Other EMQX keys are ignored.
 
-    EMQX ignores a failing status and continues. HookMQ treats the decision as undecided.
+    If the status is a failure, EMQX ignores the response and continues. HookMQ treats the decision as undecided.
     """
     if _status(status) is False:
         return Answer(Deny(ReasonCode.NOT_AUTHORIZED))
@@ -263,7 +265,9 @@ def emqx_authorize(status: int, body: bytes) -> Answer:
 
 
 def _go_allows(status: int, body: bytes) -> bool:
-    """Return whether a response allows the action: its body is empty, ``{"ok": true}`` or the text ``ok``."""
+    """Return whether a response allows the action. It does if its body is empty, ``{"ok": true}`` or the plain text
+    ``ok``.
+    """
     if 400 <= status < 500:
         return False
     if not 200 <= status < 300:
@@ -307,7 +311,7 @@ def _go_body_denies(body: bytes) -> bool:
 
 
 class Contract(NamedTuple):
-    """The contract with a service: the default members of requests, and the functions that parse responses."""
+    """The contract with a service: the default members of requests, and the functions that parse the responses."""
 
     authenticate: Mapping[str, str]
     authorize: Mapping[str, str]

@@ -39,7 +39,7 @@ exit codes: 0 allowed, or left to other plugins; 1 refused or undecided; 2 wrong
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Ask the authentication service as the broker would."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

@@ -109,7 +109,7 @@ class AuthHttpConfig:
 
     @property
     def patience(self) -> float:
-        """The longest time that a decision may take, in seconds from its first request."""
+        """The longest time, in seconds, that a decision may take. It starts with the decision's first request."""
         pauses = self.retry_delay * (2.0**self.retries - 1)  # each is at most 1.5 times as long
         return (self.retries + 1) * self.timeout + 1.5 * pauses
 

@@ -95,7 +95,7 @@ class AuthHttpPlugin(Plugin):
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Read the TLS files. Opens no connection yet."""
+        """Read the TLS files. Connections are opened later."""
         await self.start(broker.now)
 
     async def start(self, now: Callable[[], float]) -> None:
@@ -122,7 +122,7 @@ class AuthHttpPlugin(Plugin):
 
     @hookimpl
     async def on_connect(self, client: ClientInfo, connect: Connect) -> Accept | Deny | None:
-        """Query `authenticate` and then, if it is configured, `superuser`. Raises Undecided."""
+        """Query `authenticate`, and then `superuser` if it is configured. Raises Undecided."""
         if self._authenticate is None:
             return None
         try:
@@ -156,7 +156,7 @@ class AuthHttpPlugin(Plugin):
         message: Message | None,
         subscription: Subscription | None,
     ) -> Allow | Deny | Awaitable[Allow | Deny | None] | None:
-        """Decide by the permissions granted at CONNECT. Without permissions, query `authorize`. Raises Undecided."""
+        """Decide by the permissions granted at CONNECT. If there are none, query `authorize`. Raises Undecided."""
         grants = client.claims.get(self._grants_claim)
         if isinstance(grants, Mapping):
             if grants.get(SUPERUSER) is True:
@@ -227,5 +227,5 @@ class AuthHttpPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the metrics of `hookmq_auth_http.metrics`."""
+        """Add the metrics defined in `hookmq_auth_http.metrics`."""
         register_metrics(registry, self, lambda: self._service)

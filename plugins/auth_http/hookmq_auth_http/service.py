@@ -62,7 +62,7 @@ def _json(members: Mapping[str, object]) -> str:
 
 
 def make_service(config: AuthHttpConfig, now: Callable[[], float]) -> HttpService:
-    """Return an HTTP client for the service. Opens no connection yet. Needs a running event loop.
+    """Return an HTTP client for the service. It opens no connection yet. Needs a running event loop.
 
     Reads the TLS files. Raises OSError, including ssl.SSLError.
     """

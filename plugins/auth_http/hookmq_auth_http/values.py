@@ -28,7 +28,7 @@ ACCESS: Final = {Action.SUBSCRIBE: 4, Action.PUBLISH: 2, Action.WILL: 2, Action.
 
 
 def check_placeholders(names: Iterable[str], known: frozenset[str], key: str) -> None:
-    """Raise ConfigError if one of the placeholders `names` is not valid in the setting `key`."""
+    """Raise ConfigError if any of the placeholders in `names` is not valid in the setting `key`."""
     claims = known is AUTHORIZE_NAMES
     check_names((one for one in names if not (claims and one.startswith(CLAIM))), known, key)
 

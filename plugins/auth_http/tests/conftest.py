@@ -1,4 +1,4 @@
-"""A real HTTP service on the loopback address with responses that tests choose, and plugins that query it."""
+"""Run a real HTTP service on the loopback address, and plugins that query it. Tests choose the service's responses."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Service:
-    """A service that returns `answers` in order and repeats the last one. Each is (status, body) or a coroutine
-    function.
+    """A service that returns `answers` in order, and then keeps repeating the last one. Each answer is (status, body)
+    or a coroutine function.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Service:
         return web.Response(status=status, body=data, content_type="application/json")
 
     async def never(self, request: web.Request) -> web.StreamResponse:
-        """Respond once `released` is set. Record clients that disconnect earlier."""
+        """Respond once `released` is set. Record the clients that disconnect before then."""
         try:
             await self.released.wait()
         except asyncio.CancelledError:

@@ -1,6 +1,4 @@
-"""Test the plugin in a broker process with real clients and a real service, and the plugin
-contract.
-"""
+"""Test the plugin in a broker process with real clients and a real service. Also test the plugin contract."""
 
 import asyncio
 import contextlib
@@ -53,7 +51,9 @@ def code_of(code: Any) -> int:
 
 
 class Running:
-    """An asynchronous context that runs `serving` in a thread, so that the event loop can answer its requests."""
+    """An async context manager that runs `serving` in a thread, so that the event loop can answer the broker's
+    requests.
+    """
 
     def __init__(self, *arguments: str) -> None:
         self._stack = contextlib.ExitStack()

@@ -1,4 +1,4 @@
-"""Test the requests to the service and the meaning of its responses. Only a clear "allow" allows."""
+"""Test the requests to the service and how its responses are interpreted. Only a clear "allow" allows anything."""
 
 import asyncio
 import os
@@ -530,8 +530,8 @@ async def test_a_redirect_is_not_followed(service: Any, start: Start) -> None:
 async def test_one_client_that_the_service_stumbles_over_shuts_nobody_out(
     service: Any, start: Start
 ) -> None:
-    """If the service fails for one client, other clients are not blocked. A 500 response shows that
-    the service is available, so it must not open the circuit.
+    """If the service fails for one client, other clients are not blocked. A 500 response shows that the service is
+    reachable, so it must not open the circuit breaker.
     """
     service.answer((500, b""))
     plugin = await start(authenticate={"url": service.url}, breaker_failures=2)

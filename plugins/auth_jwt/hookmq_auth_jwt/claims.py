@@ -1,4 +1,4 @@
-"""Check claims, and read identity, groups, permissions and limits from them."""
+"""Check a token's claims, and read the client's identity, groups, permissions and limits from them."""
 
 import json
 import math
@@ -24,7 +24,7 @@ _COMPILED: Final = 256
 
 
 class Checker:
-    """The checks that a configuration requires. Raises ConfigError for invalid templates."""
+    """The checks that a configuration requires. The constructor raises ConfigError for invalid templates."""
 
     __slots__ = (
         "_audience",
@@ -59,7 +59,7 @@ class Checker:
         username: str | None,
         now: float,
     ) -> Iterator[Refused]:
-        """Yield all problems, in the order of the checks. `now` is Unix time in seconds."""
+        """Yield every problem, in the order in which the checks run. `now` is Unix time in seconds."""
         if self._types and _media_type(header.get("typ")) not in self._types:
             yield Refused("type", "typ is not accepted", NOT_ALLOWED)
         yield from self._times(claims, now)
@@ -150,7 +150,7 @@ class Checker:
         return self.rules_of(value)
 
     def rules_of(self, value: Any) -> Rules:
-        """Return the permissions in the value of a claim. Raises Refused."""
+        """Return the permissions that a claim's value grants. Raises Refused."""
         try:
             # Many tokens have the same permissions, so these are compiled only once.
             return self._compiled(json.dumps(value))
@@ -187,7 +187,7 @@ def _is_time(value: Any) -> bool:
 
 
 def _media_type(value: Any) -> str:
-    """Return the type in lower case and without the prefix application/ (RFC 7515, 4.1.9)."""
+    """Return the type in lower case, without the prefix application/ (RFC 7515, 4.1.9)."""
     return value.lower().removeprefix("application/") if isinstance(value, str) else ""
 
 

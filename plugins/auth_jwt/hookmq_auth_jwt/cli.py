@@ -37,7 +37,7 @@ async def _fetch_all(plugin: AuthJwtPlugin) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Explain whether a token is accepted, and why. Prints neither the token's signature nor any keys."""
+    """Explain whether a token is accepted, and why. Never print the token's signature or any keys."""
     plugin = plugin_of(arguments, AuthJwtPlugin, "auth_jwt")
     data = _token(arguments.file, plugin.config.max_size)
     asyncio.run(_fetch_all(plugin))
@@ -70,7 +70,7 @@ def _token(path: Path | None, most: int) -> bytes:
 
 
 def _explain(plugin: AuthJwtPlugin, data: bytes, client_id: str, username: str | None) -> None:
-    """Print each step of the check. Raises the first Refused, after printing all problems of the claims."""
+    """Print each step of the check. If claims have problems, print them all, and then raise the first Refused."""
     verifier = plugin.verifier
     token = parse(data, plugin.config.max_size)
     _say("header", json.dumps(token.header, ensure_ascii=True))

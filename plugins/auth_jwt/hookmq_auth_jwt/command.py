@@ -18,7 +18,7 @@ _PLUGIN_HELP: Final = "plugin id, if several plugins are of this kind"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Check tokens and keys against a configuration, sign tokens for tests."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

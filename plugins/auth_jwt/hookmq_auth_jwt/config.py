@@ -223,19 +223,21 @@ class JwtConfig:
 
     @property
     def located(self) -> tuple[tuple[tuple[str | int, ...], KeyConfig], ...]:
-        """All key sources, each with the path of its settings. The path is empty for the plugin's own settings."""
+        """All key sources, each with the path of its settings. The path is empty if the source is set in the plugin's
+        own settings.
+        """
         given = {name: getattr(self, name) for name in _KINDS if getattr(self, name)}
         own = [((), KeyConfig(**{name: value})) for name, value in given.items()]
         return (*own, *((("keys", index), one) for index, one in enumerate(self.keys)))
 
     def allowed(self, source: KeyConfig) -> frozenset[str]:
-        """Return the algorithms allowed for a source's keys, if they suit the type of key."""
+        """Return the algorithms that are allowed for a source's keys. A key can use only those that suit its type."""
         all_ = frozenset(self.algorithms or get_args(Algorithm))
         return all_.intersection(source.algorithms) if source.algorithms else all_
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """Convert a mapping to the dataclass `kind`, for settings created in code."""
+    """Convert a mapping to the dataclass `kind`. This is for settings given in code."""
     return kind(**value) if isinstance(value, dict) else value
 
 

@@ -1,4 +1,4 @@
-"""Fetch a JWK Set, with limits on time, size and redirects. A redirect never leads from https to http."""
+"""Fetch a JWK Set, with limits on time, size and redirects. A redirect from https to http is never followed."""
 
 import asyncio
 import ssl
@@ -23,8 +23,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 async def fetch(url: str, config: FetchConfig) -> bytes:
     """Fetch `url` and return the response body. Needs a running event loop.
 
-    Raises FetchFailed unless the response has status 200, contains at most `config.max_size` bytes and arrives within
-    `config.timeout` seconds.
+    The response must have status 200, contain at most `config.max_size` bytes and arrive within `config.timeout`
+    seconds. Otherwise, raises FetchFailed.
     """
     try:
         async with asyncio.timeout(config.timeout):

@@ -17,9 +17,9 @@ NO_RULES: Final = Rules(())
 
 
 class Grant:
-    """The permissions of one token. `key` is the fingerprint of the key that verified it.
+    """The permissions of one token. `key` is the fingerprint of the key that verified the token.
 
-    `rules` is None if the token has no permissions, so that other plugins decide.
+    If the token has no permissions, `rules` is None and other plugins decide.
     """
 
     __slots__ = ("_claims", "_values", "identity", "key", "rules")
@@ -50,8 +50,9 @@ class Grant:
         return _ALLOW if rule.qos is None else _LOWERED[rule.qos]
 
     def _valued(self, client: ClientInfo, rules: Rules) -> dict[str, str]:
-        """Return the values of the rules' variables. Claims are taken from this token, because `client.claims` may come
-        from another plugin that accepted the client first."""
+        """Return the values of the rules' variables. Claims come from this token, not from `client.claims`. Another
+        plugin may have accepted the client first and set those.
+        """
         values = rule_values(client, rules.variables)
         for name in rules.variables:
             if not name.startswith("${"):

@@ -1,4 +1,4 @@
-"""Read JWK Sets. The set itself is checked strictly, its keys leniently (RFC 7517, section 5)."""
+"""Read JWK Sets. The set itself must be valid, but unusable keys in it are skipped (RFC 7517, section 5)."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from hookmq_auth_jwt.token import read_object
 
 
 class Left(NamedTuple):
-    """A key that was ignored, and the reason."""
+    """A key that was ignored, and why."""
 
     kid: str
     why: str
@@ -33,7 +33,7 @@ def read_set(
     """Return the keys in a JWK Set. Unusable keys are ignored and listed. Raises UnusableKey if the set itself is
     invalid.
 
-    A set without keys is accepted: its server declares that no key is valid.
+    A set without keys is accepted: the server thereby declares that no key is valid.
     """
     try:
         found = read_object(data, "JWK Set")

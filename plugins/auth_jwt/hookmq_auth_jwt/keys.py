@@ -99,8 +99,9 @@ def secret_key(
     issuer: str,
     source: str,
 ) -> Key:
-    """Return the key for a shared secret. Raises UnusableKey, including for a public key, a JWK or a certificate,
-    because those are not secret."""
+    """Return the key for a shared secret. Raises UnusableKey. Public keys, JWKs and certificates are refused too,
+    because they are not secret.
+    """
     if encoding == "base64":
         try:
             data = b64decode(
@@ -136,8 +137,9 @@ _PUBLIC: Final = (b"PUBLIC KEY", b"RSA PUBLIC KEY")
 def pem_keys(
     data: bytes, allowed: frozenset[str], kid: str | None, issuer: str, source: str
 ) -> list[Key]:
-    """Return the public keys and certificates in a PEM file. Raises UnusableKey if there are none, if any is weak, or
-    if the file contains a private key."""
+    """Return the public keys and certificates in a PEM file. Raises UnusableKey if there are none or any is weak. Also
+    raises it if the file contains a private key.
+    """
     found = []
     for block in _BLOCK.finditer(data):
         name = block[1]
@@ -165,7 +167,7 @@ def jwk_key(
 ) -> Key:
     """Return the key in a JWK. Raises UnusableKey for a key that is weak, private or not intended for verification.
 
-    Without `symmetric`, secrets are refused, because anyone can fetch the set.
+    Unless `symmetric` is set, secrets are refused, because anyone can fetch the set.
     """
     kind, kid, named = jwk.get("kty"), jwk.get("kid"), jwk.get("alg")
     if kid is not None and (not isinstance(kid, str) or not kid):

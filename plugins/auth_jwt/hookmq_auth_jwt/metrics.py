@@ -21,7 +21,7 @@ class Counts:
         self.seconds = 0.0
 
     def took(self, seconds: float) -> None:
-        """Count one verification and its duration."""
+        """Count one verification and record its duration."""
         self.verified += 1
         self.seconds += seconds
 

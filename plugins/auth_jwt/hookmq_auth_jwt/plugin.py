@@ -89,7 +89,7 @@ class AuthJwtPlugin(Plugin):
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Fetch all keys once. With ``jwks.required``, repeat until all keys are available, or raise PluginError."""
+        """Fetch all keys once. With ``jwks.required``, retry until all keys are available, or raise PluginError."""
         self._broker = broker
         end = broker.now() + START - self.config.jwks.timeout
         remote = [one for one in self.sources if isinstance(one, UrlSource)]
@@ -141,7 +141,7 @@ class AuthJwtPlugin(Plugin):
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
-        """Read all files and fetch all keys now."""
+        """Reread all files and fetch all keys now."""
         for watch in self._watches:
             watch.look()
         for source in self.sources:
@@ -195,7 +195,9 @@ class AuthJwtPlugin(Plugin):
         return {key.fingerprint for one in self.sources for key in one.keys(broker.now())}
 
     def _withdraw(self, broker: BrokerHandle, withdrawn: Callable[[str], bool]) -> None:
-        """Disconnect clients whose token was verified with a removed key, if `on_key_removed` requires it."""
+        """Disconnect clients whose tokens were verified with a key that has been removed, if `on_key_removed` requires
+        it.
+        """
         if self.config.on_key_removed == "keep":
             return
         ended = 0
@@ -255,7 +257,7 @@ class AuthJwtPlugin(Plugin):
         return self._decide(client, token, seat.grant, broker)
 
     def hides_username(self, username: str) -> bool:
-        """Return whether `username` is a token, so that it is neither logged nor stored."""
+        """Return whether `username` is a token. If so, it is neither logged nor stored."""
         config = self.config
         return config.token_in == "username" and (
             not config.optional or looks_like_token(username.encode())
@@ -276,7 +278,7 @@ class AuthJwtPlugin(Plugin):
     def _decide(
         self, client: ClientInfo, token: bytes, before: Grant | None, broker: BrokerHandle
     ) -> Accept | Deny | Awaitable[Accept | Deny]:
-        """Return the verdict, or an awaitable verdict if the key must be fetched first."""
+        """Return the verdict. If the key must be fetched first, return an awaitable for the verdict."""
         try:
             return self._accept(client, self._verified(client, token, broker), before)
         except UnknownKey as refused:
@@ -335,8 +337,8 @@ class AuthJwtPlugin(Plugin):
         )
 
     def _claims_to_keep(self, verified: Verified) -> Mapping[str, Any]:
-        """Return the token's claims, plus a claim that belongs to this plugin. That claim stores what permissions need
-        after a restart, when the client may have another plugin's claims.
+        """Return the token's claims, plus one of this plugin's own. After a restart, the client may have another
+        plugin's claims, so this extra claim stores what permissions need.
         """
         claims, rules = verified.claims, verified.rules
         if rules is None:
@@ -385,7 +387,7 @@ class AuthJwtPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the metrics of `hookmq_auth_jwt.metrics`."""
+        """Add the metrics defined in `hookmq_auth_jwt.metrics`."""
         register(registry, self.counts, self.sources, self._now)
 
     def _now(self) -> float:

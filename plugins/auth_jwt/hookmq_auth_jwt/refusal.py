@@ -15,8 +15,8 @@ UNDECIDED: Final = ReasonCode.SERVER_UNAVAILABLE
 class Refused(Exception):
     """A token was refused.
 
-    `kind` is one word that names the reason in metrics. `why` is the reason for the log; it never quotes the signature.
-    The client receives `code` and `client_text`.
+    `kind` is a one-word reason for metrics. `why` is the reason for the log; it never quotes the signature. The client
+    receives `code` and `client_text`.
     """
 
     def __init__(self, kind: str, why: str, code: ReasonCode = BAD) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class UnknownKey(Refused):
-    """No available key verifies the token, but one that has not been fetched yet might."""
+    """No available key verifies the token, but a key that has not been fetched yet might."""
 
 
 KINDS: Final = (

@@ -71,8 +71,9 @@ class FixedSource:
 
 
 class FileSource:
-    """A PEM file, or a file with a JWK Set. The constructor reads it, and raises ConfigError if it has no usable
-    key."""
+    """A PEM file or a JWK Set file. The constructor reads the file, and raises ConfigError if it contains no usable
+    key.
+    """
 
     def __init__(self, config: KeyConfig, allowed: frozenset[str], max_keys: int) -> None:
         self.label = config.label
@@ -97,14 +98,14 @@ class FileSource:
         return self._keys
 
     def load(self) -> tuple[FileStamp, KeySet]:
-        """Read the file for a `FileWatch`, as `read` does. This call blocks. Raises ConfigError."""
+        """Read the file, as `read` does, for a `FileWatch`. This call blocks. Raises ConfigError."""
         try:
             return self.read()
         except UnusableKey as error:
             raise ConfigError(str(error)) from error.__cause__
 
     def read(self) -> tuple[FileStamp, KeySet]:
-        """Return the file's state and keys. This call blocks. Raises UnusableKey."""
+        """Return the file's state and its keys. This call blocks. Raises UnusableKey."""
         try:
             with open_regular(self.path) as file:
                 stamp = FileStamp.of(os.fstat(file.fileno()))
@@ -122,7 +123,7 @@ class FileSource:
         return stamp, KeySet(tuple(found), ())
 
     def take(self, found: KeySet) -> frozenset[str]:
-        """Switch to the keys in `found`. Return the fingerprints of removed keys."""
+        """Switch to the keys in `found`. Return the fingerprints of the keys that were removed."""
         gone = _gone(self._keys, found.keys)
         self._keys, self.left = found
         return gone
@@ -133,7 +134,7 @@ def _gone(old: Sequence[Key], new: Sequence[Key]) -> frozenset[str]:
 
 
 class UrlSource:
-    """A JWK Set at a URL, fetched repeatedly after `begin`. Only one fetch runs at a time."""
+    """A JWK Set at a URL. After `begin`, it is fetched repeatedly, one fetch at a time."""
 
     def __init__(self, config: KeyConfig, settings: JwtConfig) -> None:
         self.label = config.label
@@ -174,7 +175,7 @@ class UrlSource:
         )
 
     async def load(self) -> KeySet:
-        """Fetch the keys and return them, without using them yet. Raises FetchFailed and UnusableKey."""
+        """Fetch the keys and return them, but do not use them yet. Raises FetchFailed and UnusableKey."""
         return self.parse(await self.fetch(self._config.jwks_url, self._settings))
 
     def begin(self, runtime: Runtime, log: Log, changed: Changed) -> None:
@@ -182,7 +183,7 @@ class UrlSource:
         self._runtime, self._log, self._changed = runtime, log, changed
 
     def end(self) -> None:
-        """Stop fetching. Complete all promises of `refresh`."""
+        """Stop fetching. Complete all promises that `refresh` returned."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -193,10 +194,10 @@ class UrlSource:
         self._wake()
 
     def refresh(self) -> Promise | None:
-        """Fetch the keys, or join the fetch in progress. Return a promise that completes when the fetch has ended.
+        """Fetch the keys, or join a fetch already in progress. Return a promise that completes when the fetch ends,
+        successfully or not.
 
-        The promise completes after success and failure alike. Return None before `begin`, or if too many callers are
-        waiting.
+        Return None before `begin`, or if too many callers are already waiting.
         """
         runtime = self._runtime
         if runtime is None or len(self._waiting) >= self._settings.max_waiting:
@@ -212,7 +213,7 @@ class UrlSource:
         return promise
 
     def missed(self) -> Promise | None:
-        """Call `refresh` because a token names an unknown key, but at most once per ``miss_interval``."""
+        """Call `refresh` because a token names an unknown key. Do so at most once per ``miss_interval``."""
         runtime = self._runtime
         if runtime is None:
             return None
@@ -283,7 +284,7 @@ class UrlSource:
 
 
 def log_fields(found: KeySet) -> dict[str, object]:
-    """Return the fields that describe a key set in the log."""
+    """Return log fields that describe a key set."""
     return {
         "keys": [key.kid or "-" for key in found.keys],
         "left_out": [f"{one.kid or '-'}: {one.why}" for one in found.left],
@@ -291,7 +292,7 @@ def log_fields(found: KeySet) -> dict[str, object]:
 
 
 def _nothing(*args: object, **fields: object) -> None:
-    """Do nothing. This function is used until `UrlSource.begin` is called."""
+    """Do nothing. This is the placeholder until `UrlSource.begin` is called."""
 
 
 def source_of(

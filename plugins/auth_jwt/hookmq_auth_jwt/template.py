@@ -1,4 +1,4 @@
-"""Settings with placeholders for data from the client and claims from its token."""
+"""Fill in placeholders in settings, using data from the client and claims from its token."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,10 +13,10 @@ _CLAIM: Final = "claims."
 
 
 class ClaimTemplate:
-    """Text with the placeholders ``${clientid}`` and ``${username}``, whose values come from the client.
+    """Text with the placeholders ``${clientid}`` and ``${username}``, which the client's data fills in.
 
-    With `claims`, it may also contain ``${claim}`` or ``${claims.NAME}``. Raises ConfigError, which names the setting
-    `key`, for any other placeholder.
+    With `claims`, the text may also contain ``${claim}`` or ``${claims.NAME}``. Any other placeholder raises
+    ConfigError, which names the setting `key`.
     """
 
     __slots__ = ("_template", "names", "text")

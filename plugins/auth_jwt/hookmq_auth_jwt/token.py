@@ -1,4 +1,4 @@
-"""Parse tokens. Sizes are checked before anything is read, and parsing is strict where parsers differ.
+"""Parse tokens. Sizes are checked before anything is read. Wherever JWT parsers differ, this one is strict.
 
 The RFC 7515 envelope is parsed here, not by the JWT library, so that size, nesting, duplicate names and `crit` are
 checked first. The library verifies signatures; see `hookmq_auth_jwt.keys`.
@@ -19,7 +19,7 @@ _MAX_KID: Final = 256
 
 
 class Token(NamedTuple):
-    """The parts of a token, not verified yet."""
+    """The parts of a token that has not been verified yet."""
 
     algorithm: str
     kid: str | None
@@ -34,12 +34,12 @@ class Token(NamedTuple):
 
 
 def looks_like_token(data: bytes) -> bool:
-    """Return whether `data` looks like a token: three parts, the first of which begins like a JSON object."""
+    """Return whether `data` looks like a token: three parts, of which the first begins like a JSON object."""
     return data.count(b".") == 2 and data.startswith(b"eyJ")
 
 
 def parse(data: bytes, max_size: int) -> Token:
-    """Split a compact token into its parts. Raises Refused for any other bytes."""
+    """Split a compact token into its parts. Raises Refused if `data` is not one."""
     if len(data) > max_size:
         raise Refused("malformed", f"{len(data)} bytes, more than max_size ({max_size})")
     parts = data.split(b".")

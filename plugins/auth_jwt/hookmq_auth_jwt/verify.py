@@ -19,7 +19,7 @@ MAX_TRIES: Final = 8
 
 
 class Verified(NamedTuple):
-    """A valid token and its contents."""
+    """A valid token and the information read from it."""
 
     identity: str
     claims: Mapping[str, Any]
@@ -43,8 +43,8 @@ class Verifier:
     def verify(
         self, data: bytes, client_id: str, username: str | None, now: float, time: float
     ) -> Verified:
-        """Verify a token and return its contents. `now` is a time on the runtime's clock, and `time` is Unix time; both
-        in seconds.
+        """Verify a token and return its contents. `now` is a time on the runtime's clock, and `time` is Unix time. Both
+        are in seconds.
 
         Raises Refused, or its subclass UnknownKey if fetching keys may help. Raises nothing else, no matter what `data`
         contains.
@@ -59,7 +59,7 @@ class Verifier:
     def read(
         self, claims: Mapping[str, Any], client_id: str, username: str | None, key: Key
     ) -> Verified:
-        """Return the token contents for verified claims. Raises Refused."""
+        """Return the contents of a token whose claims have been verified. Raises Refused."""
         checker = self.checker
         identity = checker.identity(claims, client_id, username)
         groups = checker.groups(claims)

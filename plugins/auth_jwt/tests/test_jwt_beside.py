@@ -1,4 +1,4 @@
-"""Test a token's permissions when another plugin accepted the client first and its claims take
+"""Test a token's permissions when another plugin accepts the client first, so that the other plugin's claims take
 precedence.
 """
 

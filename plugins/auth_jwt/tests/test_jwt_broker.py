@@ -109,7 +109,7 @@ async def test_keys_that_rotate_and_a_server_that_dies(tmp_path: Path, keys: Key
 
 
 async def hello(served: Served, name: str, data: bytes) -> AsyncioClient:
-    """Connect, and send CONNECT."""
+    """Open a connection and send CONNECT."""
     made = AsyncioClient(name, username="u", password=data)
     await made.open(served.ports["tcp"])
     return made

@@ -1,4 +1,4 @@
-"""Test the claims that tokens must contain, and the tokens of real identity providers."""
+"""Test the claims that tokens must contain. Also test tokens from real identity providers."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -380,8 +380,8 @@ def test_http_where_nobody_listens_in() -> None:
 
 
 def issued(folder: Path, claims: Any, header: Any = None, **config: Any) -> Any:
-    """Verify a token of an identity provider with its own key. Return what the plugin accepts, or the reason for
-    refusal.
+    """Verify an identity provider's token with the provider's own key. Return what the plugin accepts, or why it
+    refuses the token.
     """
     path = folder / "jwks.json"
     path.write_bytes(jwks(jwk("RSA 2048", "kid1", use="sig", alg="RS256", x5t="x", x5c=["MIIC"])))

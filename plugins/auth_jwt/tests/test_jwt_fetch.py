@@ -1,4 +1,4 @@
-"""Test fetching from a real server that is fast, slow, down or redirecting, or sends wrong or huge responses."""
+"""Test fetching from a real server that is fast, slow or down, redirects, or sends wrong or huge responses."""
 
 import gzip
 import socket
@@ -19,7 +19,7 @@ PATIENT = FetchConfig(timeout=20)
 
 
 async def why(url: str, config: FetchConfig = PATIENT) -> str:
-    """Return the reason why the fetch fails."""
+    """Return why the fetch fails."""
     with pytest.raises(FetchFailed) as failed:
         await fetch(url, config)
     return str(failed.value)

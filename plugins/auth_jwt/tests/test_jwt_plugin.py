@@ -1,6 +1,4 @@
-"""Test the plugin in an in-memory broker: which clients may connect, with which permissions, and
-for how long.
-"""
+"""Test the plugin in an in-memory broker: which clients may connect, for how long, and what they may do."""
 
 import errno
 import json
@@ -293,7 +291,7 @@ VALUES = {
 
 @pytest.mark.parametrize("names", [*[(name,) for name in VALUES], tuple(VALUES)])
 def test_values_are_those_of_the_token(broker: Make, names: tuple[str, ...]) -> None:
-    """The values come from the token, even if another plugin set claims first."""
+    """The rules' variables take their values from the token, even if another plugin sets claims first."""
 
     class Other(Plugin):
         @hookimpl
@@ -369,7 +367,7 @@ def test_limits(broker: Make) -> None:
 
 
 def test_a_restored_session_keeps_its_permissions(broker: Make) -> None:
-    """A session restored after a restart keeps its permissions, because its token's claims are stored with it."""
+    """A session restored after a restart keeps its permissions, because the store holds the token's claims as well."""
     harness = broker()
     testament = will("gone/c", b"x", qos=1, delay=30)
     data = acl({"publish": ["gone/%c"], "subscribe": ["a/#"]}, sub="alice")
@@ -526,7 +524,7 @@ def test_a_client_that_came_with_a_password_cannot_renew_its_token(broker: Make)
 
 
 class Idp:
-    """The identity provider from which the plugin fetches keys in these tests."""
+    """The identity provider whose keys the plugin fetches in these tests."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness

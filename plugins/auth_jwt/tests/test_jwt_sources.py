@@ -1,4 +1,4 @@
-"""Test keys from a URL through any sequence of events, on a virtual clock."""
+"""Test fetching keys from a URL on a virtual clock. Events occur in arbitrary order."""
 
 from typing import Any
 
@@ -18,7 +18,9 @@ SETS = {
 
 
 class Fetching(RuleBasedStateMachine):
-    """A state machine that compares the key source with a model, which consists of the last response and its time."""
+    """A state machine that compares the key source with a model. The model consists of the last response and
+    its time.
+    """
 
     @initialize()
     def begin(self) -> None:

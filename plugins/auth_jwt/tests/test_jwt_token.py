@@ -121,7 +121,7 @@ PLUGIN = AuthJwtPlugin(JwtConfig(secret=SECRET), Context("p"))
 
 
 def verdict(data: bytes) -> str:
-    """Return the reason why a token is refused. Any exception other than Refused fails the test."""
+    """Return why a token is refused. Any exception other than Refused fails the test."""
     found: Refused | None = None
     try:
         PLUGIN.verifier.verify(data, "client", "user", 0.0, EPOCH)

@@ -1,4 +1,4 @@
-"""A token in the user name is a secret: it is never shown, even if the client is refused."""
+"""A token in the user name field is a secret. It is never shown, even if the client is refused."""
 
 from collections.abc import Callable
 from typing import Any

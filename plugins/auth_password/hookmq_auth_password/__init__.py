@@ -1,1 +1,1 @@
-"""User names and passwords for HookMQ, from a YAML file or mosquitto's password_file. The plugin is in `plugin`."""
+"""Check user names and passwords against a YAML file or mosquitto's password_file. The plugin is in `plugin`."""

@@ -1,4 +1,6 @@
-"""The user file in both formats: loaded whole or not at all, and checked after each edit before it is written."""
+"""Load and edit the user file in both formats. It is loaded whole or not at all, and each edit is checked before it is
+written.
+"""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +59,8 @@ def load(path: Path, format: Format) -> Loaded:
 def uncollected() -> Iterator[None]:
     """Disable the garbage collector during the block.
 
-    New users are not garbage. With 100,000 users, the collector would scan them repeatedly and stall the event loop
-    each time.
+    New users are not garbage. With 100,000 users, the collector would scan them again and again, and stall the event
+    loop each time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -75,8 +77,8 @@ def _change(
 ) -> tuple[FileStamp, FileStamp] | None:
     """Rewrite the file with `apply`. Return the file's states before and after the change, or None if nothing changed.
 
-    `apply` receives the text and its users. It returns the new text and the users that the new text must contain, or
-    None. The new text is parsed and compared before it is written.
+    `apply` receives the text and its users. It returns the new text and the users that this text must contain, or None.
+    Before the new text is written, it is parsed and compared with those users.
     """
     source = str(path)
 
@@ -103,7 +105,7 @@ def _change(
 def rehash(
     path: Path, format: Format, changes: Mapping[str, tuple[Hash, str]]
 ) -> tuple[list[str], tuple[FileStamp, FileStamp] | None]:
-    """Write new hashes of the same passwords. Skip users whose old hash has been replaced in the meantime.
+    """Write new hashes for the same passwords. Skip users whose old hash has since been replaced.
 
     `changes` maps each user name to the old and the new hash. Return the names of the changed users, and the file's
     states before and after. This call blocks. Raises ConfigError and OSError.
@@ -139,10 +141,10 @@ class New(NamedTuple):
 
 
 def put(path: Path, format: Format, users: Sequence[New], *, replacing: bool = True) -> list[str]:
-    """Add users, and update the hash and, if given, the groups of existing users. Return the names of those that
+    """Add users, or update existing ones: the hash and, if given, the groups. Return the names of those that already
     existed.
 
-    A missing file is created. This call blocks. Raises OSError and ConfigError, including for existing users unless
+    A missing file is created. This call blocks. Raises OSError and ConfigError. Existing users are an error unless
     `replacing` is True.
     """
     if not path.exists():

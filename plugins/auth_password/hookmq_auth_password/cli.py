@@ -33,7 +33,7 @@ exit codes: 0 done or right, 1 wrong or no such user, 2 usage error or invalid f
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Add, delete and check users and their passwords."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

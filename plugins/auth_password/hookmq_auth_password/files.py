@@ -1,4 +1,4 @@
-"""Read and replace the user file as a whole, one writer at a time."""
+"""Read or replace the whole user file, with one writer at a time."""
 
 import fcntl
 import os
@@ -25,8 +25,8 @@ class Content(NamedTuple):
 
 
 def read(path: Path) -> Content:
-    """Return the whole file. This call blocks. Raises ConfigError if the file is not text, is too large or empty, or
-    is being written.
+    """Return the whole file. This call blocks. Raises ConfigError if the file is not text, too large, empty or still
+    being written.
     """
     try:
         with open_regular(path) as file:
@@ -54,8 +54,9 @@ def read(path: Path) -> Content:
 
 
 def too_open(mode: int) -> str:
-    """Return why a file's permissions are too open, or ''. The group may read the file, but others must have no
-    access."""
+    """Return why a file's permissions are too open, or ''. The file's group may read it, but others must have no
+    access.
+    """
     if mode & 0o022:
         return f"mode {mode:04o}: users other than the owner may write to it; chmod 0600"
     return f"mode {mode:04o}: all users may access it; chmod 0600 or 0640" if mode & 0o007 else ""
@@ -63,7 +64,7 @@ def too_open(mode: int) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Wait for other writers that use this function, then lock them out of `path`."""
+    """Lock `path` against other writers that use this function, waiting for them first."""
     while True:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -81,10 +82,11 @@ def _locked(path: Path) -> Iterator[None]:
 def rewrite(
     path: Path, edit: Callable[[Content], str | None]
 ) -> tuple[FileStamp, FileStamp] | None:
-    """Replace the file atomically with the result of `edit`, fsync it, and keep its mode and owner.
+    """Replace the file atomically with the result of `edit`. The new file is fsynced and keeps the old one's mode and
+    owner.
 
-    Return the file's states before and after, or None if `edit` returned None and nothing was written. This call
-    blocks. Raises ConfigError, OSError and the errors of `edit`.
+    Return the file's states before and after. If `edit` returned None, nothing is written and None is returned. This
+    call blocks. Raises ConfigError, OSError and the errors of `edit`.
     """
     real = Path(os.path.realpath(path))
     with _locked(real):

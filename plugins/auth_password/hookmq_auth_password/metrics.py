@@ -1,4 +1,4 @@
-"""The plugin's counters and their export as metrics."""
+"""Count what the plugin does, and export the counts as metrics."""
 
 from collections import Counter
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ RESULTS = (
 
 
 class Counts:
-    """The counters of one plugin object. No label contains a value that a client sent."""
+    """The counters of one plugin object. No metric label contains a value that a client sent."""
 
     def __init__(self) -> None:
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))

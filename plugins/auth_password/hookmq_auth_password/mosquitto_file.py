@@ -1,4 +1,4 @@
-"""mosquitto's ``password_file``, with one line ``name:hash`` per user."""
+"""Read and edit mosquitto's ``password_file``, which has one line ``name:hash`` per user."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from hookmq_auth_password.users import User, bad_name
 
 
 def load(text: str, source: str) -> list[User]:
-    """Return the users in a file. Raise ConfigError, which lists every mistake: invalid lines are never skipped."""
+    """Return the users in a file. Invalid lines are never skipped: raise ConfigError, which lists every mistake."""
     problems = ConfigProblems()
     users: dict[str, tuple[int, User]] = {}
     for number, line in enumerate(text.split("\n"), 1):

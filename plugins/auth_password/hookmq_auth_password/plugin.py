@@ -44,7 +44,7 @@ Answer = Accept | Deny | None
 
 
 class AuthPasswordPlugin(Plugin):
-    """User names and passwords for HookMQ, from a YAML file or mosquitto's password_file."""
+    """A plugin that checks user names and passwords against a YAML file or mosquitto's password_file."""
 
     Config = AuthPasswordConfig
     config: AuthPasswordConfig
@@ -68,17 +68,17 @@ class AuthPasswordPlugin(Plugin):
 
     @property
     def hashing(self) -> int:
-        """Number of passwords being hashed."""
+        """The number of passwords being hashed."""
         return self._pool.running if self._pool is not None else 0
 
     @property
     def waiting(self) -> int:
-        """Number of passwords waiting to be hashed."""
+        """The number of passwords waiting to be hashed."""
         return self._pool.waiting if self._pool is not None else 0
 
     @property
     def hashed(self) -> tuple[int, float]:
-        """Number of passwords hashed so far, and the total time in seconds."""
+        """The number of passwords hashed so far, and how long that took in total, in seconds."""
         return (self._pool.finished, self._pool.seconds) if self._pool is not None else (0, 0.0)
 
     @property
@@ -187,7 +187,7 @@ class AuthPasswordPlugin(Plugin):
         return self._told("no_user_name", _NOBODY)
 
     async def _verify(self, client: ClientInfo, name: str, password: bytes) -> Answer:
-        """Verify a password. Verification takes just as long for unknown and disabled users."""
+        """Verify a password. This takes just as long for unknown and disabled users."""
         for _ in range(2):
             user = self.users.get(name)
             hash = user.hash if user is not None else None
@@ -230,7 +230,7 @@ class AuthPasswordPlugin(Plugin):
     # changes of the file ---------------------------------------------------------------------------------------------
 
     def _load(self) -> tuple[FileStamp, Change]:
-        """Load the file and compare it with the current users, in a thread."""
+        """Load the file and compare it with the current users. This runs in a thread."""
         with uncollected():
             loaded = load(self.config.path, self.config.format)
             users = Users(loaded.users, self.config.argon2)
@@ -284,7 +284,7 @@ class AuthPasswordPlugin(Plugin):
                 self._broker.runtime.call_later(delay, self._sweep)
 
     def _sweep(self) -> None:
-        """Disconnect clients whose user was removed or changed."""
+        """Disconnect clients whose users were removed or changed."""
         broker = self._broker
         if broker is None or self.config.disconnect == "never":
             return
@@ -330,7 +330,7 @@ class AuthPasswordPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the metrics of `hookmq_auth_password.metrics`."""
+        """Add the metrics defined in `hookmq_auth_password.metrics`."""
         from hookmq_auth_password.metrics import register
 
         register(registry, self)

@@ -1,5 +1,6 @@
-"""Replace weak hashes when clients connect. New hashes are computed in idle threads and written at the next file
-check."""
+"""Replace weak hashes when clients connect. Idle threads compute the new hashes, which are written at the next file
+check.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +22,8 @@ Written = Callable[[dict[str, tuple[Hash, Hash]], "tuple[FileStamp, FileStamp] |
 class Upgrades:
     """Collects new hashes and writes them to the file.
 
-    `written` receives the old and new hashes by user name, and the file's states before and after.
-    `failed` receives the reason for a failure; nothing more is written until `again` is called.
+    `written` receives the old and new hashes by user name, and the file's states before and after. `failed` receives
+    the reason for a failure. After a failure, nothing more is written until `again` is called.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Upgrades:
         self._off = False
 
     def want(self, name: str, old: Hash, password: bytes) -> None:
-        """Create a new hash for a user whose hash is weak. If no thread is idle, wait for the user's next login."""
+        """Compute a new hash for a user whose hash is weak. If no thread is idle, try again at the user's
+        next login.
+        """
         if self._off or not self._pool.idle or name in self._making or name in self._made:
             return
         if len(self._made) >= MAX_WAITING:

@@ -1,4 +1,4 @@
-"""The user and the table of users."""
+"""A user, and the table of all users."""
 
 import hashlib
 from collections import Counter
@@ -35,7 +35,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The user as whom a client was accepted."""
+    """The user that a client signed in as."""
 
     name: str
     mark: str
@@ -44,7 +44,7 @@ class Admitted:
 
 
 def admitted(user: User) -> Admitted:
-    """Return the facts about a user, without the hash, that are stored with each of the user's clients."""
+    """Return the facts about a user that are stored with each of the user's clients. They do not include the hash."""
     return Admitted(user.name, user.mark, user.groups, user.claims)
 
 
@@ -86,22 +86,25 @@ class Users:
     def decoy(self, key: bytes, name: str) -> Hash:
         """Return a hash to verify for a user that does not exist.
 
-        It costs as much as the hashes in the file, and is always the same for the same name. How long a login takes
-        therefore does not reveal whether a name exists, even if the file has several kinds of hashes.
+        Verifying it costs as much as verifying the hashes in the file, and the same name always gets the same hash. How
+        long a login takes therefore does not reveal whether a name exists, even if the file has several kinds of
+        hashes.
         """
         if not self._decoys:
             self._decoys = self._hashes()
         return choose_decoy(self._decoys, key, name)
 
     def follow(self, before: "Users") -> None:
-        """Take over the marks of users whose hash has not changed."""
+        """Keep the marks of users whose hash has not changed. `before` is the previous table."""
         for name, user in self._by_name.items():
             old = before._by_name.get(name)
             if old is not None and old.hash == user.hash and old.mark != user.mark:
                 self._by_name[name] = replace(user, mark=old.mark)
 
     def rehash(self, name: str, old: Hash, new: Hash) -> bool:
-        """Replace a hash with another hash of the same password. Return False if the user's hash is no longer `old`."""
+        """Replace a user's hash with another hash of the same password. Return False if the current hash is no longer
+        `old`.
+        """
         user = self._by_name.get(name)
         if user is None or user.hash != old:
             return False
@@ -117,7 +120,9 @@ class Users:
 
 
 class Change(NamedTuple):
-    """A new table, the names of removed and of changed users, the number of new users, and the file's mode."""
+    """The result of loading a file: the new table and the file's mode, the names of removed and of changed users, and
+    the number of new users.
+    """
 
     users: Users
     gone: set[str]
@@ -127,7 +132,7 @@ class Change(NamedTuple):
 
 
 def compare(before: Users, users: Users, mode: int) -> Change:
-    """Return the changes from one table to the next. The comparison is slow for large tables, so call it in a thread."""
+    """Return how one table differs from the next. Comparing large tables is slow, so call this in a thread."""
     users.follow(before)
     gone = {user.name for user in before if users.get(user.name) is None}
     changed = {

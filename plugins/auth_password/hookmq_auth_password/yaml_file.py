@@ -1,5 +1,6 @@
-"""Parse users from YAML strictly, with the position of each mistake, and edit them without touching the rest of the
-text."""
+"""Parse users from YAML strictly, reporting the position of each mistake. Edit users without touching the rest of the
+text.
+"""
 
 import difflib
 import json
@@ -165,7 +166,7 @@ def quoted(text: str) -> str:
 
 
 def _named(text: str) -> str:
-    """Return a name as a YAML scalar, without quotes if that is safe."""
+    """Return a name as a YAML scalar. Omit the quotes if that is safe."""
     plain = (
         text[:1].isascii()
         and text[:1].isalpha()
@@ -178,7 +179,7 @@ _WORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y
 
 
 def _root(text: str, source: str) -> tuple[Node, Node, dict[str, Node]]:
-    """Return the document's root, its node of users, and the users by name."""
+    """Return the document's root node, the node that holds the users, and each user's node by name."""
     root = parse(text, source)
     if root is None or root.mapping is None or "users" not in root.mapping:
         raise ConfigError("this is not a user file", source=source)
@@ -196,7 +197,7 @@ def _flow_list(names: Iterable[str]) -> str:
 
 
 def set_hash(text: str, source: str, changes: dict[str, str | None]) -> str:
-    """Return the text with new hashes for existing users. None means no password. Raises ConfigError."""
+    """Return the text with new hashes for existing users. A hash of None means no password. Raises ConfigError."""
     _, _, users = _root(text, source)
     spans: list[tuple[int, int, str]] = []
     for name, hash in changes.items():
@@ -283,8 +284,8 @@ def remove(text: str, source: str, name: str) -> str:
 
 
 def _written(text: str, position: int) -> int:
-    """Return the end of the text before `position`, ignoring line breaks, because a block scalar
-    ends on the next line.
+    """Move `position` back over spaces and line breaks, and return it. This is needed because a block scalar ends on
+    the next line.
     """
     while position and text[position - 1] in " \n":
         position -= 1

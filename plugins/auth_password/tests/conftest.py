@@ -1,4 +1,4 @@
-"""Users with cheap hashes, and an in-memory broker with these users."""
+"""Users with cheap hashes, and an in-memory broker that knows them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(file: Path) -> Iterator[Make]:
-    """Return a function: ``broker(**config)`` returns a broker with the plugin, which denies unknown users."""
+    """Return a function: ``broker(**config)`` creates a broker with the plugin, which denies unknown users."""
     made: list[Harness] = []
 
     def make_broker(**config: Any) -> Harness:

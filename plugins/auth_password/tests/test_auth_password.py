@@ -204,8 +204,8 @@ def test_in_a_file_without_users_it_is_as_well(
 
 
 def test_the_decoys_password_lets_nobody_in(broker: Make, file: Path) -> None:
-    """A missing user is checked against the hash of a real user, the decoy. The decoy's password must not let the
-    client connect.
+    """If a user does not exist, the password is checked against the hash of a decoy. Knowing the decoy's password must
+    not let a client connect.
     """
     file.write_text(f"version: 1\nusers:\n  alice: {{hash: '{ALICE}'}}\n  none: {{hash: null}}\n")
     harness = broker()
@@ -365,8 +365,8 @@ def test_a_very_long_password_is_not_hashed(broker: Make, verified: Verified) ->
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_nul_in_a_user_name(broker: Make, version: int) -> None:
-    """The decoder refuses a user name with NUL. A password file cannot contain such a name, and the plugin would not
-    find the user.
+    """The decoder refuses a user name with NUL. No password file can contain such a name, and the plugin would not find
+    the user.
     """
     harness = broker()
     client = harness.open(version)

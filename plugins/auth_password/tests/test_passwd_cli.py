@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of answers to password prompts, in order."""
+    """Return a list that tests fill with answers to password prompts, in order."""
     answers: list[str] = []
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(getpass, "getpass", lambda prompt: answers.pop(0))
@@ -220,8 +220,8 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_password_is_not_in_the_arguments(tmp_path: Path) -> None:
-    """The password does not appear in the command's arguments. The command runs in its own process, as in an
-    operator's script.
+    """The password does not appear in the command's arguments. The command runs in a separate process, as it would in
+    an operator's script.
     """
     command = [
         sys.executable,

@@ -304,9 +304,7 @@ def test_an_edit_that_does_something_else_is_not_written(
 
 
 def test_no_file_that_was_cut_short_lets_anybody_in(tmp_path: Path) -> None:
-    """A truncated file, left by an interrupted writer, accepts no client that the whole file would
-    refuse.
-    """
+    """A truncated file, left behind by an interrupted writer, accepts no client that the complete file would refuse."""
     text = (
         f"version: 1\nusers:\n  a:\n    groups: [x]\n    hash: '{ALICE}'\n"
         f"  off:\n    enabled: false\n    hash: '{BOB}'\n  door:\n    hash: null\n"
@@ -423,7 +421,7 @@ def test_writers_wait_for_each_other(file: Path) -> None:
 def test_a_lock_on_a_file_that_was_replaced_is_no_lock(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that waited for another writer locks the new file that the writer put in place, not the old one."""
+    """A process that waited for another writer locks the new file that this writer put in place, not the old file."""
     tried: queue.SimpleQueue[int] = queue.SimpleQueue()
     real = fcntl.flock
 
@@ -488,7 +486,7 @@ def test_edits_do_what_they_say(
     steps: list[tuple[str, str, str | None, tuple[str, ...] | None]],
     start: str,
 ) -> None:
-    """Each edit has the same effect as on a model of the file. No file is refused in this test."""
+    """Each edit has the same effect on the file as on a model of it. No file is refused in this test."""
     path = tmp_path_factory.mktemp("users") / "f"
     model: dict[str, tuple[str | None, tuple[str, ...]]] = {}
     if start:

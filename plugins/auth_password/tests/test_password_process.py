@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def broker(path: Path, extra: str = "", format: str = "yaml") -> Iterator[Served]:
-    """Run ``hookmq serve`` with the users of a file."""
+    """Run ``hookmq serve`` with the users in a file."""
     config = path.parent / "hookmq.yaml"
     config.write_text(
         "version: 1\nlisteners: [{name: tcp, bind: '127.0.0.1:0'}]\nauthz: {default: allow}\n"
@@ -49,7 +49,7 @@ async def code(port: int, username: str | None, password: str | None) -> int:
 
 
 async def ended(port: int, username: str, password: str, by: Callable[[], object]) -> bool:
-    """Return whether the broker ends a connection after `by` is called."""
+    """Return whether the broker closes a connection after `by` is called."""
     try:
         async with aiomqtt.Client(
             "127.0.0.1", port, username=username, password=password
@@ -132,7 +132,7 @@ def need(program: str) -> str:
 
 
 def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
-    """HookMQ and mosquitto can use the same file, whichever of them wrote it."""
+    """HookMQ and mosquitto can use the same file, no matter which of them wrote it."""
     program, tool = need("mosquitto"), need("mosquitto_passwd")
     path = tmp_path / "passwd"
     put(path, "mosquitto", [New("ours", make(b"secret", "mosquitto", Argon2()))])
@@ -174,7 +174,7 @@ def test_mosquitto_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> 
 
 
 async def ask(path: Path, name: str, password: bytes) -> int:
-    """Return the code that the broker on a Unix socket sends an MQTT 3.1.1 client."""
+    """Connect an MQTT 3.1.1 client over a Unix socket. Return the CONNACK's code."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         client = await AsyncioClient("c", 4, username=name, password=password).connect(
@@ -195,7 +195,7 @@ WORKERS = 1000
 async def connect(
     port: int, client_id: str, name: str, password: bytes, host: str
 ) -> tuple[int, AsyncioClient]:
-    """Connect an MQTT 3.1.1 client from the address `host`. Return the code of its CONNACK and the client."""
+    """Connect an MQTT 3.1.1 client from the address `host`. Return the CONNACK's code and the client."""
     client = AsyncioClient(client_id, 4, username=name, password=password)
     await client.connect(port, expect=None, local_addr=(host, 0))
     assert client.connack is not None
@@ -207,8 +207,8 @@ async def connect(
 async def test_a_flood_of_wrong_passwords_while_a_thousand_others_work(tmp_path: Path) -> None:
     """A flood of wrong passwords from one address does not affect a thousand other clients.
 
-    Connected clients continue, returning clients are accepted from the cache, and new clients from
-    other addresses are served in turn.
+    Connected clients carry on, returning clients are accepted from the cache, and new clients from other addresses are
+    served in turn.
     """
     path = tmp_path / "users.yaml"
     hash = make(b"secret", "yaml", Argon2(8 << 20, 4, 1))

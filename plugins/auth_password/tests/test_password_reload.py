@@ -166,8 +166,8 @@ def test_the_file_comes_back_as_it_was(broker: Make, file: Path) -> None:
 
 
 def test_a_file_that_is_being_written_is_left_alone(broker: Make, file: Path) -> None:
-    """A file that is still being written is not read. A script writes one line at a time, and the
-    file is read once two checks find it unchanged.
+    """A file that is still being written is not read. The script writes one line at a time. Once two checks find the
+    file unchanged, it is read.
     """
     harness = broker(reload_interval=2.0)
     stays = harness.connect("b", username="bob", password=b"hunter2")
@@ -270,7 +270,7 @@ def test_a_removed_user_leaves_no_will(broker: Make, file: Path) -> None:
 
 
 def test_a_client_that_waited_for_another_plugin_leaves_too(file: Path) -> None:
-    """A client is disconnected if its user was removed while it waited for another plugin."""
+    """If a user is removed while the client waits for another plugin, the client is disconnected."""
     slow = HookRecorder("on_connect")
     mine = make_plugin(AuthPasswordPlugin, {"path": file}, "users")
     with Harness([mine, slow], config={"auth": {"default": "deny"}}) as harness:

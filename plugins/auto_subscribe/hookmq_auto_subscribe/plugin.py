@@ -55,10 +55,9 @@ class AutoSubscribeConfig:
 
 
 class AutoSubscribePlugin(Plugin):
-    """A plugin that subscribes each client by the rules of its listener, after CONNACK.
+    """A plugin that subscribes each client after CONNACK, by the rules for its listener.
 
-    The subscriptions are ordinary ones: limits, hooks and durable sessions apply, and the client
-    may unsubscribe.
+    The subscriptions are ordinary ones: limits, hooks and durable sessions apply, and the client may unsubscribe.
     """
 
     Config = AutoSubscribeConfig

@@ -1,5 +1,5 @@
-"""Test subscriptions by rule: variables, options, listeners, authorization and sessions. Also test
-a real client.
+"""Test subscriptions by rule: variables, options, listeners, authorization and sessions. Also test with a
+real client.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class TestContract(PluginContract):
 
 
 class Deciding(Plugin):
-    """A plugin that gives clients a claim, and allows only topics below ``free``."""
+    """A plugin that sets a claim for each client, and allows only topics below ``free``."""
 
     @hookimpl
     def on_connect(self, client: ClientInfo) -> Accept:

@@ -1,4 +1,6 @@
-"""Resolve the broker's address once, before any client exists. This module also defines the errors that end a run."""
+"""Resolve the broker's address once, before any client is created. This module also defines the errors that
+end a run.
+"""
 
 import contextlib
 import socket
@@ -19,7 +21,9 @@ class Refused(BenchError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker's resolved address. For TLS and WebSocket, it also has a context, the certificate's name and a URL."""
+    """A broker's resolved address. For TLS and WebSocket, it also holds a TLS context, the certificate's name and a
+    URL.
+    """
 
     host: str
     port: int
@@ -29,8 +33,8 @@ class Address:
 
 
 def address_of(target: ConnectTarget) -> Address:
-    """Resolve the broker's address and connect to it once. This call blocks. Raises BenchError, or ConfigError for bad
-    TLS files.
+    """Resolve the broker's address and connect to it once. This call blocks. Raises BenchError, or ConfigError if a TLS
+    file is bad.
     """
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)

@@ -50,7 +50,7 @@ class Churn:
         )
 
     async def run(self) -> Account:
-        """Run each phase when the parent orders it, and return this process's account."""
+        """Run each phase when the parent tells it to, and return this process's account."""
         process, plan = self.process, self.plan
         if self._watches:
             await self._open_watcher()
@@ -89,7 +89,7 @@ class Churn:
 
     @property
     def _watches(self) -> bool:
-        """Whether this run expects wills to be published."""
+        """Whether this run expects the broker to publish wills."""
         return self.plan.target.will is not None and self.plan.abrupt
 
     async def _open_watcher(self) -> None:
@@ -111,7 +111,7 @@ class Churn:
     # connections
 
     async def _open(self, client: Client) -> bool:
-        """Connect a client and return whether that succeeded. Failures are counted by reason."""
+        """Connect a client, and return whether it succeeded. Failures are counted by reason."""
         process = self.process
         connection = Connection(process.turn, self.plan.target.version)
         will = self._will_of(client) if self._watches else b""
@@ -181,7 +181,7 @@ class Churn:
         return process.mark()
 
     async def _storms(self, until: int) -> Mark:
-        """Cut all connections at once, reconnect as fast as possible, and repeat at each `--storm` interval."""
+        """Cut all connections at once and reconnect as fast as possible. Repeat this at every `--storm` interval."""
         plan, process = self.plan, self.process
         count = share(plan.count, plan.processes, process.index) if plan.count else 1 << 62
 

@@ -12,7 +12,7 @@ from hookmq_bench.plan import SCENARIOS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     width = max(map(len, SCENARIOS)) + 2
     scenarios = "\n".join(f"  {name:<{width}}{one.help}" for name, one in SCENARIOS.items())
     parser.description = f"Load-test any MQTT broker: measure rates, latencies and losses.\n\nscenarios:\n{scenarios}"

@@ -37,7 +37,9 @@ _PINGREQ: Final = encode(Pingreq(), 4)
 
 
 class Turn:
-    """Runs work once per turn of the event loop, after all reads: `before`, then each marked connection's `turn`."""
+    """Runs work once per turn of the event loop, after all reads. First `before` is called, and then the `turn` of each
+    marked connection.
+    """
 
     __slots__ = ("_loop", "_marked", "_scheduled", "before", "buffer")
 
@@ -50,7 +52,7 @@ class Turn:
         self.buffer = memoryview(bytearray(READ))
 
     def mark(self, connection: "Connection") -> None:
-        """Call `connection.turn` once in this turn, regardless of how often the connection is marked."""
+        """Call `connection.turn` once in this turn, no matter how often the connection is marked."""
         if not connection.marked:
             connection.marked = True
             self._marked.append(connection)
@@ -76,10 +78,10 @@ def _nothing() -> None:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """An MQTT connection. Put bytes into `out` to write them in the next turn.
+    """An MQTT connection. Bytes put into `out` are written in the next turn.
 
-    `lost` is called once, with a reason, if the connection ends without our closing it. `patience` is how long to wait
-    for CONNACK and SUBACK, in seconds.
+    If the connection ends without our closing it, `lost` is called once, with a reason. `patience` is how many seconds
+    to wait for CONNACK and SUBACK.
     """
 
     patience = 30.0
@@ -176,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send CONNECT, or over WebSocket the HTTP request that opens it."""
+        """Send CONNECT. Over WebSocket, send the HTTP request that opens the WebSocket instead."""
         self.transport = cast("asyncio.Transport", transport)
         if self.closed:
             self.transport.abort()
@@ -227,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection, because the broker has closed its end."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the reason to the waiting call, and also to `lost` unless we closed the connection ourselves."""
+        """Pass the reason to the waiting call. Also pass it to `lost`, unless we closed the connection ourselves."""
         why = self._reason or (str(error) if error else "closed by the broker")
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
@@ -262,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def scan(self, data: bytes) -> int:
-        """Process the complete packets at the start of `data` and return the position after the last one."""
+        """Process the complete packets at the start of `data`. Return the position after the last one."""
         pos, end = 0, len(data)
         while pos < end:
             found = frame(data, pos)

@@ -1,4 +1,4 @@
-"""The parent process. It starts the others, starts the load, watches progress, and decides when to stop."""
+"""The parent process. It starts the other processes and the load, watches the progress, and decides when to stop."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,8 @@ class Point(NamedTuple):
 @dataclass(slots=True)
 class Watched:
     """The raw outcome of a run: each process's account, and the time series. If the run was ended because it stalled,
-    `stood_still` is the number of seconds without progress; otherwise it is 0."""
+    `stood_still` is how many seconds it made no progress. Otherwise, it is 0.
+    """
 
     accounts: list[Account]
     points: list[Point] = field(default_factory=list)
@@ -114,8 +115,9 @@ def _work(
     sockets: list[dict[int, socket.socket]],
     parents: list[Pipe],
 ) -> None:
-    """Run one child process. It closes `parents`, its copies of the parent's pipe ends: while any copy is open, no
-    process notices that the parent has exited."""
+    """Run one child process. It closes `parents`, its copies of the parent's pipe ends. While any copy is open, no
+    process notices that the parent has exited.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     for pipe_end in parents:
         pipe_end.close()
@@ -155,7 +157,7 @@ async def _live(
 
 
 def _sockets(plan: Plan) -> list[dict[int, socket.socket]]:
-    """Return a connected pair of sockets for every pair of processes."""
+    """Return a connected pair of sockets for each pair of processes."""
     count = plan.processes
     rows: list[dict[int, socket.socket]] = [{} for _ in range(count)]
     for one in range(count):
@@ -165,7 +167,9 @@ def _sockets(plan: Plan) -> list[dict[int, socket.socket]]:
 
 
 def _allow_files(plan: Plan) -> None:
-    """Raise the open-file limit to what one process needs. Raises BenchError if the system does not allow that many."""
+    """Raise the limit on open files to what one process needs. Raises BenchError if the system does not allow that
+    many.
+    """
     clients = plan.publishers + plan.subscribers + plan.clients
     needed = -(-clients // plan.processes) + plan.processes**2 + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

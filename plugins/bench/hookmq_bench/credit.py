@@ -14,8 +14,8 @@ _RECORD: Final = struct.Struct(">IQ")
 
 
 class Credit:
-    """Collects arrivals during a turn of the event loop and reports them when it ends. `others`
-    maps each other process's number to the socket that leads to it.
+    """Collects the arrivals of one event-loop turn, and reports them when the turn ends. `others` maps each other
+    process's number to the socket that leads to it.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Credit:
             self._streams[process] = transport
 
     def arrived(self, publisher: int, gained: int) -> None:
-        """Record that a publisher's messages have arrived in this process."""
+        """Record that some of a publisher's messages have arrived in this process."""
         arrived = self._arrived
         arrived[publisher] = arrived.get(publisher, 0) + gained
         self._turn.schedule()
 
     def arrived_elsewhere(self, records: bytes) -> None:
-        """Process another process's report of messages that arrived there."""
+        """Process another process's report of the messages that arrived there."""
         for publisher, gained in _RECORD.iter_unpack(records):
             self._own[publisher].arrived(gained)
 

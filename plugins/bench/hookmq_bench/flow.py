@@ -1,6 +1,6 @@
-"""One publisher's messages as one subscriber sees them: arrived, duplicated, late or missing.
+"""Track one publisher's messages as one subscriber sees them: arrived, duplicated, late or missing.
 
-Message numbers start at 0. Missing numbers are stored as ranges, so the counts are exact regardless of how many are
+Message numbers start at 0. Missing numbers are stored as ranges, so the counts stay exact no matter how many are
 missing.
 """
 
@@ -9,11 +9,11 @@ from bisect import bisect_right
 
 
 class Flow:
-    """The flow from one publisher to one subscriber. `next` is the message number expected next.
+    """The flow of messages from one publisher to one subscriber. `next` is the message number expected next.
 
-    When the expected number arrives, the caller adds one to `next` itself. For any other number it calls `odd`.
+    When the expected number arrives, the caller adds one to `next` itself. For any other number, it calls `odd`.
     Counting starts at `first`. `missing` counts the numbers below `next` that have not arrived. `duplicates` counts
-    repeats, and `reordered` counts messages that arrived once but late.
+    repeats. `reordered` counts messages that arrived once, but late.
     """
 
     __slots__ = ("_ends", "_starts", "duplicates", "first", "missing", "next", "reordered")
@@ -28,7 +28,7 @@ class Flow:
         self._ends = array("Q")
 
     def odd(self, number: int) -> int:
-        """Process a number other than `next` and return how far `next` advances."""
+        """Process a number other than `next`. Return how far `next` advances."""
         expected = self.next
         if number >= expected:
             if number > expected:

@@ -39,7 +39,7 @@ SIZE: Final = bucket(_LARGEST - 1) + 1
 
 
 class Histogram:
-    """Counts of how often each duration occurred. `largest` and `total` are exact."""
+    """Counts how often each duration occurred. `largest` and `total` are exact."""
 
     __slots__ = ("count", "counts", "largest", "total")
 
@@ -86,7 +86,7 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The mean in nanoseconds, or 0 if the histogram is empty."""
+        """The mean duration in nanoseconds, or 0 if the histogram is empty."""
         return self.total / self.count if self.count else 0.0
 
     def _pairs(self) -> Iterable[tuple[int, int]]:
@@ -97,7 +97,7 @@ class Histogram:
         return dict(self._pairs())
 
     def since(self, before: list[int]) -> dict[int, int]:
-        """Return, by bucket, how many durations were counted since `before`, an earlier copy of `counts`."""
+        """Return how many durations each bucket gained since `before`, an earlier copy of `counts`."""
         return {
             number: now - then
             for number, (now, then) in enumerate(zip(self.counts, before, strict=True))
@@ -106,8 +106,9 @@ class Histogram:
 
 
 def percentile_of(counts: Iterable[tuple[int, int]], total: int, percent: float) -> int:
-    """Return the upper end of the bucket in which the count reaches `percent` of `total` durations. `counts` is sorted
-    by bucket."""
+    """Return the upper end of the bucket at which the running count reaches `percent` of `total` durations. `counts` is
+    sorted by bucket.
+    """
     wanted = max(1, -(-total * percent // 100))
     seen = 0
     last = 0
@@ -120,7 +121,7 @@ def percentile_of(counts: Iterable[tuple[int, int]], total: int, percent: float)
 
 
 def percentile_of_sparse(counts: Mapping[int, int], percent: float) -> int:
-    """Return a percentile (nanoseconds) of the counts from `Histogram.since`, or 0 if there are none."""
+    """Return a percentile, in nanoseconds, of counts from `Histogram.since`. Return 0 if there are none."""
     if not counts:
         return 0
     return percentile_of(sorted(counts.items()), sum(counts.values()), percent)

@@ -27,7 +27,7 @@ GRAIN: Final = 100_000
 
 
 class Messages:
-    """The publishers and subscribers of `process`. `others` holds the sockets to the other processes."""
+    """The publishers and subscribers that `process` runs. `others` holds the sockets to the other processes."""
 
     def __init__(self, process: Process, others: Mapping[int, socket.socket]) -> None:
         plan = self.plan = process.plan
@@ -85,7 +85,7 @@ class Messages:
         return [*self.subscribers.values(), *self.publishers.values()]
 
     async def run(self) -> Account:
-        """Run each phase when the parent orders it, and return this process's account."""
+        """Run each phase when the parent tells it to, and return this process's account."""
         process = self.process
         tasks = [process.sampling(self._look)]
         try:
@@ -151,8 +151,9 @@ class Messages:
     # during the run
 
     async def _load(self, start: int) -> tuple[Mark, Mark]:
-        """Send until time runs out or everything is sent. Return the counts at the start and the end of the measured
-        time."""
+        """Send until time runs out or everything has been sent. Return the counts at the start and the end of the
+        measured time.
+        """
         plan, process = self.plan, self.process
         begin_at = start + int(plan.warm_up * SECOND)
         self._stop_at = begin_at + int(plan.duration * SECOND) if plan.duration else 1 << 62
@@ -176,7 +177,7 @@ class Messages:
         return begin, end
 
     async def _or_all_sent(self, at: int) -> Mark | None:
-        """Sleep until `at`, or until everything is sent. If everything was sent, return the counts at that moment.
+        """Sleep until `at`, or until everything has been sent. In the second case, return the counts at that moment.
         Otherwise, return None.
         """
         if not self.publishers:
@@ -212,7 +213,7 @@ class Messages:
             publisher.running = False
 
     def _tick(self) -> None:
-        """Hand the publishers every message that is now due."""
+        """Hand all messages that are now due to their publishers."""
         schedule, alarm = self._schedule, self._alarm
         if schedule is None or alarm is None or self._stopped:
             return
@@ -227,7 +228,9 @@ class Messages:
             alarm.set(max(following, now + GRAIN))
 
     async def _watch(self) -> None:
-        """Write off lost QoS 0 messages. No acknowledgement reports their loss, so publishers would wait forever."""
+        """Write off lost QoS 0 messages. They are not acknowledged, so publishers would otherwise wait for them
+        forever.
+        """
         seen = [-1] * len(self._order)
         while True:
             await asyncio.sleep(STALL)

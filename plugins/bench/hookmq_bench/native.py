@@ -1,8 +1,7 @@
 """The native engine: compile the load generator in `load/*.c`, run it, and convert its counts to a run's account.
 
-It needs Linux and a C compiler, and supports only plain TCP to 127.0.0.1. Each message takes about a third of the CPU
-time that it takes in the asyncio engine. `hookmq bench --native` and the broker comparison in HookMQ's repository use
-it.
+It needs Linux and a C compiler, and supports only plain TCP to 127.0.0.1. It spends about a third of the asyncio
+engine's CPU time on each message. `hookmq bench --native` and the broker comparison in HookMQ's repository use it.
 """
 
 import hashlib
@@ -45,7 +44,9 @@ class NativeError(BenchError):
 
 
 def find_compiler() -> str | None:
-    """Return the C compiler's path: `$CC`, else the first of cc, gcc and clang that is installed, else None."""
+    """Return the C compiler's path: `$CC` if set, or the first of cc, gcc and clang that is installed. Return None if
+    there is none.
+    """
     wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     return next((path for name in wanted if (path := shutil.which(name))), None)
 
@@ -105,7 +106,7 @@ def run(
 
 
 def defects(raw: Mapping[str, Any]) -> str:
-    """Return why a run that must not lose anything is void, or an empty string if it is valid."""
+    """Return why a run that must not lose anything is void. Return an empty string if the run is valid."""
     found = [f"{raw[key]} {text}" for key, text in DEFECTS.items() if raw.get(key)]
     if raw.get("stalled"):
         found.append("stood still")
@@ -182,7 +183,7 @@ def run_plan(plan: Plan, address: Address, show: Callable[[str, Point], None]) -
 
 
 def watched_of(plan: Plan, raw: Mapping[str, Any]) -> Watched:
-    """Convert the generator's counts to the account of a single process."""
+    """Convert the generator's counts to the outcome of a run with a single process."""
     tally = Tally(
         sent=raw["sent_total"],
         acked=raw["acked_total"],

@@ -281,7 +281,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """Return the pass/fail limits that the options set."""
+    """Return the pass/fail limits set by the options."""
     return Limits(
         arguments.fail_on_loss,
         arguments.max_p50,

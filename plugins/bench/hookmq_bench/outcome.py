@@ -10,8 +10,8 @@ class Sample(NamedTuple):
     """One process's state at monotonic time `at` (nanoseconds).
 
     Counts are totals since the start, and `cpu` is in nanoseconds. `latencies` covers only the time since the last
-    sample, by bucket. `progress` counts each delivered message once, plus the skipped message numbers. `missing` counts
-    only the skipped ones.
+    sample, by bucket. `progress` counts each delivered message once, and also each skipped message number. `missing`
+    counts only the skipped ones.
     """
 
     at: int = 0
@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(slots=True)
 class FlowSum:
-    """The sum of one publisher's flows in one process. `received` counts each message once."""
+    """The totals of one publisher's flows in one process. `received` counts each message once."""
 
     flows: int = 0
     received: int = 0
@@ -57,8 +57,8 @@ class FlowSum:
 
 @dataclass(slots=True)
 class Account:
-    """The results of one process. `sent` and `unacked` are by publisher, `flows` is by publisher key. `unsent` counts
-    messages that were due but never sent.
+    """The results of one process. `sent` and `unacked` are by publisher, and `flows` is by publisher key. `unsent`
+    counts messages that were due but never sent.
 
     Add `offset` to a monotonic time to get the corresponding stamp time.
     """
@@ -79,8 +79,9 @@ class Account:
 
 @dataclass(slots=True)
 class Connects:
-    """Additional counts for connect and churn. `resumed` counts connections that found their session. `storms` lists
-    how long it took after each storm until all clients had reconnected, in nanoseconds."""
+    """Additional counts for connect and churn. `resumed` counts connections that found their session. `storms` lists,
+    for each storm, how many nanoseconds it took until all clients had reconnected.
+    """
 
     opened: int = 0
     resumed: int = 0

@@ -1,4 +1,4 @@
-"""The HTML report: one self-contained page. All external text is escaped."""
+"""The HTML report, a single self-contained page. All external text is escaped."""
 
 from html import escape
 from math import log10
@@ -205,7 +205,7 @@ def _bars(histogram: Histogram) -> list[tuple[float, float, int]]:
 
 
 def _curve(histogram: Histogram) -> list[tuple[float, float]]:
-    """Return the points of the percentile curve, which get denser towards 100. Stop where there are too few values."""
+    """Return the points of the percentile curve. They get denser towards 100, and end where too few values remain."""
     found = []
     left = 1.0
     while left * histogram.count >= 1 and left > 1e-6:
@@ -215,7 +215,7 @@ def _curve(histogram: Histogram) -> list[tuple[float, float]]:
 
 
 def _time(value: float) -> str:
-    """Format a duration as an axis label."""
+    """Format a duration for an axis label."""
     if not value:
         return "0"
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):

@@ -1,4 +1,4 @@
-"""A run's plan: its load, and the process in which each client runs."""
+"""A run's plan: its load, and which process runs each client."""
 
 import struct
 from dataclasses import dataclass, field
@@ -18,9 +18,10 @@ NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 
 
 class Scenario(NamedTuple):
-    """A kind of load, with the default number of each kind of client.
+    """A kind of load, and its default numbers of clients.
 
-    If `paired`, each subscriber receives one publisher's messages; otherwise it receives all publishers' messages.
+    If `paired`, each subscriber receives one publisher's messages. Otherwise, each receives the messages of all
+    publishers.
     """
 
     help: str
@@ -85,7 +86,7 @@ class Plan:
 
     @property
     def kind(self) -> Scenario:
-        """The scenario that this plan runs."""
+        """The scenario of this plan."""
         return SCENARIOS[self.scenario]
 
     @property
@@ -94,7 +95,7 @@ class Plan:
         return STAMP.size + len(self.payload)
 
     def key(self, publisher: int) -> int:
-        """Return a publisher's key, which all its payloads start with."""
+        """Return a publisher's key, with which all its payloads start."""
         return MAGIC << 48 | self.run << 24 | publisher
 
     def properties_of(self, packet: str) -> Properties:
@@ -112,8 +113,8 @@ class Plan:
         return f"$share/{self.prefix}/{found}" if self.shared else found
 
     def sources_of(self, subscriber: int) -> range:
-        """Return the publishers whose messages a subscriber must receive. The result is empty if
-        this run does not publish.
+        """Return the publishers whose messages a subscriber must receive. The result is empty if this run publishes
+        nothing.
         """
         if self.kind.paired:
             return range(subscriber, subscriber + 1)
@@ -121,7 +122,7 @@ class Plan:
 
     @property
     def copies(self) -> int:
-        """The number of this run's subscribers that receive each message."""
+        """How many of this run's subscribers receive each message."""
         if self.kind.paired or self.shared:
             return min(self.subscribers, 1)
         return self.subscribers
@@ -153,7 +154,7 @@ class Limits:
 
 
 class Homes(NamedTuple):
-    """The processes that run publishers and those that run subscribers. Clients are assigned in turn."""
+    """Which processes run publishers, and which run subscribers. Clients are assigned in turn."""
 
     publishers: range
     subscribers: range
@@ -173,5 +174,5 @@ def fill(template: str, number: str, run: int) -> str:
 
 
 def share(count: int, parts: int, part: int) -> int:
-    """Return how many of `count` items part number `part` gets if they are dealt out in turn to `parts` parts."""
+    """Deal `count` items out in turn to `parts` parts. Return how many items part number `part` gets."""
     return count // parts + (part < count % parts)

@@ -44,7 +44,7 @@ class Axis:
         self._start, self._end = start, end
 
     def __call__(self, value: float) -> float:
-        """Return the position of `value` on the axis."""
+        """Return where `value` lies on the axis."""
         part = (self._scale(value) - self._low) / self._span
         return self._start + part * (self._end - self._start)
 
@@ -77,8 +77,8 @@ def decades(lowest: float, highest: float, start: float, end: float) -> Axis:
 def lines(
     title: str, series: Sequence[Line], named: Callable[[float], str], begun: float = 0.0
 ) -> str:
-    """Plot lines over time in seconds. `named` formats vertical-axis values. `begun` is the time when measuring began.
-    It is marked in the plot unless it is 0.
+    """Plot lines over time in seconds. `named` formats the values on the vertical axis. `begun` is when measuring
+    began. The plot marks that time, unless it is 0.
     """
     drawn = [one for one in series if one.points]
     if not drawn:
@@ -137,7 +137,7 @@ def bars(
 
 
 def curve(title: str, series: Sequence[Line], named: Callable[[float], str]) -> str:
-    """Plot values by percentile. Each additional nine takes the same width. Points are (percentile, value)."""
+    """Plot values by percentile. Each additional nine gets the same width. Points are (percentile, value)."""
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""

@@ -1,6 +1,4 @@
-"""The parts that all processes in a run share: an event loop, a pipe to the parent, and code to manage many
-connections.
-"""
+"""What all processes of a run share: an event loop, a pipe to the parent, and code to manage many connections."""
 
 import asyncio
 import contextlib
@@ -25,7 +23,7 @@ ENDING: Final = 0.05
 
 
 class Process:
-    """The part of `plan` that process `index` runs. Add `offset` to a monotonic time to get the stamp time."""
+    """The part of `plan` that process number `index` runs. Add `offset` to a monotonic time to get the stamp time."""
 
     def __init__(self, plan: Plan, index: int, address: Address, pipe: Pipe, offset: int) -> None:
         self.plan = plan
@@ -44,7 +42,7 @@ class Process:
         self.loop.set_exception_handler(self._failed)
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """End the run after an error in a callback, because its results would be worthless."""
+        """End the run after an error in a callback. Its results would be worthless."""
         error = context.get("exception")
         if not isinstance(error, OSError):
             self.tell("failed", f"{context['message']}: {error!r}")
@@ -63,7 +61,9 @@ class Process:
             self._pipe.send((what, more))
 
     async def wait_for(self, what: str) -> Any:
-        """Wait for the parent's order `what` and return its argument. Raises Ended if the parent ends the run instead."""
+        """Wait until the parent orders `what`, and return the order's argument. Raises Ended if the parent ends the run
+        instead.
+        """
         word, more = await self.told.get()
         if word != what:
             raise Ended
@@ -74,8 +74,9 @@ class Process:
     def connect_packet(
         self, name: str, clean: bool | None = None, will: bytes | None = b""
     ) -> Connect:
-        """Build a client's CONNECT. `will` is the will's payload: b"" for the payload in the options, None for no
-        will."""
+        """Build a client's CONNECT. `will` is the will's payload. b"" means the payload from the options, and None
+        means no will.
+        """
         target = self.plan.target
         properties = self.plan.properties_of("connect")
         if target.session_expiry is not None:
@@ -138,7 +139,7 @@ class Process:
     def keep_alive_of(
         self, connections: Callable[[], Sequence[Connection]]
     ) -> "asyncio.Task[None]":
-        """Start a task that sends PINGREQs to keep the given connections alive, and return it."""
+        """Start a task that keeps the given connections alive by sending PINGREQs. Return the task."""
 
         async def pinging() -> None:
             while self.keep_alive:
@@ -159,7 +160,7 @@ class Process:
         return since
 
     def sampling(self, look: Callable[[], Sample]) -> "asyncio.Task[None]":
-        """Start a task that regularly sends the sample from `look` to the parent, and return it."""
+        """Start a task that regularly calls `look` and sends the sample to the parent. Return the task."""
 
         async def sampling() -> None:
             while True:
@@ -198,7 +199,7 @@ def calm() -> None:
 
 
 def words(error: BaseException) -> str:
-    """Return an error's text, or the first error's text if it is a group."""
+    """Return an error's text. For a group of errors, return the first one's text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) if isinstance(error, BenchError) else repr(error)

@@ -19,9 +19,9 @@ _PUBREL: Final = b"\x62\x02"
 class Publisher(Connection):
     """A connection that publishes.
 
-    A message is outstanding until it is acknowledged and the condition `waits` is met: "arrival" at its subscribers, a
-    later "pong", or nothing. At a fixed rate, the owner calls `due` for each message. Otherwise the publisher keeps
-    sending while `running` is set.
+    A message is outstanding until it is acknowledged and the condition `waits` is met. That condition is "arrival" at
+    its subscribers, a later "pong", or nothing. At a fixed rate, the owner calls `due` for each message. Otherwise, the
+    publisher keeps sending while `running` is set.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Publisher(Connection):
 
     @property
     def backlog(self) -> int:
-        """The number of messages that are due but not yet written."""
+        """The number of messages that are due but have not been written yet."""
         return len(self._backlog)
 
     def arrived(self, deliveries: int) -> None:
@@ -80,7 +80,7 @@ class Publisher(Connection):
         self.turns.mark(self)
 
     def forgive(self) -> None:
-        """Stop waiting for the arrival of outstanding messages."""
+        """Stop waiting for outstanding messages to arrive."""
         self.arrivals = self.sent * self._copies
         self._ponged = self.sent
         self.turns.mark(self)
@@ -151,8 +151,9 @@ class Publisher(Connection):
             self.ping(number)
 
     def scan(self, data: bytes) -> int:
-        """Process packets as `Connection.scan` does. Short acknowledgements, which are nearly all packets, are parsed
-        in place."""
+        """Process packets as `Connection.scan` does. Nearly all packets are short acknowledgements, which are parsed in
+        place.
+        """
         now = time.monotonic_ns() + self._offset
         tally, unacked, out = self.tally, self.unacked, self.out
         since, latency = tally.since, tally.acknowledged

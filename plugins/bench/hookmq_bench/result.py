@@ -23,7 +23,7 @@ class Result:
 
     `verdict` is "valid", "lossy" or "void". In a lossy run, messages are missing for a known reason. `connect` and
     `churn` runs are also lossy if connections failed or were lost. In a void run, something happened that must never
-    happen. `faults` gives the reasons, and the figures mean nothing. `failures` lists the limits that were exceeded.
+    happen, so its figures mean nothing. `faults` gives the reasons. `failures` lists the limits that were exceeded.
     """
 
     plan: Plan
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def main(self) -> Histogram:
-        """The scenario's most important latencies."""
+        """The latencies that matter most for the scenario."""
         if self.plan.kind.connects:
             return self.connected
         return self.latency if self.plan.subscribers else self.acknowledged
@@ -77,7 +77,7 @@ class Result:
 
 
 def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Result:
-    """Compute the result from a run's raw outcome. `started` is the time when the run began."""
+    """Compute the result from a run's raw outcome. `started` is when the run began."""
     result = Result(plan, started, watched.points, watched.interrupted)
     accounts = watched.accounts
     for account in accounts:
@@ -109,7 +109,9 @@ def conclude(plan: Plan, watched: Watched, started: str, limits: Limits) -> Resu
 
 
 def _measure(plan: Plan, accounts: list[Account], result: Result) -> None:
-    """Compute the rates over the measured time. If a count ended the run, that time ends with the last arrival."""
+    """Compute the rates over the measured time. If the run ended because it reached a count, the measured time ends
+    with the last arrival.
+    """
     names = ["connects"] if plan.kind.connects else ["sent", "acked", "received"]
     if plan.count and not plan.kind.connects:
         begin = min(one.begin.at for one in accounts)
@@ -323,7 +325,9 @@ def _check(limits: Limits, result: Result) -> None:
 
 
 def headline(result: Result) -> float:
-    """Return the scenario's main rate: connects, received messages, or acknowledged (at QoS 0, sent) messages."""
+    """Return the scenario's main rate: connections, received messages, or acknowledged messages (at QoS 0, sent
+    messages).
+    """
     rates = result.rates
     if result.plan.kind.connects:
         return rates["connects"]

@@ -9,9 +9,9 @@ from hookmq_bench.plan import SECOND
 class Schedule:
     """The schedule for the publishers in `own`, in order of time.
 
-    The rate rises evenly from 0 to `rate` per second over `ramp` seconds and then remains constant. Over all
-    publishers, message k is due when that rate has produced k messages, and publisher k modulo `publishers` sends it.
-    `begin` is in nanoseconds. `count` limits k; 0 means no limit.
+    The rate rises evenly from 0 to `rate` per second over `ramp` seconds, and then stays constant. Messages are
+    numbered across all publishers. Message k is due when that rate has produced k messages, and publisher k modulo
+    `publishers` sends it. `begin` is in nanoseconds. `count` limits k; 0 means no limit.
     """
 
     __slots__ = (
@@ -67,8 +67,9 @@ class Schedule:
         return self.time(number)
 
     def due(self, now: int) -> list[tuple[int, int]]:
-        """Return the messages that have become due since the last call, up to `now`. Each is the publisher's index in
-        `own` and the due time."""
+        """Return the messages that have become due since the last call, up to `now`. Each is a pair of the publisher's
+        index in `own` and the due time.
+        """
         found = []
         while (time := self.following) is not None and time <= now:
             found.append((self._at, time))

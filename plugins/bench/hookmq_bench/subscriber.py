@@ -22,7 +22,7 @@ def no_credit(publisher: int, gained: int) -> None:
 
 
 class Subscriber(Connection):
-    """A connection that subscribes. `flows` has a flow for each expected publisher, by the publisher's key.
+    """A connection that subscribes. `flows` has one flow for each expected publisher, by the publisher's key.
 
     With `joins`, it also accounts for other publishers, starting with the first message it receives from each. `credit`
     is called when a publisher's messages arrive. Add `offset` to a monotonic time to get the stamp time. `qos` is the
@@ -48,7 +48,7 @@ class Subscriber(Connection):
         self._credit = credit
 
     def scan(self, data: bytes) -> int:
-        """Process packets as `Connection.scan` does. PUBLISH is parsed in place, which costs 80 % less than decoding
+        """Process packets as `Connection.scan` does. PUBLISH is parsed in place, which is 80 % cheaper than decoding
         it.
         """
         now = time.monotonic_ns() + self._offset

@@ -12,8 +12,8 @@ NEVER = 1 << 63
 class Tally:
     """One process's counts since the start.
 
-    Only messages due at `since` or later count in the latencies. `latest` is the stamp time when the last message or
-    acknowledgement arrived.
+    Latencies include only messages that were due at `since` or later. `latest` is the stamp time when the last message
+    or acknowledgement arrived.
     """
 
     since: int = NEVER

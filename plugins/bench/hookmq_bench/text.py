@@ -21,7 +21,7 @@ SPARED: Final = "in flight ", "missing 0", "sent ", "missing "
 
 
 def duration(nanoseconds: float) -> str:
-    """Format a duration with three digits."""
+    """Format a duration with three significant digits."""
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             value = nanoseconds / factor
@@ -85,8 +85,8 @@ def _several(count: int, what: str) -> str:
 
 
 class Progress:
-    """Shows a run's progress. On a terminal one line is updated; otherwise a new line is printed
-    every few seconds.
+    """Shows a run's progress. On a terminal, it keeps updating one line. Otherwise, it prints a new line every few
+    seconds.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Progress:
         self._drawn = False
 
     def __call__(self, phase: str, point: Point) -> None:
-        """Show the state `point` of the current phase."""
+        """Show `point`, the run's state in the current phase."""
         last, self._last = self._last, point
         if not self._live:
             if self._clock() < self._next:
@@ -124,8 +124,9 @@ class Progress:
             return 80
 
     def bar(self, phase: str, point: Point) -> str:
-        """Draw how much of the phase is complete. While running, this follows the time or the count, depending on which
-        will end the run first."""
+        """Draw how much of the phase is complete. While running, the bar follows the time or the count, depending on
+        which will end the run first.
+        """
         plan = self._plan
         if phase == "connecting":
             done = point.connected / max(1, plan.publishers + plan.subscribers + plan.clients)
@@ -190,7 +191,7 @@ class Progress:
 
 
 def fit(text: str, width: int) -> str:
-    """Shorten `text` to `width` columns. A longer line would wrap, and its first part could not be erased."""
+    """Shorten `text` to `width` columns. A longer line would wrap, and its first part could no longer be erased."""
     parts = text.split("  ")
     for spared in SPARED:
         if len("  ".join(parts)) > width:
@@ -278,7 +279,7 @@ def latencies(result: Result) -> list[tuple[str, Histogram]]:
 
 
 def basis(plan: Plan) -> str:
-    """Describe when the measurement of latencies starts."""
+    """Describe when latency measurement starts."""
     if plan.kind.connects:
         return "from opening the connection to CONNACK, TLS included"
     if plan.rate:

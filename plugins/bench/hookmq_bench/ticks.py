@@ -1,8 +1,7 @@
-"""An alarm accurate to about 50 microseconds, on kernels with timers that an event loop can wait
-for (Linux).
+"""An alarm that is accurate to about 50 microseconds, on kernels whose timers an event loop can wait for (Linux).
 
-Event-loop timers are only accurate to a millisecond. At a fixed rate, that error would count as the
-broker's latency.
+Event-loop timers are accurate only to a millisecond. At a fixed rate, that error would be counted as the broker's
+latency.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""MQTT over WebSocket on the client side. Converts socket bytes to MQTT bytes and back, without I/O."""
+"""The client side of MQTT over WebSocket. It converts socket bytes to MQTT bytes and back, and does no I/O."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ class WebSocket:
 
     @property
     def closing(self) -> str:
-        """Why the WebSocket can no longer send, or '' while it is open."""
+        """Why the WebSocket can no longer send. It is '' while the WebSocket is open."""
         protocol = self._protocol
         if protocol.state in (State.CONNECTING, State.OPEN):
             return ""
@@ -46,7 +46,7 @@ class WebSocket:
         return b"".join(self._protocol.data_to_send())
 
     def receive(self, data: bytes) -> bytes:
-        """Return the MQTT bytes contained in `data` from the socket. Raises WebSocketError."""
+        """Return the MQTT bytes contained in `data`, which was read from the socket. Raises WebSocketError."""
         protocol = self._protocol
         protocol.receive_data(data)
         parts = []
@@ -64,7 +64,7 @@ class WebSocket:
         return b"".join(parts)
 
     def wrap(self, data: bytes) -> bytes:
-        """Wrap `data` in one WebSocket message."""
+        """Wrap `data` in a single WebSocket message."""
         self._protocol.send_binary(data)
         return b"".join(self._protocol.data_to_send())
 

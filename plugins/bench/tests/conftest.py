@@ -1,4 +1,4 @@
-"""Fixtures for connections without sockets."""
+"""Provide fixtures for connections without sockets."""
 
 from types import SimpleNamespace
 

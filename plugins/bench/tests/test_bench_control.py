@@ -1,6 +1,4 @@
-"""Test the parent process: open files, processes that end, and samples. test_bench_run.py tests
-whole runs.
-"""
+"""Test the parent process: open files, processes that exit, and samples. test_bench_run.py tests whole runs."""
 
 import resource
 from multiprocessing import Pipe
@@ -32,7 +30,7 @@ def test_files_are_allowed_as_far_as_the_system_lets(monkeypatch: pytest.MonkeyP
 
 
 class Told:
-    """Pipes to simulated processes, through which tests send reports and read the parent's orders."""
+    """Pipes to simulated processes. Through them, tests send reports and read the parent's orders."""
 
     def __init__(self, plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shown: list[tuple[str, Point]] = []

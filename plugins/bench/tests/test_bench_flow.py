@@ -1,4 +1,4 @@
-"""Test that a flow's counts match a set of all numbers that arrived."""
+"""Test that a flow's counts match those computed from a set of all numbers that arrived."""
 
 from hookmq_bench.flow import Flow
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 
 def fed(flow: Flow, numbers: list[int]) -> int:
-    """Feed numbers to a flow as a subscriber does. Return how far `next` advanced in total."""
+    """Feed numbers to a flow, as a subscriber does. Return how far `next` advanced in total."""
     moved = 0
     for number in numbers:
         if number == flow.next:

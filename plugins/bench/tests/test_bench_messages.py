@@ -1,4 +1,4 @@
-"""Test the part of a run that sends and receives, without processes and connections."""
+"""Test how a run sends and receives messages, without processes or connections."""
 
 import asyncio
 import time

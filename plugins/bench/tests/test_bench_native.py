@@ -1,5 +1,5 @@
-"""Test the native engine. A relay that breaks one message makes a run void, and a plan produces the same report as with
-asyncio.
+"""Test the native engine. If a relay breaks one message, the run is void. A plan produces the same report as the
+asyncio engine does.
 """
 
 import asyncio
@@ -29,10 +29,11 @@ STANDSTILL = {"seconds": "9", "drain": "2"}
 
 
 class Relay:
-    """The smallest broker that the generator can load: MQTT 3.1.1, QoS 0 and 1, one subscriber.
+    """The smallest broker that the generator can put load on: MQTT 3.1.1, QoS 0 and 1, one subscriber.
 
-    `fault` affects PUBLISH number `at`: drop, duplicate, swap (with the next), downgrade (to QoS 0), unacknowledged
-    (delivered without a PUBACK to its publisher), corrupt (a sequence number that was never sent).
+    `fault` says what happens to PUBLISH number `at`. Possible faults are drop, duplicate, swap (with the next),
+    downgrade (to QoS 0), unacknowledged (delivered without a PUBACK to its publisher) and corrupt (a sequence number
+    that was never sent).
     """
 
     def __init__(self, fault: str, at: int = 30) -> None:
@@ -172,13 +173,13 @@ async def test_websocket_packet_in_frames_of_a_byte_each() -> None:
 
 
 def plan(**changes: Any) -> Any:
-    """Return a plan that the engine supports, with changes."""
+    """Return a plan that the engine supports, with the given changes."""
     small = {"warm_up": 0.1, "duration": 0.3, "drain": 10.0, "topic": TOPIC, "payload": b"x" * 40}
     return vary(**{"publishers": 1, "subscribers": 1, "native": True, **small, **changes})
 
 
 async def finished(fault: str, **changes: Any) -> Any:
-    """Return the result of a plan against a relay with a fault."""
+    """Run a plan against a relay with a fault, and return the result."""
     asked = plan(**changes)
     async with relay(fault) as port:
         watched = await asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""Test the command line: the plan that its options describe, and the error for each mistake."""
+"""Test the command line: which plan its options describe, and the error for each mistake."""
 
 import re
 import shlex
@@ -184,7 +184,7 @@ def test_another_machine_needs_a_confirmation() -> None:
 
 
 def shown() -> list[str]:
-    """Return every command line in the manual."""
+    """Return every command line shown in the manual."""
     found = []
     for page in (ROOT / "plugins/bench/README.md", ROOT / "docs/how-to/load-test.md"):
         for block in blocks(page):

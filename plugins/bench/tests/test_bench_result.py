@@ -27,7 +27,7 @@ def points() -> list[Point]:
 
 
 def account(plan: Plan, sent: int = 1000, received: int = 1000, **more: int) -> Account:
-    """Return the account of one process that ran for ten seconds."""
+    """Return the account of a process that ran for ten seconds."""
     tally = Tally(
         sent=sent, acked=sent if plan.qos else 0, received=received + more.get("duplicates", 0)
     )

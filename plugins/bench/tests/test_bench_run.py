@@ -77,7 +77,7 @@ class Done(NamedTuple):
 
 
 def bench(port: int, words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
-    """Run the command and return its result. The report is empty after an error."""
+    """Run the command and return its result. If it fails, the report is empty."""
     done = subprocess.run(
         [*COMMAND, *words.split(), "-L", url.format(port), "--json", "-", "--quiet"],
         capture_output=True,
@@ -90,7 +90,7 @@ def bench(port: int, words: str, url: str = "mqtt://127.0.0.1:{}") -> Done:
 
 
 class Place(NamedTuple):
-    """A broker: its ports, and the folder with its certificate authority."""
+    """A broker: its ports, and the folder that holds its certificate authority."""
 
     tcp: int
     wss: int
@@ -165,8 +165,8 @@ def test_a_fixed_rate_over_secure_websockets_with_limits(broker: Place, tmp_path
 
 @pytest.mark.slow
 def test_arrivals_cross_processes_with_mosquitto(tmp_path: Path) -> None:
-    """Arrivals are reported across processes. With two publishers and one subscriber, publishers
-    continue only if they are notified of arrivals in another process.
+    """Arrivals are reported across processes. There are two publishers and one subscriber, so a publisher can continue
+    only if it learns of arrivals in another process.
     """
     with mosquitto(tmp_path, "max_inflight_messages 0", "max_queued_messages 0") as port:
         code, result, text = bench(
@@ -252,7 +252,7 @@ def test_wills_of_those_who_leave_without_a_word(broker: Place) -> None:
 
 
 def seen_by(port: int, client_id: str, topic_filter: str) -> tuple[bool, list[Publish]]:
-    """Return whether the broker has a session for a client, and the retained messages that a new subscription gets."""
+    """Return whether the broker has a session for a client, and which retained messages a new subscription receives."""
 
     async def look() -> tuple[bool, list[Publish]]:
         client = await AsyncioClient(client_id, 4, clean_start=False).connect(port)

@@ -1,4 +1,4 @@
-"""Subscribers and publishers count and answer packets correctly, wherever the received bytes are split."""
+"""Subscribers and publishers count and answer packets correctly, no matter where the received bytes are split."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -52,7 +52,7 @@ def packets(data: bytes, version: int = 4) -> list[Packet]:
 
 
 def feed(connection: Connection, data: bytes, cuts: Sequence[int] = ()) -> None:
-    """Feed `data` in pieces."""
+    """Feed `data` to a connection, cut into pieces at `cuts`."""
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for start, end in pairwise(edges):
         if end > start:

@@ -1,4 +1,4 @@
-"""Test the times at which messages are due, without a clock."""
+"""Test when messages are due, without a clock."""
 
 import pytest
 from hookmq_bench.plan import SECOND

@@ -1,4 +1,4 @@
-"""Test the client side of a WebSocket against the server side of the same library, and connections over it."""
+"""Test the client side of a WebSocket against the same library's server side. Also test connections over WebSocket."""
 
 import pytest
 from hookmq.mqtt_api import Connack, encode

@@ -59,11 +59,11 @@ class DelayedPlugin(Plugin):
     """A plugin that stores messages and publishes them when they are due.
 
     A message is acknowledged once it is committed. It is stored with one of the broker's timers, so it survives a
-    restart and is published at least once. The plugin state also contains the timers' keys, because they identify the
-    waiting messages' owners.
+    restart and is published at least once. The plugin state also contains the timers' keys, which identify the owners
+    of the waiting messages.
 
-    The other plugins decide on a message when it arrives, so that a refusal reaches the client. They are not asked again
-    when it is published.
+    Other plugins decide on a message when it arrives, so that the client learns of a refusal. They are not asked again
+    when the message is published.
     """
 
     Config = DelayedConfig
@@ -92,7 +92,7 @@ class DelayedPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Verdict | Awaitable[Verdict] | None:
-        """Store a message to ``$delayed/``, or cancel one."""
+        """Store a message published to ``$delayed/``, or cancel a stored one."""
         mount = client.scope.mount_point if client is not None else ""
         if not message.topic.startswith(mount + PREFIX):
             return None
@@ -102,7 +102,7 @@ class DelayedPlugin(Plugin):
     def on_will(
         self, client: ClientInfo, message: Message, broker: BrokerHandle
     ) -> Verdict | Awaitable[Verdict] | None:
-        """Store a will with a topic below ``$delayed/``."""
+        """Store a will whose topic is below ``$delayed/``."""
         mount = client.scope.mount_point
         if not message.topic.startswith(mount + PREFIX):
             return None
@@ -149,7 +149,7 @@ class DelayedPlugin(Plugin):
         return self._store(key, due, record, broker)
 
     def _store(self, key: str, due: float, record: Record, broker: BrokerHandle) -> Verdict:
-        """Set a message's timer, or replace the message with the same key."""
+        """Set a timer for a message. If another message has the same key, replace it."""
         owner = key.partition("/")[0]
         new = broker.state.get(key) is None
         if new and self._waiting[owner] >= self.config.max_messages_per_client:
@@ -172,7 +172,7 @@ class DelayedPlugin(Plugin):
         return Handled()
 
     def _forget(self, key: str, broker: BrokerHandle) -> None:
-        """Remove a message from the plugin state and the counts if it is still waiting."""
+        """Remove a message from the plugin state and from the counts, if it is still waiting."""
         if broker.state.get(key) is None:
             return
         broker.state.delete(key)
@@ -223,7 +223,7 @@ class DelayedPlugin(Plugin):
         self.counts["published"] += 1
 
     def _try_later(self, key: str, data: bytes, record: Record, broker: BrokerHandle) -> None:
-        """Set a timer to publish a message again, because the broker or a queue has no room for it now."""
+        """Set a timer to try publishing a message again, because the broker or a queue has no room for it now."""
         self.counts["postponed"] += 1
         broker.log(
             "warning", "delayed.postponed",
@@ -234,7 +234,7 @@ class DelayedPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the metric that counts messages by result."""
+        """Add the metric that counts messages by what happened to them."""
         registry.counter(
             "delayed_messages_total",
             "Delayed messages, by what happened to them.",

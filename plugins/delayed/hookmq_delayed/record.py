@@ -1,4 +1,4 @@
-"""The stored form of a delayed message."""
+"""How a delayed message is stored."""
 
 import json
 from base64 import b64decode, b64encode
@@ -10,7 +10,7 @@ from hookmq.mqtt_api import EMPTY, In, Properties, decode_section, encode_sectio
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A message to publish later. `id` is the id that the client chose, or empty. `due` is in epoch seconds."""
+    """A message to publish later. `id` was chosen by the client, or is empty. `due` is in epoch seconds."""
 
     topic: str
     payload: bytes
@@ -39,7 +39,7 @@ class Record:
 
     @classmethod
     def decode(cls, data: bytes) -> "Record":
-        """Return the record that `encode` wrote. Raises ValueError for anything else."""
+        """Parse a record that `encode` wrote. Raises ValueError for anything else."""
         line, _, payload = data.partition(b"\n")
         try:
             header = json.loads(line)
@@ -54,11 +54,12 @@ class Record:
 
 
 def owner_key(client_id: str, user: str) -> str:
-    """Return the key prefix for a client's messages. Other clients, and other users of the same client id, have
-    different ones."""
+    """Return the key prefix for a client's messages. It differs for every client id, and for different users of the
+    same client id.
+    """
     return sha256(json.dumps([client_id, user]).encode()).hexdigest()
 
 
 def id_key(id: str) -> str:
-    """Return the second part of the key for a message whose client chose this id."""
+    """Return the second part of the key for a message with this client-chosen id."""
     return f"id-{sha256(id.encode()).hexdigest()}"

@@ -1,5 +1,5 @@
-"""Test delayed messages: requests, permissions, cancellation, restart, crash and limits. Also test
-a real client.
+"""Test delayed messages: requests, permissions, cancellation, restart, crash and limits. Also test with a
+real client.
 """
 
 from collections.abc import Callable
@@ -216,7 +216,7 @@ def test_the_number_of_messages_of_one_client_is_bounded(make: Make) -> None:
 
 
 class Placing(Plugin):
-    """A plugin that moves messages below ``mine`` to the client's own topics, as a rewriting plugin would."""
+    """A plugin that moves messages on topics below ``mine`` to the client's own topics, as a rewriting plugin would."""
 
     @hookimpl
     def on_publish(self, client: ClientInfo | None, message: Message) -> Message | Deny | None:
@@ -282,7 +282,7 @@ def test_a_message_without_room_is_published_when_there_is_room(
 
 def test_a_message_replaced_while_it_is_published_is_counted_once(make: Make) -> None:
     class Repeating(Plugin):
-        """A plugin that delays each message on ``a`` again under the same id when it is published."""
+        """A plugin that delays a message again, under the same id, whenever one is published to ``a``."""
 
         @hookimpl
         async def on_published(self, message: Message, broker: BrokerHandle) -> None:

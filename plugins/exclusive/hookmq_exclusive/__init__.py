@@ -1,1 +1,1 @@
-"""Give a topic to one subscriber at a time. The plugin is in `hookmq_exclusive.plugin`."""
+"""Reserve a topic for one subscriber at a time. The plugin is in `hookmq_exclusive.plugin`."""

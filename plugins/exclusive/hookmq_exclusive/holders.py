@@ -1,4 +1,4 @@
-"""Keep track of the client that holds each exclusive topic."""
+"""Keep track of which client holds each exclusive topic."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ class Holder:
 
 
 class Holders:
-    """The holder of each topic. This is only a cache of the broker's subscriptions."""
+    """Which client holds each topic. This is only a cache of the broker's subscriptions."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Holder] = {}
@@ -31,7 +31,7 @@ class Holders:
         return self._by_topic.get(topic)
 
     def take(self, topic: str, client_id: str, now: float, confirmed: bool = False) -> None:
-        """Make a client the holder of `topic`, in place of any other client."""
+        """Make a client the holder of `topic`, replacing any other client."""
         before = self._by_topic.get(topic)
         if before is not None:
             self.release(topic, before.client_id)
@@ -56,7 +56,7 @@ class Holders:
             del self._by_client[client_id]
 
     def topics(self, client_id: str) -> tuple[str, ...]:
-        """Return a client's topics."""
+        """Return the topics that a client holds."""
         return tuple(self._by_client.get(client_id, ()))
 
     def expire(self, now: float) -> None:

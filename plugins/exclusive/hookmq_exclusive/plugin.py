@@ -37,11 +37,11 @@ class ExclusiveConfig:
 
 
 class ExclusivePlugin(Plugin):
-    """A plugin that grants ``$exclusive/TOPIC`` to the first client and refuses it to others until that subscription
-    ends.
+    """A plugin that grants ``$exclusive/TOPIC`` to the first client. Until that subscription ends, other clients are
+    refused.
 
-    The subscription then receives messages on TOPIC, like an ordinary one. The broker authorizes
-    both the exclusive filter and TOPIC.
+    The subscription then receives messages on TOPIC, like an ordinary one. The broker authorizes both the exclusive
+    filter and TOPIC.
     """
 
     Config = ExclusiveConfig

@@ -1,5 +1,5 @@
-"""Test exclusive subscriptions: which client gets a topic, and when the topic is free again. Also
-test restarts and real clients.
+"""Test exclusive subscriptions: which client gets a topic, and when the topic becomes free again. Also test restarts
+and real clients.
 """
 
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Export traces and metrics by OTLP. The plugin is in `hookmq_otel.plugin`."""
+"""Export traces and metrics over OTLP. The plugin is in `hookmq_otel.plugin`."""

@@ -10,7 +10,7 @@ SDK_LOGGER: Final = "opentelemetry.exporter.otlp.proto.http"
 
 
 def silence_sdk() -> None:
-    """Turn off the SDK's logging of failed exports."""
+    """Stop the SDK from logging failed exports."""
     logging.getLogger(SDK_LOGGER).setLevel(logging.CRITICAL)
 
 
@@ -23,7 +23,7 @@ class ExportHealth:
         self._failing = False
 
     def note(self, succeeded: bool) -> None:
-        """Log a change. The SDK's thread calls this after each export."""
+        """Log if exports have started to fail or to work again. The SDK's thread calls this after each export."""
         if succeeded and self._failing:
             self._log("info", "otel.exporting_again", **self._fields)
         elif not succeeded and not self._failing:

@@ -24,7 +24,9 @@ Points = list[tuple[dict[str, str], float]]
 
 
 def by_family(counters: Mapping[str, float]) -> dict[str, Points]:
-    """Group ``name{label="value"}`` by name, with each value's labels. Histogram buckets are left out."""
+    """Group counters like ``name{label="value"}`` by name, and attach the labels to each value. Histogram buckets are
+    left out.
+    """
     found: dict[str, Points] = {}
     for text, value in counters.items():
         name, _, labels = text.partition("{")
@@ -54,9 +56,9 @@ class ReportingExporter(OTLPMetricExporter):
 
 
 class MetricExport:
-    """Exports the counters last passed to `update`, every `metrics_interval`.
+    """Exports the counters last passed to `update`, once every `metrics_interval`.
 
-    Call `update` on the event loop, the only place where the broker can be read. The SDK's thread reads the copy.
+    Call `update` on the event loop, because the broker can be read only there. The SDK's thread reads the copy.
     """
 
     def __init__(self, config: OtelConfig, resource: Resource, log: Log) -> None:

@@ -1,4 +1,4 @@
-"""Implement the `otel` plugin: traces and metrics by OTLP."""
+"""Implement the `otel` plugin: traces and metrics over OTLP."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
@@ -49,7 +49,7 @@ HOOKS: Final = {
 
 @dataclass(slots=True)
 class _Open:
-    """The span of a client that is connecting or of a message that is being published. `began` is a monotonic time."""
+    """The span of a connecting client or of a message that is being published. `began` is a monotonic time."""
 
     span: Span
     began: float
@@ -129,7 +129,7 @@ class OtelPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """Export the remaining spans and metrics. Waits at most `timeout` for a collector that does not respond."""
+        """Export the remaining spans and metrics. If the collector does not respond, wait at most `timeout`."""
         for timer in self._timers.values():
             timer.cancel()
         spans, metrics = self._spans, self._metrics
@@ -152,7 +152,9 @@ class OtelPlugin(Plugin):
             self._timers["measure"] = self._broker.runtime.call_later(interval, self._measure)
 
     def _expire(self) -> None:
-        """End the spans of clients that gave up, of messages that a plugin took over, and of lost events."""
+        """End the spans of clients that gave up, and of messages that a plugin took over. Also end spans whose event
+        was lost.
+        """
         broker, spans = self._broker, self._spans
         if broker is None or spans is None:
             return
@@ -169,7 +171,7 @@ class OtelPlugin(Plugin):
     # sampling -----------------------------------------------------------------------------------------------------
 
     def _sample(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
-        """Return the context for a new span, or None not to start one."""
+        """Return the context for a new span, or None if no span should be started."""
         context: TraceContext | None = None
         if pairs and self.config.parent:
             context = extract(pairs)
@@ -260,7 +262,9 @@ class OtelPlugin(Plugin):
     async def _commit(
         self, broker: BrokerHandle, committed: Awaitable[bool], publish: Span, message: Message
     ) -> None:
-        """Record the commit of a message, if it needs one. This begins once the message has been routed."""
+        """Record how long a message's commit took, if it needs one. The span begins once the message has been
+        routed.
+        """
         began, error = broker.time(), ""
         try:
             if not await committed:
@@ -334,7 +338,9 @@ class OtelPlugin(Plugin):
             self._spans.end(span, broker.time(), error)
 
     def _published_context(self, pairs: Pairs, broker: BrokerHandle) -> TraceContext | None:
-        """Return the context for one more span after a traced message's `publish`, or None."""
+        """Return the context for another span that follows a traced message's `publish` span. Return None if no span
+        should be started.
+        """
         key = traceparent(pairs) if pairs else ""
         if self._spans is None or not (key in self._recent or key in self._open):
             return None
@@ -352,7 +358,7 @@ class OtelPlugin(Plugin):
         attributes: Mapping[str, str | int | float | bool],
         error: str = "",
     ) -> None:
-        """Record a span of another plugin; see `hookmq_toolkit.spans`."""
+        """Record a span for another plugin; see `hookmq_toolkit.spans`."""
         broker, spans = self._broker, self._spans
         if broker is None or spans is None:
             return
@@ -375,7 +381,7 @@ class OtelPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Register the counter of spans."""
+        """Add the metric that counts spans."""
         registry.counter("otel_spans_total", "Spans by result.", self._results)
 
     def _results(self) -> list[tuple[dict[str, str], float]]:

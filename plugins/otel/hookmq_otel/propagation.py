@@ -39,7 +39,7 @@ def span_context(context: Context) -> SpanContext:
 
 
 def inject(pairs: Pairs, span: Span) -> tuple[tuple[str, str], ...]:
-    """Return `pairs` with the client's context replaced by that of `span`."""
+    """Return `pairs`, with the client's context replaced by that of `span`."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(span, EMPTY))
     return (*((n, v) for n, v in pairs if n not in NAMES), *carrier.items())

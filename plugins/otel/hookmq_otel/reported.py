@@ -1,4 +1,6 @@
-"""Check the spans that other plugins report. A single unencodable value would make the exporter lose a whole batch."""
+"""Check the spans that other plugins report. A single value that cannot be encoded would make the exporter lose a whole
+batch.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,7 +16,7 @@ Value = str | int | float | bool
 
 
 def check_time(time: float) -> None:
-    """Raise ValueError unless this is a time in epoch seconds, or TypeError for another type."""
+    """Check that `time` is in epoch seconds. Raises ValueError for other numbers, and TypeError for other types."""
     if not 0 <= time < LATEST:
         raise ValueError(f"expected epoch seconds, found {time!r}")
 
@@ -29,7 +31,7 @@ def checked_text(text: str, what: str) -> str:
 
 
 def checked_attributes(attributes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the first `MOST` attributes. Raises TypeError or ValueError if one of them cannot be exported."""
+    """Return the first `MOST` attributes. Raises TypeError or ValueError if any of them cannot be exported."""
     if not isinstance(attributes, Mapping):
         raise TypeError(f"the attributes must be a mapping, not {type(attributes).__name__}")
     found: dict[str, Value] = {}

@@ -68,5 +68,5 @@ class OtelConfig:
         return frozenset(self.spans) if self.sampling > 0 else frozenset()
 
     def url(self, signal: str) -> str:
-        """Return the URL for `signal`, which is traces or metrics."""
+        """Return the URL for `signal`, which is "traces" or "metrics"."""
         return f"{self.endpoint.rstrip('/')}/v1/{signal}"

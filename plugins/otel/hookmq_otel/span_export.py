@@ -1,4 +1,4 @@
-"""Record spans within a limit, and export them in the SDK's thread."""
+"""Record a limited number of spans, and export them in the SDK's thread."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -43,7 +43,7 @@ class CountedExporter(SpanExporter):
 
     @property
     def done(self) -> int:
-        """The number of spans that are no longer waiting."""
+        """The number of spans that have left the queue, exported or not."""
         with self._lock:
             return self.exported + self.failed
 
@@ -57,7 +57,7 @@ class CountedExporter(SpanExporter):
 
 
 class SpanExport:
-    """Starts and ends spans. At most `max_queue` spans may be open or waiting for export; any more are dropped and
+    """Starts and ends spans. At most `max_queue` spans may be open or waiting for export. Any more are dropped and
     counted.
 
     No method except `close` blocks. Times are in epoch seconds.
@@ -98,7 +98,7 @@ class SpanExport:
         )
 
     def end(self, span: Span, time: float, error: str = "") -> None:
-        """End a span and queue it for export. `error` is the reason why the operation failed, if it did."""
+        """End a span and queue it for export. If the operation failed, `error` says why."""
         if error:
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(nanoseconds(time))

@@ -1,6 +1,4 @@
-"""Test the spans and metrics that a real OTLP receiver gets, and that an unreachable collector does not slow the
-broker down.
-"""
+"""Test the spans and metrics that a real OTLP receiver gets. An unreachable collector must not slow down the broker."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -74,7 +72,7 @@ def make(collector: Collector) -> Iterator[Make]:
 
 
 def properties(client: MemoryClient) -> dict[str, str]:
-    """Return the user properties of the last message."""
+    """Return the user properties of the last message received."""
     return dict(client.messages[-1].properties.user_property or ())
 
 
@@ -109,7 +107,7 @@ def test_a_message_from_connect_to_delivery(make: Make, collector: Collector) ->
 
 
 def with_slow_store(make: Make, **config: Any) -> tuple[Harness, SlowStore]:
-    """Create a broker whose store delays each commit, with an offline subscriber to `q`."""
+    """Create a broker whose store delays each commit. An offline client is subscribed to `q`."""
     store = SlowStore(DurableStore(), slow=False)
     harness = make(store=store, **config)
     away = harness.connect("away", session_expiry_interval=600)
@@ -121,7 +119,7 @@ def with_slow_store(make: Make, **config: Any) -> tuple[Harness, SlowStore]:
 
 
 def test_the_commit_of_a_message(make: Make, collector: Collector) -> None:
-    """A message that is stored has a `commit` span, which ends with the commit. Other messages have none."""
+    """A stored message has a `commit` span, which ends with the commit. Other messages have none."""
     harness, store = with_slow_store(make)
     client = harness.connect("sender")
     client.publish("nobody", b"x", qos=1, expect=0x10)
@@ -167,7 +165,7 @@ def test_commits_that_are_not_selected(make: Make, collector: Collector) -> None
 
 
 def test_spans_that_other_plugins_report(make: Make, collector: Collector) -> None:
-    """Only spans of messages that the plugin traced are recorded, no matter what context a client sent."""
+    """Spans are recorded only for messages that the plugin traced, no matter what context a client sends."""
     harness = make(max_rate=1, spans=["publish", "plugins"])
     reader = harness.connect("reader")
     reader.subscribe("a")
@@ -195,7 +193,7 @@ def test_spans_that_other_plugins_report(make: Make, collector: Collector) -> No
 def test_a_plugin_that_reports_wrong_spans_stops_no_others(
     make: Make, collector: Collector
 ) -> None:
-    """A wrong value is refused at once. It is not queued, and does not reach the exporter's batch."""
+    """A wrong value is refused at once. It is never queued, so it cannot spoil the exporter's batch."""
     harness = make(spans=["publish", "plugins"], max_queue=10)
     reader = harness.connect("reader")
     reader.subscribe("a")
@@ -280,7 +278,7 @@ def test_clients_can_cause_max_rate_traces_a_second(make: Make, collector: Colle
 def test_a_client_that_repeats_a_context_causes_few_deliveries(
     make: Make, collector: Collector
 ) -> None:
-    """A subscriber can send the context of a traced message again, as often as it wants."""
+    """A subscriber can resend a traced message's context as often as it likes. Only a few deliveries are recorded."""
     harness = make(max_rate=1, spans=["publish", "deliver"])
     client, receiver = harness.connect("sender"), harness.connect("receiver")
     receiver.subscribe("#")
@@ -334,7 +332,7 @@ def test_a_refused_client(make: Make, collector: Collector) -> None:
 
 
 def test_off_costs_nothing(make: Make, collector: Collector) -> None:
-    """Without sampling, no hook is registered and no thread is started."""
+    """If sampling is off, no hook is registered and no thread is started."""
     harness = make(sampling=0.0)
     registered = {name for name, found in harness.hooks.registry.items() for one in found
                   if one.instance.id == "otel"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Test traces of a broker that runs as a process: its event loop keeps running while the collector does not respond."""
+"""Test traces with a broker process. Its event loop keeps running if the collector does not respond."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ plugins:
 
 
 def test_a_collector_that_does_not_answer_stops_nothing(tmp_path: Path) -> None:
-    """Messages are delivered while an export hangs, and the broker stops within the time limit of the export."""
+    """Messages are delivered while an export hangs, and the broker stops within the export's time limit."""
     with collecting() as collector:
         collector.answers.clear()
         (tmp_path / "hookmq.yaml").write_text(CONFIG.format(url=collector.url))
@@ -48,7 +48,7 @@ STORED = """
 
 
 def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
-    """The collector also answers the webhook, whose requests carry the trace context of their message."""
+    """The collector also receives the webhook requests, which carry the trace context of their messages."""
     with collecting() as collector:
         text = (CONFIG + STORED).format(url=collector.url, folder=tmp_path)
         (tmp_path / "hookmq.yaml").write_text(text)

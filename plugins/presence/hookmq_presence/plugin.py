@@ -59,8 +59,8 @@ def encoded(client_id: str) -> str:
 class PresencePlugin(Plugin):
     """A plugin that publishes ``online`` and ``offline``, and prevents clients from publishing to these topics.
 
-    The plugin, not the client, publishes the status. The status is therefore also correct after a lost connection, a
-    takeover or a will.
+    The plugin publishes the status, not the client. It is therefore correct even after a lost connection, a takeover or
+    a will.
     """
 
     Config = PresenceConfig
@@ -70,7 +70,7 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
-        """Correct the stored statuses, because clients that were connected before a restart are now offline."""
+        """Correct the stored statuses. Clients that were connected before a restart are now offline."""
         if not self.config.durable:
             return
         cursor = ""
@@ -144,16 +144,14 @@ class PresencePlugin(Plugin):
 
     @hookimpl
     def authorize(self, action: Action, topic: str) -> Deny | None:
-        """Deny clients' messages and wills on this plugin's topics. Leave other topics to other
-        plugins.
-        """
+        """Deny clients' messages and wills on this plugin's topics. Other plugins decide on other topics."""
         if action is not Action.SUBSCRIBE and self.matches(self._filter, topic):
             return Deny(ReasonCode.NOT_AUTHORIZED, "only the broker publishes this status")
         return None
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the metric that counts published changes."""
+        """Add the metric that counts published status changes."""
         registry.counter(
             "presence_changes_total",
             "Published changes of a client's status.",

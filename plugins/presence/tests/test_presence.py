@@ -1,5 +1,5 @@
-"""Test the status of clients after a connect, a lost connection, a takeover, a will and a restart.
-Also test real clients.
+"""Test the status of clients after a connect, a lost connection, a takeover, a will and a restart. Also test with real
+clients.
 """
 
 import json

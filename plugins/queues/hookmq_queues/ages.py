@@ -9,9 +9,9 @@ from hookmq_queues.storage import MessageLog
 
 
 class Ages:
-    """Knows when the oldest unsettled message of each group of a queue arrived.
+    """Knows when the oldest unsettled message of each of a queue's groups arrived.
 
-    If the message is not in memory, its time is read in the background and is available to a later call.
+    If that message is not in memory, its time is read in the background, and a later call returns it.
     """
 
     def __init__(self, log: MessageLog, broker: BrokerHandle) -> None:
@@ -22,8 +22,8 @@ class Ages:
         self._reading: set[str] = set()
 
     def oldest(self, dispatcher: Dispatcher) -> float | None:
-        """Return the age of a group's oldest unsettled message, in seconds. It is 0 if there is no such message, and
-        None if the age is not known yet.
+        """Return the age of a group's oldest unsettled message, in seconds. Return 0 if there is no such message, and
+        None if its age is not known yet.
         """
         floor, name = dispatcher.group.floor, dispatcher.name
         if floor >= self._log.end:

@@ -14,7 +14,7 @@ Cause = Literal["nack", "timeout", "lost"]
 
 @dataclass(frozen=True)
 class Backoff:
-    """A group's settings for the delay of messages that are delivered again."""
+    """A group's settings for how long to delay messages that are delivered again."""
 
     initial: Seconds = setting(
         0.0, "delay after the first delivery; 0 means no delay", maximum=MAX_DELAY
@@ -36,7 +36,7 @@ class Backoff:
             raise ConfigError(f"initial: {self.initial:g}s is more than maximum, {self.maximum:g}s")
 
     def delay(self, cause: Cause, deliveries: int, random: float) -> float:
-        """Return the delay after `deliveries` deliveries, in seconds. `random` is a number in [0, 1)."""
+        """Return how many seconds to wait after `deliveries` deliveries. `random` is a number in [0, 1)."""
         if not self.initial or cause not in self.causes:
             return 0.0
         delay, steps = self.maximum, max(0, deliveries - 1)

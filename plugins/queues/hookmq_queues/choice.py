@@ -20,7 +20,7 @@ QUIET: Final = 60.0
 
 
 class Choice:
-    """Chooses the next message of a group: the oldest one, or the one that a `selection` chooses.
+    """Chooses a group's next message: the oldest one, or the one that a `selection` chooses.
 
     `schedule` is called when a missing message has been read into memory.
     """
@@ -58,7 +58,7 @@ class Choice:
         """The offset of the message that could not be read."""
 
     def takes_filter(self, topic_filter: str) -> bool:
-        """Return whether a consumer can have this filter. It cannot if the group already has too many filters."""
+        """Return whether a consumer may use this filter. It may not if the group already has too many filters."""
         return (
             not is_narrow(topic_filter, self._queue)
             or topic_filter in self._narrow
@@ -66,8 +66,8 @@ class Choice:
         )
 
     def count_filter(self, topic_filter: str, change: int) -> None:
-        """Record that a consumer with this filter was added or removed. Messages are selected by filter only while a
-        filter is narrow.
+        """Record that a consumer with this filter was added or removed. The group selects messages by filter only while
+        it has a narrow filter.
         """
         if not is_narrow(topic_filter, self._queue):
             return
@@ -80,7 +80,7 @@ class Choice:
             self.renew()
 
     def renew(self) -> None:
-        """Restart the selection with all messages that no consumer has."""
+        """Restart the selection with all messages that no consumer holds."""
         if self._narrow:
             self.filters = ByFilter(
                 self._queue,
@@ -118,7 +118,7 @@ class Choice:
         return offset
 
     def _report_window(self) -> None:
-        """Report that no consumer accepts any message in the window. Messages behind the window may match."""
+        """Report that no consumer accepts any message in the window. Messages beyond the window may match."""
         now = self._broker.now()
         if self._group.next >= self._log.visible or now < self._quiet_until:
             return
@@ -132,8 +132,8 @@ class Choice:
         self._broker.emit("queue.filters_stuck", None, **fields)
 
     def skips(self, offset: int) -> bool:
-        """Settle `offset` and the following offsets if they are known to have no message. Return False if `offset` has
-        one.
+        """Settle `offset` and the offsets after it that are known to have no message. Return False if `offset` itself
+        has one.
         """
         end = self._log.gap_end(offset)
         if end == offset:
@@ -143,7 +143,7 @@ class Choice:
         return True
 
     def load(self, offset: int) -> None:
-        """Read a message into memory, unless a read failed a moment ago."""
+        """Read a message into memory, unless a read has just failed."""
         if self._pause is None:
             self._log.load(offset, self._loaded)
 

@@ -13,8 +13,8 @@ from hookmq_queues.topics import PREFIX, queue_of
 
 
 class ClientConsumers:
-    """Keeps each group's consumers in step with the clients' subscriptions. `plugin` is the plugin id, under which a
-    client's state stores its consumers' weights.
+    """Keeps each group's consumers in step with the clients' subscriptions. `plugin` is the plugin id. The weights of a
+    client's consumers are stored under it in the client's state.
     """
 
     def __init__(self, queues: Callable[[], Mapping[str, Queue]], plugin: str) -> None:
@@ -35,7 +35,7 @@ class ClientConsumers:
     def subscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
-        """Add the consumer for a subscription."""
+        """Add a consumer for a new subscription."""
         weights: dict[str, int] = client.state.setdefault(self._plugin, {})
         weights.pop(subscription.filter, None)
         weight = weight_in(subscription.user_property)
@@ -46,12 +46,12 @@ class ClientConsumers:
     def unsubscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
-        """Remove the consumer for a subscription."""
+        """Remove the consumer of a subscription that ended."""
         client.state.get(self._plugin, {}).pop(subscription.filter, None)
         self._refresh_soon(client.client_id, broker)
 
     def find(self, broker: BrokerHandle, prefix: str = PREFIX) -> None:
-        """Find the clients with subscriptions whose filters begin with `prefix`."""
+        """Find all clients that have subscriptions whose filters begin with `prefix`."""
         found: dict[str, None] = {}
 
         def visit(one: SubscriptionSnapshot) -> None:
@@ -70,8 +70,8 @@ class ClientConsumers:
         self._changed.clear()
 
     def _refresh_soon(self, client_id: str, broker: BrokerHandle) -> None:
-        """Call `refresh` in the next turn, once for all filters of a packet, because it checks all of the client's
-        filters.
+        """Call `refresh` in the next turn. It checks all of the client's filters, so one call is enough for all filters
+        in a packet.
         """
         if not self._changed:
             broker.runtime.call_soon(partial(self._refresh_changed, broker))
@@ -83,8 +83,9 @@ class ClientConsumers:
             self.refresh(client_id, broker)
 
     def refresh(self, client_id: str, broker: BrokerHandle) -> None:
-        """Compare a client's consumers with its subscriptions. Events may be late or lost, but the subscriptions are
-        exact."""
+        """Bring a client's consumers in line with its subscriptions. Events may be late or lost, but the subscriptions
+        are exact.
+        """
         found: dict[tuple[str, str], Dispatcher] = {}
         client = broker.client(client_id)
         cursor, more = "", client is not None
@@ -104,7 +105,7 @@ class ClientConsumers:
             self._dispatchers[client_id] = found
 
     def remove(self, queue: Queue, broker: BrokerHandle) -> None:
-        """Remove the consumers of a deleted queue."""
+        """Remove a deleted queue's consumers."""
         gone = set(queue.dispatchers.values())
         for client_id, found in list(self._dispatchers.items()):
             if not gone.isdisjoint(found.values()):

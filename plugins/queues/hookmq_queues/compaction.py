@@ -31,7 +31,7 @@ KeyOf = Callable[[Message], str | None]
 
 
 def key_property(message: Message) -> str | None:
-    """Return the user property `key` of a message."""
+    """Return a message's user property `key`."""
     for name, value in message.user_property:
         if name == "key":
             return value
@@ -39,12 +39,12 @@ def key_property(message: Message) -> str | None:
 
 
 def topic_key(message: Message) -> str | None:
-    """Return the topic of a message."""
+    """Return a message's topic."""
     return message.topic
 
 
 class Compactor:
-    """Compacts the log of one stream. `clean` is the offset below which only the latest message of each key remains.
+    """Compacts one stream's log. Below the offset `clean`, only the latest message of each key remains.
 
     After a restart, `clean` starts at 0 again, and the first pass repeats earlier work.
     """
@@ -56,15 +56,15 @@ class Compactor:
         self._keys = keys
 
     def due(self) -> bool:
-        """Return whether at least half of the bytes in closed segments have not been compacted."""
+        """Return whether at least half of the bytes in closed segments have yet to be compacted."""
         closed = self.log.segments[:-1]
         dirty = sum(one.size for one in closed if one.end > self.clean)
         return dirty > 0 and 2 * dirty >= sum(one.size for one in closed)
 
     def run(self, replace: Callable[[Segment, Path], bool]) -> int:
-        """Compact the closed segments, and return how many messages were removed. `replace` moves the new file of a
-        segment into place. This call blocks, so call it in a thread, and only once at a time. Raises StoreError,
-        OSError or ValueError.
+        """Compact the closed segments, and return how many messages were removed. `replace` moves a segment's new file
+        into place. This call blocks, so run it in a thread, and only once at a time. Raises StoreError, OSError or
+        ValueError.
         """
         removed = 0
         while True:
@@ -81,8 +81,8 @@ class Compactor:
             self.clean = upto
 
     def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:
-        """Return each key's latest offset from `clean` on, for as many keys as fit, and the offset after the last
-        message examined.
+        """Return the latest offset of each key, from `clean` on, for as many keys as fit. Also return the offset after
+        the last message examined.
         """
         newest: dict[bytes, int] = {}
         upto = self.clean
@@ -104,8 +104,8 @@ class Compactor:
     def _rewrite(
         self, segment: Segment, newest: dict[bytes, int], replace: Callable[[Segment, Path], bool]
     ) -> int:
-        """Rewrite a segment without messages that have been superseded by a later one with the same key. Return how
-        many were removed.
+        """Rewrite a segment without the messages that a later message with the same key has superseded. Return how many
+        were removed.
         """
         removed = 0
 
@@ -139,7 +139,7 @@ class Compactor:
 def _merge(
     segment: Segment, is_left: Callable[[Entry], bool]
 ) -> Iterator[tuple[Frame, list[Entry]]]:
-    """Yield the blocks of the new segment: frames without a payload, and the remaining messages of each."""
+    """Yield the blocks of the new segment. Each is a frame without a payload, and the messages that remain in it."""
     merged: Frame | None = None
     entries: list[Entry] = []
     size = 0
@@ -164,7 +164,7 @@ def _digest(key: str) -> bytes:
 
 
 def replace_in(log: SegmentLog, segment: Segment, path: Path) -> bool:
-    """Replace a segment of a log; return False if it has been deleted. Raises StoreError."""
+    """Replace a segment of a log. Return False if the segment has been deleted. Raises StoreError."""
     try:
         return log.replace(segment.base, path)
     except StoreError:

@@ -223,13 +223,13 @@ class QueueConfig:
         return {one.name: one for one in made}
 
     def settings_of(self, group: str) -> GroupConfig:
-        """Return the settings of a group. A group created by a client has those of the first group."""
+        """Return a group's settings. A group created by a client has the settings of the first group."""
         found = self.group_settings.get(group)
         return found or replace(self.group_settings[self.first_group], name=group)
 
     @property
     def first_group(self) -> str:
-        """The group of subscriptions that do not name a group."""
+        """The group that a subscription joins if it names none."""
         return next(iter(self.group_settings))
 
     def weight_of(self, client_id: str) -> int:
@@ -275,7 +275,7 @@ class QueueConfig:
             raise ConfigError("groups: a name is listed twice")
 
     def _check_type(self) -> None:
-        """Check that the settings fit the queue's type, and that `start` is a position."""
+        """Check that the settings suit the queue's type, and that `start` is a valid position."""
         for key, types in _ONLY.items():
             default = QueueConfig.__dataclass_fields__[key].default
             if self.type not in types and getattr(self, key) != default:
@@ -348,8 +348,9 @@ def _plain(value: Any) -> Any:
 
 
 def check_dead_letters(first: QueueConfig, known: Mapping[str, QueueConfig]) -> None:
-    """Check that each dead-letter queue exists, and that dead letters never return to the queue they came from. Raises
-    ConfigError."""
+    """Check that each dead-letter queue exists. Dead letters must never return to the queue they came from. Raises
+    ConfigError.
+    """
     name = first.dead_letter
     for _ in range(len(known) + 1):
         if not name:

@@ -1,7 +1,7 @@
-"""A group's consumers, and how to choose among them. Pure: no clock, no I/O.
+"""Manage a group's consumers, and choose among them. This module uses no clock and no I/O.
 
-The next message goes to the consumer with the fewest unacknowledged messages, relative to its weight. Among equals,
-the messages are shared in proportion to the weights. A choice takes O(f + log n) among n consumers with f filters.
+The next message goes to the consumer with the fewest unacknowledged messages relative to its weight. Among equals,
+messages are shared in proportion to the weights. A choice takes O(f + log n) among n consumers with f filters.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ _Entry = tuple[float, float, int, "Consumer"]
 
 @dataclass(slots=True)
 class Consumer:
-    """A subscription of an online client. `filter` is written as the client sent it.
+    """An online client's subscription. `filter` is written as the client sent it.
 
-    `held` counts the messages that it has not settled. While it is `blocked`, the broker cannot send to it. Only the
-    methods of `Consumers` change either.
+    `held` counts the messages that the consumer has not settled. While it is `blocked`, the broker cannot send to it.
+    Both change only through the methods of `Consumers`.
     """
 
     client_id: str
@@ -57,7 +57,7 @@ class Consumer:
 
 
 class _Line:
-    """A heap of entries: the consumers that have the same filter."""
+    """A heap with one entry for each consumer that has a certain filter."""
 
     __slots__ = ("heap", "size")
 
@@ -68,7 +68,7 @@ class _Line:
         """The number of consumers."""
 
     def first(self) -> _Entry | None:
-        """Return the entry of the consumer for the next message, or None if no consumer can take one."""
+        """Return the entry of the consumer that gets the next message. Return None if no consumer can take one."""
         heap = self.heap
         while heap:
             entry = heap[0]
@@ -78,7 +78,7 @@ class _Line:
         return None
 
     def push(self, entry: _Entry, before: _Entry | None) -> None:
-        """Add an entry, in place of the consumer's earlier entry `before`."""
+        """Add an entry. It replaces `before`, the consumer's earlier entry."""
         heap = self.heap
         if heap and heap[0] is before:
             heapreplace(heap, entry)
@@ -90,7 +90,7 @@ class _Line:
 
 
 class Consumers:
-    """The consumers of one group. Each holds at most `prefetch` messages.
+    """One group's consumers. Each holds at most `prefetch` messages.
 
     Unless `mode` is ``shared``, only the consumer that was added first is `active`. The others wait.
     """
@@ -115,7 +115,7 @@ class Consumers:
         return len(self.by_key)
 
     def add(self, consumer: Consumer) -> None:
-        """Add a consumer. If it already exists, it keeps its messages."""
+        """Add a consumer. If it was added before, it keeps its messages."""
         known = self.by_key.get(consumer.key)
         if known is None:
             known = self.by_key[consumer.key] = consumer
@@ -160,7 +160,7 @@ class Consumers:
             del self._lines[topic_filter]
 
     def choose(self) -> Consumer | None:
-        """Return the consumer for the next message, or None if no consumer can take one."""
+        """Return the consumer that gets the next message. Return None if no consumer can take one."""
         if self._freed:
             self._take_freed()
         best: _Entry | None = None
@@ -171,27 +171,29 @@ class Consumers:
         return None if best is None else best[3]
 
     def share(self, consumer: Consumer, number: int) -> int:
-        """Return how many messages the chosen consumer gets at once, if `number` messages wait: one if few are waiting,
-        otherwise a number that still gives all consumers about the same share.
+        """Return how many of `number` waiting messages the chosen consumer gets at once. If few are waiting, it gets
+        one. Otherwise, it gets more, but all consumers still end up with about the same share.
         """
         others = len(self.by_key) if self.mode == "shared" else 1
         fair = number if others == 1 else min(_AT_ONCE, max(1, number // (2 * others)))
         return min(fair, consumer.most - consumer.held)
 
     def free_filters(self) -> list[str]:
-        """Return the filters of the consumers that can take a message."""
+        """Return the filters of all consumers that can take a message."""
         if self._freed:
             self._take_freed()
         return [name for name, line in self._lines.items() if line.first() is not None]
 
     def choose_if(self, takes: Callable[[str], bool]) -> Consumer | None:
-        """Return the consumer for the next message, among those whose filter `takes` accepts, or None."""
+        """Return the consumer that gets the next message, among those whose filter `takes` accepts. Return None if
+        there is none.
+        """
         found = (self._lines[name].first() for name in self.free_filters() if takes(name))
         best = min((one for one in found if one is not None), default=None)
         return None if best is None else best[3]
 
     def took(self, consumer: Consumer, number: int = 1) -> None:
-        """Record that a consumer got `number` messages that it was chosen for."""
+        """Record that the chosen consumer got `number` messages."""
         consumer.held += number
         self._turn = max(self._turn, consumer.turn)
         consumer.turn = self._turn + number / consumer.weight
@@ -200,21 +202,23 @@ class Consumers:
         self._offer(consumer)
 
     def returned(self, consumer: Consumer, number: int) -> None:
-        """Record that `number` messages could not be sent to the consumer that was chosen for them."""
+        """Record that `number` messages could not be sent to the consumer chosen for them."""
         consumer.held -= number
         consumer.most = max(1, consumer.held)
         self.block(consumer)
 
     def freed(self, consumer: Consumer) -> None:
-        """Record that a consumer has one message fewer, so that it can take more. The next choice considers it."""
+        """Record that a consumer holds one message fewer and can therefore take more. The next choice takes this into
+        account.
+        """
         consumer.held -= 1
         if not consumer.freed:
             consumer.freed = True
             self._freed.append(consumer)
 
     def received(self, consumer: Consumer) -> None:
-        """Record that a consumer has acknowledged a message and can therefore take more. The next
-        choice considers it.
+        """Record that a consumer has acknowledged a message and can therefore take more. The next choice takes this
+        into account.
         """
         if not consumer.freed:
             consumer.freed = True
@@ -228,7 +232,7 @@ class Consumers:
             self._unblock(one)
 
     def block(self, consumer: Consumer) -> None:
-        """Do not choose a consumer until it has one message fewer, or until `unblock` is called."""
+        """Do not choose a consumer until it holds one message fewer, or until `unblock` is called."""
         consumer.blocked = True
         consumer.entry = None
         if not consumer.held and self.by_key.get(consumer.key) is consumer:
@@ -236,13 +240,13 @@ class Consumers:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a blocked consumer has no messages, so that only `unblock` can release it."""
+        """Whether some blocked consumer holds no messages, so that only `unblock` can release it."""
         if self._freed:
             self._take_freed()
         return bool(self._stuck)
 
     def unblock(self) -> None:
-        """Allow blocked consumers that have no messages to be chosen again."""
+        """Make blocked consumers that hold no messages available again."""
         for one in list(self._stuck.values()):
             self._unblock(one)
 
@@ -254,7 +258,7 @@ class Consumers:
         self._offer(consumer)
 
     def _elect(self) -> None:
-        """Make the first consumer active if no other one is."""
+        """Make the first consumer active if none is active."""
         if self.mode != "shared" and self.active is None and self.by_key:
             self.active = next(iter(self.by_key.values()))
             self._offer(self.active)

@@ -1,5 +1,5 @@
-"""The operators' service for queues, `hookmq_toolkit.queues`. The module `making` creates and deletes queues, and
-`redrive` moves dead letters back.
+"""The service that operators use to manage queues, `hookmq_toolkit.queues`. The module `making` creates and deletes
+queues, and `redrive` moves dead letters back.
 """
 
 import json
@@ -65,7 +65,7 @@ class QueueControl:
     # looking ---------------------------------------------------------------------------------------------------------
 
     def list_queues(self) -> Sequence[QueueStatus]:
-        """Return all queues by name."""
+        """Return all queues, sorted by name."""
         return [self._status(queue, False) for _, queue in sorted(self._maker.queues.items())]
 
     def show_queue(self, name: str) -> QueueStatus:
@@ -99,7 +99,7 @@ class QueueControl:
         )
 
     async def peek_queue(self, name: str, group: str, after: int | None, limit: int) -> MessagePage:
-        """Return unsettled messages by offset."""
+        """Return a page of unsettled messages, in offset order."""
         queue = self._maker.find(name)
         dispatcher = _first_or(queue, group)
         found = dispatcher.group
@@ -145,7 +145,7 @@ class QueueControl:
     # changing --------------------------------------------------------------------------------------------------------
 
     async def purge_queue(self, name: str, group: str) -> int:
-        """Drop all messages that no consumer has, and return how many were dropped."""
+        """Drop all messages that no consumer holds. Return how many were dropped."""
         queue = self._maker.find(name)
         chosen = [_named(queue, group)] if group else list(queue.dispatchers.values())
         purged, stored = 0, []
@@ -185,7 +185,7 @@ class QueueControl:
         await _committed(stored)
 
     async def seek_queue(self, name: str, group: str, position: str) -> int:
-        """Move a group of a stream to a position, and return its offset."""
+        """Move one of a stream's groups to a position, and return the offset of that position."""
         queue = self._maker.find(name)
         _named(queue, group)
         try:
@@ -241,7 +241,7 @@ class QueueControl:
 
 
 def _named(queue: Queue, group: str) -> Dispatcher:
-    """Return a group. Raises QueueError."""
+    """Return the group with this name. Raises QueueError."""
     found = queue.dispatchers.get(group)
     if found is None:
         known = ", ".join(queue.dispatchers)
@@ -284,8 +284,7 @@ def unsettled_after(dispatcher: Dispatcher, queue: Queue, after: int, limit: int
 async def read_messages(
     queue: Queue, offsets: Sequence[int], broker: BrokerHandle
 ) -> dict[int, Message]:
-    """Return messages by their offsets, from memory or from the disk. Settled messages may be missing. Raises
-    QueueError."""
+    """Return messages by offset, from memory or from disk. Settled messages may be missing. Raises QueueError."""
     found: dict[int, Message] = {}
     for offset in offsets:
         message = queue.log.get(offset)

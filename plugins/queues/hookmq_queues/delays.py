@@ -1,8 +1,8 @@
-"""Store delayed messages in a separate log, and move them to their queue's log when they are due.
+"""Store delayed messages in a separate log, and move each to its queue's log when it is due.
 
-A message gets its offset in the queue only then. It therefore does not hold up other messages, and every group sees it
-at the same position. One commit contains both the message in the queue, and its (due, offset) in the plugin's state.
-Messages move in the order of these pairs, so the last stored pair shows which messages have moved.
+A message gets its offset in the queue only when it moves. It therefore does not hold up other messages, and every group
+sees it at the same position. One commit contains both the message in the queue and its (due, offset) in the plugin's
+state. Messages move in the order of these pairs, so the last stored pair shows which messages have moved.
 
 A delayed message takes about 150 bytes of memory, regardless of its size.
 """
@@ -41,7 +41,7 @@ Place = tuple[float, int]
 
 
 class DelayLog(QueueLog):
-    """The delayed messages of all queues. This journal does not want any topic: only `Delays.add` appends to it."""
+    """The delayed messages of all queues. This journal wants no topic, because only `Delays.add` appends to it."""
 
     def __init__(
         self, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -56,11 +56,11 @@ class DelayLog(QueueLog):
         self._tidying = False
 
     def wants(self, topic: str) -> bool:
-        """Return False."""
+        """Return False, because no message reaches this journal by its topic."""
         return False
 
     def moved(self, offsets: Sequence[int]) -> None:
-        """Record that messages have left this log. Delete the segments at its start that are now empty."""
+        """Record that messages have left this log. Delete segments at the log's start that are now empty."""
         segments = list(self.log.segments)
         for offset in offsets:
             self.forget(offset)
@@ -77,7 +77,7 @@ class DelayLog(QueueLog):
             self.settle(floor)
 
     def tidy(self) -> None:
-        """Append the first segment's remaining messages again if most of this log is no longer needed. Otherwise, a
+        """If most of this log is no longer needed, append the first segment's remaining messages again. Otherwise, a
         message with a long delay would keep all later messages on disk.
         """
         segments, owners = self.log.segments, list(self.owners())
@@ -121,7 +121,7 @@ class DelayLog(QueueLog):
             done(found, "")
 
     def _fetch(self, offsets: list[int]) -> dict[int, Message]:
-        """Return the messages at `offsets`, which are in order. This runs in a thread."""
+        """Return the messages at `offsets`, which must be sorted. This runs in a thread."""
         found: dict[int, Message] = {}
         block: dict[int, Message] = {}
         for offset in offsets:
@@ -140,13 +140,13 @@ def _base(segment: Segment) -> int:
 
 
 class Target(Protocol):
-    """The queue of delayed messages."""
+    """The queue that delayed messages move to."""
 
     def release(self, message: Message) -> bool:
-        """Store a message that is due, in this turn's commit. Return False if the queue is full."""
+        """Store a due message in this turn's commit. Return False if the queue is full."""
 
     def restored(self, message: Message) -> None:
-        """Take over a message that an earlier process added."""
+        """Take over a message that was added before the restart."""
 
 
 class Delays:
@@ -179,7 +179,7 @@ class Delays:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more messages may be added."""
+        """Whether there is no room for another message."""
         return len(self) >= self._config.max_delayed or self.bytes >= self._config.max_bytes
 
     @property
@@ -203,7 +203,7 @@ class Delays:
     # moving ----------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Check the first message, because it is new or has been committed."""
+        """Check whether the first message is due. Call this when it is new or has been committed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -257,18 +257,18 @@ class Delays:
             self.wake()
 
     def _again(self, places: list[Place]) -> None:
-        """Try again later to move these messages."""
+        """Try to move these messages again later."""
         for one in places:
             heappush(self._waiting, one)
         if self._timer is None:
             self._timer = self._broker.runtime.call_later(PAUSE, self._read)
 
     def below(self, end: int) -> list[int]:
-        """Return the places of the messages before `end` in the log."""
+        """Return the log offsets of the messages that are stored before `end`."""
         return [offset for _, offset in self._waiting if offset < end]
 
     def renew(self, end: int, messages: Mapping[int, Message]) -> None:
-        """Append the messages before `end` to the log again, in this turn's commit."""
+        """Append the messages stored before `end` to the log again, in this turn's commit."""
         old = sorted(one for one in self._waiting if one[1] < end)
         if not old or self._closed or any(offset < end for _, offset in self._moving):
             return
@@ -312,7 +312,7 @@ class Delays:
             self._save()
 
     def restore(self, message: Message, offset: int) -> bool:
-        """Take a message from the log of an earlier process. Return False if it has moved."""
+        """Take over a message from the log, after a restart. Return False if the message has already moved."""
         due = due_of(message)
         if due is None or offset < self._first or (due, offset) <= self._last:
             return False
@@ -327,7 +327,7 @@ class Delays:
         self.wake()
 
     def clear(self) -> int:
-        """Drop all messages, because the queue is purged or deleted. Return how many were dropped."""
+        """Drop all messages, because the queue is being purged or deleted. Return how many were dropped."""
         dropped = [offset for _, offset in (*self._waiting, *self._moving)]
         self._waiting.clear()
         self._moving = []
@@ -339,14 +339,14 @@ class Delays:
         return len(dropped)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop moving messages."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
 
 def forget(log: DelayLog, queue: str, broker: BrokerHandle) -> None:
-    """Drop the messages of a queue that does not exist. They do not come back if the queue is created again."""
+    """Drop the messages of a queue that no longer exists. If the queue is created again, they do not come back."""
     broker.state.put(_KEY + queue, _STATE.pack(0.0, 0, log.end))
 
 

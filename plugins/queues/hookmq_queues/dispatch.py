@@ -29,8 +29,8 @@ CLAIM: Final = 1.0
 
 
 class Dispatcher:
-    """Sends messages to the consumers of one group. Unless the group is `stored`, its state is lost when the process
-    ends.
+    """Sends messages to one group's consumers. Unless the group is `stored`, its state is lost when the
+    process ends.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Dispatcher:
     # consumers -------------------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
-        """Add a consumer, and start sending."""
+        """Add a consumer, and start sending messages to it."""
         active = self.consumers.active
         known = self.consumers.by_key.get(consumer.key)
         if known is not None and known.connection is not consumer.connection:
@@ -138,9 +138,9 @@ class Dispatcher:
         self.schedule()
 
     def claim(self, key: tuple[str, str]) -> bool:
-        """Return whether a client may subscribe as the consumer `key`. An exclusive consumer has the group for itself.
+        """Return whether a client may subscribe as the consumer `key`. An exclusive consumer has the group to itself.
 
-        The place is kept for a short time, until the client has subscribed and `add` is called.
+        The client's place is reserved for a short time, until it has subscribed and `add` is called.
         """
         consumers = self.consumers
         if consumers.mode != "exclusive":
@@ -155,7 +155,7 @@ class Dispatcher:
         return True
 
     def takes_filter(self, topic_filter: str) -> bool:
-        """Return whether a consumer can have this filter. It cannot if the group already has too many filters."""
+        """Return whether a consumer may use this filter. It may not if the group already has too many filters."""
         return self._choice.takes_filter(topic_filter)
 
     def _report_active(self, before: Consumer | None) -> None:
@@ -204,14 +204,14 @@ class Dispatcher:
 
     @property
     def is_unwatched(self) -> bool:
-        """Whether the expiry of the next message is not known yet."""
+        """Whether it is not yet known when the next message expires."""
         return self._watches and (
             self._choice.selection is not None
             or self.group.peek(self._log.visible) != self._head[0]
         )
 
     def _drop_expired(self, most: int) -> int:
-        """Drop up to `most` of the next messages that have expired and that no consumer takes. Return how many were
+        """Drop up to `most` of the next messages, if they have expired and no consumer takes them. Return how many were
         dropped. Record when the next message expires.
         """
         if not self._watches:
@@ -245,7 +245,7 @@ class Dispatcher:
     # settlement ------------------------------------------------------------------------------------------------------
 
     def loaded(self, offsets: list[int]) -> dict[int, Message]:
-        """Return the messages that are in memory."""
+        """Return those of the messages that are in memory."""
         found = ((offset, self._log.get(offset)) for offset in offsets)
         return {offset: message for offset, message in found if message is not None}
 
@@ -263,7 +263,7 @@ class Dispatcher:
         return self.state.store()
 
     def drop_oldest(self) -> bool:
-        """Drop the oldest message that no consumer has. Return False if there is none."""
+        """Drop the oldest message that no consumer holds. Return False if there is none."""
         oldest = None if self._choice.selection is None else self._choice.selection.oldest()
         if oldest is not None:
             return self.outcomes.settle(oldest)
@@ -277,7 +277,8 @@ class Dispatcher:
     def trim(self, first: int) -> int:
         """Settle the messages below `first`, because they were deleted. Return how many were settled.
 
-        This change alone does not save the state. A broker that loads the older state settles these messages again.
+        This change alone does not cause the state to be saved. A broker that loads the older state settles these
+        messages again.
         """
         lost = self.group.trim(first)
         if lost and self._explicit:
@@ -300,15 +301,15 @@ class Dispatcher:
         return sum(one in self.consumers.by_key for one in self.stalls.stalled)
 
     def can_take(self, offset: int) -> bool:
-        """Return whether a message is unsettled, and no consumer has it."""
+        """Return whether a message is unsettled and no consumer holds it."""
         group = self.group
         if offset < group.next:
             return offset in group.unsettled and offset not in group.leases
         return offset < self._log.visible
 
     def take(self, offset: int) -> None:
-        """Settle a message for which `can_take` is True, regardless of its position in the queue. Call
-        `state.committed` in the same turn.
+        """Settle a message for which `can_take` is True, no matter where in the queue it is. Call `state.committed` in
+        the same turn.
         """
         self._log.hold()
         while self.group.next < offset:
@@ -316,8 +317,9 @@ class Dispatcher:
         self.outcomes.settle(offset)
 
     def purge(self) -> int:
-        """Settle all messages that no consumer has, and return how many were settled. Call `state.committed` in the
-        same turn."""
+        """Settle all messages that no consumer holds, and return how many were settled. Call `state.committed` in the
+        same turn.
+        """
         purged = self.group.purge(self._log.visible)
         self._choice.renew()
         self.state.dirty = True
@@ -330,7 +332,7 @@ class Dispatcher:
         return purged
 
     async def seek(self, offset: int) -> None:
-        """Move the group to `offset`, and return when this is stored. Raises PluginError if it cannot be stored."""
+        """Move the group to `offset`. Return once the move is stored. Raises PluginError if it cannot be stored."""
         self.group.seek(offset)
         self.holdings.prune()
         self._choice.renew()

@@ -34,7 +34,7 @@ class Duplicates:
             self.forgotten += 1
 
     def floor(self, now: float) -> int | None:
-        """Return the offset of the oldest message whose key is remembered, or None."""
+        """Return the offset of the oldest message whose key is still remembered, or None."""
         self._forget(now)
         return self._oldest[0][1] if self._oldest else None
 

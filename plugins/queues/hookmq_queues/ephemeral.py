@@ -1,4 +1,4 @@
-"""A queue of the type `ephemeral`: it exists only in memory, and a group without consumers loses its messages."""
+"""Queues of the type `ephemeral`. They exist only in memory, and a group without consumers loses its messages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from hookmq_queues.storage import MessageLog
 
 
 class MemoryLog(MessageLog):
-    """The messages of a queue in memory; implements `Volatile` of `hookmq.storage_api`."""
+    """A queue's messages in memory. Implements `Volatile` of `hookmq.storage_api`."""
 
     volatile = True
     _first = 0
@@ -37,14 +37,14 @@ class MemoryLog(MessageLog):
             self.on_committed()
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        """Do nothing: messages are not written."""
+        """Do nothing, because messages are not written."""
         done(None)
 
     def committed(self, commit: CommitId) -> None:
-        """Do nothing: messages do not wait for commits."""
+        """Do nothing, because messages do not wait for commits."""
 
     def recover(self, last: CommitId) -> None:
-        """Do nothing: a queue in memory starts empty."""
+        """Do nothing, because a queue in memory starts empty."""
 
     @property
     def earliest(self) -> int:
@@ -53,7 +53,7 @@ class MemoryLog(MessageLog):
         return self._first
 
     def gap_end(self, offset: int) -> int:
-        """Return the offset of the first remaining message from `offset` on."""
+        """Return the offset of the first remaining message at or after `offset`."""
         cache, end = self._cache, self.end
         while offset < end and offset not in cache:
             offset += 1
@@ -76,7 +76,7 @@ class MemoryLog(MessageLog):
 
 
 class EphemeralQueue(Queue):
-    """A queue in memory. A group that has had no consumer for `expires_after` loses its messages, and gets no new ones
+    """A queue in memory. If a group has had no consumer for `expires_after`, it loses its messages. It gets no new ones
     until it has a consumer again.
     """
 
@@ -96,7 +96,7 @@ class EphemeralQueue(Queue):
             self.consumers_changed(name)
 
     def consumers_changed(self, group: str) -> None:
-        """Start or stop the time after which a group without consumers expires."""
+        """Start or stop the timer after which a group without consumers expires."""
         super().consumers_changed(group)
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None or dispatcher.consumers:

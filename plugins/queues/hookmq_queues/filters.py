@@ -1,4 +1,4 @@
-"""Support consumers that accept only messages with certain topics, with subscriptions such as ``$queue/jobs/resize/+``.
+"""Support consumers that accept only messages on certain topics, with subscriptions such as ``$queue/jobs/resize/+``.
 
 The strategy `ByFilter` keeps a line of waiting messages for each filter. A message that no online consumer accepts
 stays in the selection's window, and later messages are delivered before it. Delivery stops when the window contains
@@ -26,7 +26,7 @@ def is_narrow(topic_filter: str, queue: str) -> bool:
 
 
 class _Line:
-    """A heap of the waiting messages that one filter matches. Entries of messages that are no longer waiting are
+    """A heap of the waiting messages that match one filter. Entries for messages that no longer wait are
     removed later.
     """
 
@@ -39,9 +39,9 @@ class _Line:
 
 
 class ByFilter:
-    """Chooses the oldest message that a consumer with room accepts.
+    """Chooses the oldest message that some consumer accepts and has room for.
 
-    Two kinds of messages need no consumer and come first: those for which `is_dead` returns True, and expired ones.
+    Two kinds of messages need no consumer and come first: expired ones, and those for which `is_dead` returns True.
     `expires_at` returns when a message expires, or infinity. `time` returns the current time.
     """
 
@@ -69,7 +69,7 @@ class ByFilter:
         """A heap of (expiry, offset) of the waiting messages. Entries of other messages are removed later."""
 
     def add(self, offset: int, message: Message) -> None:
-        """Add a message. Messages are added in offset order."""
+        """Add a message. Messages must be added in offset order."""
         self._topics[offset] = delivered_topic(self._wildcard, self._queue, message.topic)
         expiry = self._expires_at(message)
         if expiry < inf:
@@ -98,7 +98,7 @@ class ByFilter:
         self.waiting.discard(offset)
 
     def gone(self, offset: int) -> None:
-        """Forget a message. It need not be known."""
+        """Forget a message. The message may be unknown."""
         self.waiting.discard(offset)
         self._topics.pop(offset, None)
         self._expiries.pop(offset, None)
@@ -130,7 +130,7 @@ class ByFilter:
         return self._consumers.choose_if(lambda one: self._line(one).matches(topic))
 
     def forget(self, topic_filter: str) -> None:
-        """Record that no consumer has this filter any more."""
+        """Record that no consumer uses this filter any more."""
         self._lines.pop(topic_filter, None)
 
     def _line(self, topic_filter: str) -> _Line:

@@ -1,6 +1,6 @@
-"""Report to other plugins which part of each stream they can read: the service `hookmq_toolkit.queue_streams`.
+"""Tell other plugins which part of each stream they can read. This is the service `hookmq_toolkit.queue_streams`.
 
-Streams without followers have no additional cost.
+A stream without followers costs nothing extra.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,9 @@ from hookmq_queues.topics import PREFIX
 
 
 class Followers:
-    """Implements `QueueStreams`. `queues` are the queues that exist. Call `opened` and `deleted` when they change."""
+    """Implements `QueueStreams`. `queues` returns the queues that exist. When a queue is created or deleted, call
+    `opened` or `deleted`.
+    """
 
     def __init__(self, queues: Callable[[], Mapping[str, Queue]]) -> None:
         self._queues = queues
@@ -22,7 +24,9 @@ class Followers:
         """The followers by queue name. The queue does not have to exist."""
 
     def follow(self, name: str, changed: Changed) -> Callable[[], None]:
-        """Report which part of a stream can be read, now and after each change."""
+        """Call `changed` with the part of a stream that can be read, now and after each change. Return a function that
+        ends this.
+        """
         self._followers.setdefault(name, []).append(changed)
         found = self._queues().get(name)
         if found is not None:
@@ -40,14 +44,14 @@ class Followers:
                 found.follow(None)
 
     def opened(self, queue: Queue) -> None:
-        """Note a queue that was created while the broker runs."""
+        """Take note of a queue that was created while the broker is running."""
         name = queue.config.name
         if name in self._followers:
             self._attach(queue)
             self._tell(name)
 
     def deleted(self, queue: Queue) -> None:
-        """Note that a queue is being deleted. Its messages are still on disk."""
+        """Take note that a queue is being deleted. Its messages are still on disk."""
         if isinstance(queue, StreamQueue):
             queue.follow(None)
         self._tell(queue.config.name)

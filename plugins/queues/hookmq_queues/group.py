@@ -33,7 +33,7 @@ MAX_DUE: Final = float(1 << 40)
 
 
 class Lease(NamedTuple):
-    """A message that a consumer has not settled yet. `token` differs for each lease of the group."""
+    """A message that a consumer has not settled yet. Each of the group's leases has a different `token`."""
 
     token: int
     consumer: Hashable
@@ -41,9 +41,9 @@ class Lease(NamedTuple):
 
 
 class Group:
-    """The state of a group; see the module docstring. `first` is the offset of the first message that it gets.
+    """A group's state; see the module docstring. `first` is the offset of the first message that the group gets.
 
-    Deadlines of leases may use any clock, in seconds. Due times are stored, so they are in epoch seconds.
+    Lease deadlines may use any clock, in seconds. Due times are stored, so they are in epoch seconds.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -75,11 +75,11 @@ class Group:
         return next(iter(self.unsettled), self.next)
 
     def backlog(self, end: int) -> int:
-        """Return the number of unsettled messages, including leased and deferred ones, if the queue ends at `end`."""
+        """Return how many messages are unsettled if the queue ends at `end`. This includes leased and deferred ones."""
         return max(0, end - self.next) + len(self.unsettled)
 
     def attempts(self, offset: int) -> int:
-        """Return how often an unsettled message has definitely been delivered. This number counts against the delivery
+        """Return how often an unsettled message has certainly been delivered. This number counts towards the delivery
         limit.
         """
         return self.unsettled.get(offset, 0) - (offset in self._unsure)
@@ -91,7 +91,7 @@ class Group:
     # choosing --------------------------------------------------------------------------------------------------------
 
     def peek(self, end: int) -> int | None:
-        """Return the offset to lease next, or None. Offsets from `end` on do not exist."""
+        """Return the offset to lease next, or None. The queue has no offsets from `end` on."""
         ready = self._ready
         while ready:
             if self.is_ready(ready[0]):
@@ -102,7 +102,7 @@ class Group:
     def take_ready(self) -> list[int]:
         """Return the offsets that have become ready since the last call, lowest first. `peek` no longer returns them.
 
-        Use this to choose messages in a different order from `peek`.
+        Use this to choose messages in a different order than `peek` does.
         """
         if not self._ready:
             return []
@@ -123,8 +123,9 @@ class Group:
     # leases ----------------------------------------------------------------------------------------------------------
 
     def lease(self, offset: int, consumer: Hashable, deadline: float) -> tuple[int, int]:
-        """Lease `next` or a ready offset. Return the lease's token, and how often the message has been leased so
-        far."""
+        """Lease `next` or a ready offset. Return the lease's token, and how many times the message has been leased so
+        far.
+        """
         if offset == self.next:
             self._advance(1)
             count = 1
@@ -159,7 +160,7 @@ class Group:
             heapify(self._deadlines)
 
     def settle(self, offset: int) -> bool:
-        """Forget a message: it was acknowledged, expired or dropped. Return False if it was already settled.
+        """Forget a message that was acknowledged, expired or dropped. Return False if it was already settled.
 
         An acknowledgement counts even if the lease has expired, because the message was processed.
         """
@@ -179,7 +180,7 @@ class Group:
         return True
 
     def release(self, offset: int, token: int) -> bool:
-        """End a lease without settling the message. Return False if this lease had already ended."""
+        """End a lease without settling its message. Return False if the lease had already ended."""
         if not self._is_current(offset, token):
             return False
         del self.leases[offset]
@@ -192,7 +193,7 @@ class Group:
             self._count(offset, -1)
 
     def expire(self, now: float) -> list[tuple[int, Lease]]:
-        """End the leases whose deadline has passed, and return them."""
+        """End the leases whose deadlines have passed, and return them."""
         found: list[tuple[int, Lease]] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
@@ -204,7 +205,7 @@ class Group:
 
     @property
     def deadline(self) -> float | None:
-        """Return when `expire` next has something to do, or None."""
+        """Return when `expire` will next have something to do, or None."""
         deadlines = self._deadlines
         while deadlines and not self._is_current(deadlines[0][1], deadlines[0][2]):
             heappop(deadlines)
@@ -215,8 +216,8 @@ class Group:
     def defer(self, offset: int, due: float) -> bool:
         """Keep a message from being leased until `wake` is called with a time of at least `due`.
 
-        `offset` is `next`, or below it and unsettled. If it is leased, the lease ends. An already deferred message gets
-        the new due time. Return False if the message was already settled.
+        `offset` is `next`, or an unsettled offset below it. If it is leased, the lease ends. If it is already deferred,
+        it gets the new due time. Return False if the message was already settled.
         """
         if offset == self.next:
             self._advance(0)
@@ -232,7 +233,7 @@ class Group:
         return True
 
     def wake(self, time: float) -> int:
-        """Make deferred messages ready if their due time has come. Return how many there were."""
+        """Make deferred messages ready if they are due. Return how many became ready."""
         found = 0
         due = self.next_due
         while due is not None and due <= time:
@@ -246,14 +247,14 @@ class Group:
 
     @property
     def next_due(self) -> float | None:
-        """Return when `wake` next has something to do, or None."""
+        """Return when `wake` will next have something to do, or None."""
         dues = self._dues
         while dues and self.due.get(dues[0][1]) != dues[0][0]:
             heappop(dues)
         return dues[0][0] / 1000 if dues else None
 
     def drop_oldest(self, end: int) -> int | None:
-        """Settle the first message that no consumer has, and return its offset. Return None if there is none."""
+        """Settle the first message that no consumer holds, and return its offset. Return None if there is none."""
         offset = self.peek(end)
         if self.due:
             known = (one for one in self.unsettled if one not in self.leases)
@@ -263,7 +264,7 @@ class Group:
         return offset
 
     def purge(self, end: int) -> int:
-        """Settle all messages below `end` that no consumer has, and return how many were settled."""
+        """Settle all messages below `end` that no consumer holds. Return how many were settled."""
         found = [offset for offset in self.unsettled if offset not in self.leases]
         for offset in found:
             self.settle(offset)
@@ -274,7 +275,7 @@ class Group:
     # positions -------------------------------------------------------------------------------------------------------
 
     def seek(self, offset: int) -> None:
-        """Move the group to `offset`. All messages below it count as settled, the others as new, and all leases end."""
+        """Move the group to `offset`. All messages below it count as settled and all others as new. All leases end."""
         self.next = offset
         self.since = self.token
         for part in (self.unsettled, self.leases, self.due, self._odd, self._unsure):
@@ -284,7 +285,7 @@ class Group:
         self._pages = Pages()
 
     def trim(self, first: int) -> int:
-        """Settle the messages below `first`, because they were deleted. Return their number."""
+        """Settle the messages below `first`, because they were deleted. Return how many were settled."""
         deleted = list(takewhile(lambda offset: offset < first, self.unsettled))
         for offset in deleted:
             self.settle(offset)
@@ -293,7 +294,7 @@ class Group:
         return lost
 
     def skip(self, offset: int, end: int) -> None:
-        """Settle `offset`, which `peek` returned, because the offsets from there to `end` have no messages."""
+        """Settle `offset`, which `peek` returned. The offsets from there up to `end` have no messages."""
         if offset == self.next:
             self.next = end
         else:
@@ -312,7 +313,7 @@ class Group:
         return offset
 
     def _count(self, offset: int, change: int) -> int:
-        """Change how often a message was leased. Return the new number."""
+        """Change how many times a message has been leased. Return the new number."""
         count = self.unsettled[offset] = min(_MAX_COUNT, self.unsettled[offset] + change)
         if count == 1:
             self._odd.discard(offset)
@@ -334,7 +335,9 @@ class Group:
     # stored form -----------------------------------------------------------------------------------------------------
 
     def encode(self, reserved: int) -> bytes:
-        """Return the state as bytes. Offsets below `reserved` may be leased before the next call is stored."""
+        """Return the state as bytes. Offsets below `reserved` may be leased before the result of the next call is
+        stored.
+        """
         return _HEAD.pack(_VERSION, max(reserved, self.next), self.next) + self._pages.encode(
             self.unsettled, self._odd, self._unsure, self.due
         )
@@ -343,10 +346,10 @@ class Group:
     def decode(cls, data: bytes, earliest: int, end: int, time: float = MAX_DUE) -> "Group":
         """Return the group that `encode` wrote, without leases. The queue has the offsets from `earliest` to `end`.
 
-        If `encode` reserved offsets, messages may have been delivered after it: those with a reserved offset, and those
-        that were ready and never delivered. They count as delivered once, so that the next delivery is marked as a
-        redelivery. `attempts` does not count this delivery. Deferred messages that are due after `time` were not ready
-        yet.
+        If `encode` reserved offsets, messages may have been delivered after it was called. These are the messages with
+        a reserved offset, and those that were ready and never delivered. They count as delivered once, so the next
+        delivery is marked as a redelivery. `attempts` does not count this delivery. Deferred messages that are due
+        after `time` were not ready yet.
 
         Raises ValueError if the bytes are damaged.
         """

@@ -1,8 +1,8 @@
 """Store one group's state, and limit how far ahead its messages may be sent.
 
-A message is sent only if its offset is below the stored `reserved`. After a crash, every message that may have been
-sent is therefore known, and is sent again with a delivery count above 1. The state is stored at most once per commit:
-changes made while a commit runs are in the next one.
+A message is sent only if its offset is below the stored `reserved`. After a crash, the broker therefore knows every
+message that may have been sent. It sends those again with a delivery count above 1. The state is stored at most once
+per commit: changes made during one commit go into the next.
 """
 
 from collections.abc import Awaitable, Callable
@@ -55,7 +55,7 @@ class GroupState:
         """Number of times that the group was moved. Offsets that were reserved before the last move do not count."""
 
     def save(self) -> None:
-        """Store the state. If an earlier call is not committed yet, store it after that commit."""
+        """Store the state. If an earlier call has not been committed yet, store it after that commit."""
         self.dirty = True
         if self._saving or self._closed:
             return
@@ -95,8 +95,8 @@ class GroupState:
         return ""
 
     def committed(self) -> Awaitable[None]:
-        """Store the state in this turn's commit. The awaitable completes after the commit, and raises PluginError if
-        the store fails.
+        """Store the state in this turn's commit. Return an awaitable that completes after the commit, and raises
+        PluginError if the store fails.
         """
         if not self.stored:
             return in_thread(self._broker.runtime, lambda: None)
@@ -127,7 +127,7 @@ class GroupState:
         self._broker.runtime.call_later(PAUSE, again)
 
     def close(self) -> bytes:
-        """Stop storing. Return the state to store under the key `state_key`."""
+        """Stop storing. Return the state, which the caller must store under the key `state_key`."""
         self._closed = True
         return self._group.encode(self._group.next)
 

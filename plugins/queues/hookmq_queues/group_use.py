@@ -1,7 +1,7 @@
-"""Manage groups that a client's subscription created, not the configuration.
+"""Manage groups that clients create by subscribing, rather than groups in the configuration.
 
-Such a group exists as long as its stored state. It is deleted when it has had no consumer for `group_expiry`, because
-its messages would otherwise fill the queue. A restart of the broker resets this time.
+Such a group exists as long as its stored state does. It is deleted after it has had no consumer for `group_expiry`,
+because its messages would otherwise fill the queue. Restarting the broker also restarts this period.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ _CHECKS: Final = 10
 
 
 class GroupUse:
-    """One queue's groups that are not configured.
+    """One queue's groups that are not in the configuration.
 
-    `make` adds a group to `dispatchers`, and `removed` is called after a group has been removed from them.
+    `make` adds a group to `dispatchers`. `removed` is called after a group has been removed from them.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GroupUse:
         self._timer: Timer | None = None
 
     def stored(self) -> list[str]:
-        """Return the names of the groups that an earlier process created."""
+        """Return the names of the groups stored before the restart."""
         config = self._config()
         if not config.groups_on_first_use:
             return []
@@ -66,7 +66,7 @@ class GroupUse:
         return ""
 
     def use(self, name: str) -> Dispatcher | None:
-        """Return a group, and create it if it does not exist. Return None if it cannot be created."""
+        """Return a group, creating it if it does not exist. Return None if it cannot be created."""
         found = self._dispatchers.get(name)
         if found is not None or self.refusal(name):
             return found
@@ -79,11 +79,11 @@ class GroupUse:
         return made
 
     def used(self, name: str) -> None:
-        """Record that a group has gained or lost a consumer. This restarts the time after which it is deleted."""
+        """Record that a group has gained or lost a consumer. This restarts the period after which it is deleted."""
         self._unused.pop(name, None)
 
     def watch(self) -> None:
-        """Regularly check for groups without consumers, while any group is not configured."""
+        """Check regularly for groups without consumers, as long as there are groups outside the configuration."""
         config = self._config()
         if self._timer is None and len(self._dispatchers) > len(config.group_settings):
             self._timer = self._broker.runtime.call_later(
@@ -113,6 +113,6 @@ class GroupUse:
         self._removed()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()

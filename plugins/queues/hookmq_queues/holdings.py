@@ -1,4 +1,4 @@
-"""Keep track of messages that a consumer has acknowledged with PUBACK but not yet settled, in a group with explicit
+"""Track messages that consumers have acknowledged with PUBACK but not yet settled. This applies to groups with explicit
 settlement.
 """
 
@@ -14,9 +14,9 @@ _Key = tuple[str, str]
 
 
 class Holdings:
-    """The messages that each consumer of a group holds, and which consumer may settle a message.
+    """Which messages each of a group's consumers holds, and which consumer may settle a message.
 
-    A message counts as held by its consumer from its delivery until both have happened: the delivery has ended, and the
+    From its delivery on, a message counts as held by its consumer. This ends once the delivery has ended and the
     message was settled or taken away.
     """
 
@@ -30,7 +30,7 @@ class Holdings:
         """The reason given in the last nack of each message."""
 
     def keep(self, consumer: Consumer, offset: int) -> None:
-        """Record that a consumer has acknowledged the delivery of a message that is leased to it."""
+        """Record that a consumer has acknowledged the delivery of a message that it leases."""
         self._held.setdefault(consumer.key, {})[offset] = consumer
         self._consumers.received(consumer)
 
@@ -46,14 +46,14 @@ class Holdings:
             self._consumers.freed(consumer)
 
     def expired(self, offset: int, lease: Lease) -> None:
-        """Record that a lease has expired. Its consumer may still settle the message, until another one gets it."""
+        """Record that a lease has expired. Its consumer may still settle the message until another consumer gets it."""
         key = lease.consumer
         assert isinstance(key, tuple)
         self.drop(offset, key)
         self._late[offset] = key[0]
 
     def leased(self, offset: int) -> None:
-        """Record that a message was leased again."""
+        """Record that a message has been leased again."""
         self._late.pop(offset, None)
 
     def settled(self, offset: int) -> None:
@@ -79,8 +79,8 @@ class Holdings:
     def chosen(self, settlement: Settlement, client_id: str) -> list[int]:
         """Return the offsets that a client's settlement applies to, without duplicates.
 
-        The client must hold each offset that is named individually. A range selects the offsets in it that the client
-        holds; there must be at least one. Raises SettlementError otherwise.
+        The client must hold each offset that is named individually. A range stands for all offsets in it that the
+        client holds, of which there must be at least one. Raises SettlementError otherwise.
         """
         found: dict[int, None] = {}
         late = settlement.verb != "$nack"

@@ -1,4 +1,4 @@
-"""Handle a message before its queue stores it: check its properties, drop duplicates, and set delayed messages aside
+"""Process a message before its queue stores it. Check its properties, drop duplicates, and set delayed messages aside
 until they are due.
 """
 
@@ -18,7 +18,7 @@ Fate = Literal["stored", "duplicate", "delayed", "dropped_newest"]
 
 
 class Intake:
-    """The intake of one queue. `plugin` is the plugin id. The plugin's own messages are stored unchanged."""
+    """One queue's intake. `plugin` is the plugin id. The plugin's own messages are stored unchanged."""
 
     def __init__(self, config: QueueConfig, plugin: str, time: Callable[[], float]) -> None:
         self.duplicates: Final = (
@@ -34,13 +34,13 @@ class Intake:
         self._time = time
 
     def configure(self, config: QueueConfig) -> None:
-        """Apply new settings. The settings for duplicates stay the same."""
+        """Apply new settings, except those for duplicates, which stay the same."""
         self._config = config
         if self.delays is not None:
             self.delays.configure(config)
 
     def check(self, message: Message) -> Message | Deny:
-        """Return a message to ``$queue/NAME`` in the form to store, or a Deny with the reason."""
+        """Return a message to ``$queue/NAME`` in the form in which it is stored, or a Deny with the reason."""
         found = checked(message, self._names, self._config, self._time())
         if isinstance(found, str):
             return Deny(ReasonCode.PAYLOAD_FORMAT_INVALID, found)
@@ -52,7 +52,9 @@ class Intake:
         return found
 
     def take(self, message: Message, offset: int, full: bool) -> Fate:
-        """Decide on a message that would be stored at `offset`, if the queue is not `full`. Store a delayed one."""
+        """Decide what happens to a message that would be stored at `offset`. `full` says whether the queue is full. A
+        delayed message is stored here.
+        """
         if self._is_plain(message):
             return "dropped_newest" if full else "stored"
         now = self._time()
@@ -71,7 +73,7 @@ class Intake:
         return fate
 
     def _is_plain(self, message: Message) -> bool:
-        """Return whether the queue ignores the user properties of a message."""
+        """Return whether the queue ignores a message's user properties."""
         return (
             message.properties is EMPTY
             or not message.properties.user_property
@@ -81,7 +83,7 @@ class Intake:
         )
 
     def remember(self, message: Message, offset: int) -> None:
-        """Remember the `message-id` of a message stored by an earlier process."""
+        """Remember the `message-id` of a message that was stored before the restart."""
         if self.duplicates is None or self._is_plain(message):
             return
         key = identity_of(message, self._config.dedupe_scope)
@@ -89,5 +91,5 @@ class Intake:
             self.duplicates.add(key, message.received_at, offset)
 
     def kept_from(self) -> int | None:
-        """Return the first offset needed to remember `message-id`s after a restart, or None."""
+        """Return the first offset that must be kept so that a restart can recover the `message-id`s, or None."""
         return None if self.duplicates is None else self.duplicates.floor(self._time())

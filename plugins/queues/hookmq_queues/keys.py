@@ -21,7 +21,7 @@ def value_of(message: Message, name: str) -> str | None:
 
 
 def shortened(key: str) -> str:
-    """Return a key of bounded length. Different keys have different results."""
+    """Return a key of limited length. Different keys have different results."""
     if len(key) <= _LONG:
         return key
     return "\0\0" + blake2b(key.encode(), digest_size=16).hexdigest()
@@ -30,8 +30,8 @@ def shortened(key: str) -> str:
 class KeyTemplate:
     """A template for message keys, such as ``${property.key}`` or ``${topic.2}/${client_id}``.
 
-    ``${topic}`` is the topic to which the message was published, ``${topic.1}`` its first level, ``${client_id}`` the
-    publisher's client id and ``${property.NAME}`` a user property.
+    ``${topic}`` is the topic that the message was published to, and ``${topic.1}`` is its first level. ``${client_id}``
+    is the publisher's client id, and ``${property.NAME}`` is a user property.
     """
 
     def __init__(self, text: str) -> None:
@@ -52,7 +52,7 @@ class KeyTemplate:
                 )
 
     def key_of(self, message: Message) -> str | None:
-        """Return the key of a message; None if it lacks one of the values, and therefore needs no order."""
+        """Return a message's key. Return None if the message lacks one of the values, and therefore needs no order."""
 
         def value(name: str) -> str | None:
             if name == "topic":

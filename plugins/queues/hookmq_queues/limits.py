@@ -1,4 +1,4 @@
-"""Decide when a group's messages expire, and when they have been delivered too often."""
+"""Decide when a group's messages expire, and when they have been delivered too many times."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Create, change and delete queues while the broker runs."""
+"""Create, change and delete queues while the broker is running."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -31,10 +31,10 @@ CHANGEABLE: Final = frozenset(
 
 
 class QueueMaker:
-    """The queues by name, and how they are created, changed and deleted.
+    """The queues by name, and the means to create, change and delete them.
 
-    `make` returns a new queue, which is not a journal of the broker yet. Once the queue is a journal, `opened` opens it
-    and finds its consumers. `deleted` forgets the consumers of a deleted queue.
+    `make` returns a new queue that is not yet one of the broker's journals. Once it is one, `opened` opens the queue
+    and finds its consumers. `deleted` forgets a deleted queue's consumers.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class QueueMaker:
         """The new settings of the queues that are being created or changed, by name."""
 
     def load(self, broker: BrokerHandle) -> list[str]:
-        """Create the configured queues and those with a file. Return the names of the files that are ignored because
-        the configuration has their queues. This blocks. Raises StoreError.
+        """Create the configured queues and those that have a file. If a queue is configured, its file is ignored.
+        Return the names of such queues. This call blocks. Raises StoreError.
         """
         self._broker = broker
         configured = {one.name: one for one in self._config.queues}
@@ -89,7 +89,7 @@ class QueueMaker:
     # first use -------------------------------------------------------------------------------------------------------
 
     def first_use(self, name: str) -> FirstUse | None:
-        """Return the settings with which a client may create this queue, or None."""
+        """Return the settings with which a client may create this queue. Return None if it may not."""
         if not NAME.fullmatch(name):
             return None
         return next((one for one in self._config.on_first_use if one.matches(name)), None)
@@ -115,7 +115,7 @@ class QueueMaker:
         return await self.create(name, plain_settings(first_use, changed=True), "first_use")
 
     def _ended(self, name: str) -> Promise:
-        """Return a promise for the end of a change to a queue."""
+        """Return a promise that resolves when the current change to a queue completes."""
         promise = self._broker.runtime.promise()
         self._busy[name.lower()].append(promise)
         return promise
@@ -127,19 +127,21 @@ class QueueMaker:
         return self._alone(name, partial(self._create, name, settings, made_by))
 
     def change(self, name: str, settings: Mapping[str, Any]) -> Awaitable[Queue]:
-        """Change some settings of a queue that has a file. None resets a setting to its default. Awaiting raises
-        QueueError.
+        """Change some settings of a queue that has a file. A value of None resets a setting to its default. Awaiting
+        raises QueueError.
         """
         return self._alone(name, partial(self._change, name, settings))
 
     def delete(self, name: str, force: bool) -> Awaitable[int]:
-        """Delete a queue that has a file. Return the number of its unsettled messages, which must be 0 unless `force` is
-        True. Awaiting raises QueueError.
+        """Delete a queue that has a file. Return the number of unsettled messages in it, which must be 0 unless `force`
+        is True. Awaiting raises QueueError.
         """
         return self._alone(name, partial(self._delete, name, force))
 
     def _alone(self, name: str, change: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[Any]:
-        """Run a change to a queue. It continues even if nobody is waiting for it any more."""
+        """Run a change to a queue, one at a time per queue. The change continues even if the caller stops waiting for
+        it.
+        """
         result = self._broker.runtime.promise()
         key = name.lower()
         if key in self._busy:

@@ -3,7 +3,8 @@
 A `Selection` considers the window: the oldest waiting messages, at most `lookahead` of them. It admits them to the
 group one by one, and lets a strategy choose the next one. Without a selection, `Group.peek` chooses the oldest message.
 
-A strategy knows a message by its offset, from `add` to `gone`. In between, it is waiting from `ready` to `leased`.
+A strategy identifies a message by its offset, and knows it from `add` to `gone`. Between `ready` and `leased`, the
+message is waiting.
 """
 
 from collections import deque
@@ -29,7 +30,7 @@ class Strategy(Protocol):
     """The offsets of the known messages that no consumer has."""
 
     def add(self, offset: int, message: Message) -> None:
-        """Add a message. Messages are added in offset order."""
+        """Add a message. Messages must be added in offset order."""
 
     def ready(self, offset: int) -> None:
         """Record that a message is waiting."""
@@ -38,14 +39,14 @@ class Strategy(Protocol):
         """Record that a consumer got a message."""
 
     def gone(self, offset: int) -> None:
-        """Forget a message. It need not be known."""
+        """Forget a message. The message may be unknown."""
 
     def peek(self) -> int | None:
         """Return the offset of the next message, or None."""
 
 
 class ByPriority:
-    """Chooses the message with the highest priority, and the oldest one if several have the same priority."""
+    """Chooses the message with the highest priority. If several have the same priority, chooses the oldest of them."""
 
     def __init__(self) -> None:
         self.waiting: set[int] = set()
@@ -82,8 +83,8 @@ class ByPriority:
 
 
 class ByKey:
-    """Chooses the oldest message whose key no older unsettled message has. Messages with the same key are therefore
-    processed in order, one at a time. `key_of` returns the key of a message, or None for a message without a key.
+    """Chooses the oldest message whose key is not shared by an older unsettled message. Messages with the same key are
+    therefore processed in order, one at a time. `key_of` returns a message's key, or None if it has none.
     """
 
     def __init__(self, key_of: Callable[[Message], str | None]) -> None:
@@ -142,7 +143,7 @@ class ByKey:
 
 
 class Selection:
-    """Chooses the next message of `group` by a strategy. `get` returns a message if it is in memory."""
+    """Chooses a group's next message with a strategy. `get` returns a message if it is in memory."""
 
     def __init__(
         self,
@@ -195,7 +196,9 @@ class Selection:
         return strategy.peek()
 
     def _learn(self) -> bool:
-        """Pass all unknown messages to the strategy before it chooses. Return False if a message is not in memory."""
+        """Tell the strategy about all messages it does not know yet, before it chooses. Return False if one is not in
+        memory.
+        """
         unknown, unsettled = self._unknown, self._group.unsettled
         while unknown:
             offset = unknown[0]
@@ -217,13 +220,13 @@ class Selection:
         self._strategy.gone(offset)
 
     def oldest(self) -> int | None:
-        """Return the oldest admitted message that no consumer has. Takes O(n) for n leased messages."""
+        """Return the oldest admitted message that no consumer holds. Takes O(n) for n leased messages."""
         group = self._group
         return next((one for one in group.unsettled if one not in group.leases), None)
 
 
 def priority_of(message: Message) -> int:
-    """Return the priority of a message, from 0 to 9. A captured message has priority 0."""
+    """Return a message's priority, from 0 to 9. A captured message has priority 0."""
     if not message.topic.startswith(PREFIX):
         return 0
     text = value_of(message, PRIORITY)
@@ -233,7 +236,7 @@ def priority_of(message: Message) -> int:
 def make_selection(
     config: QueueConfig, group: Group, get: Callable[[int], Message | None]
 ) -> Selection | None:
-    """Return the selection that the configuration asks for; None for first in, first out."""
+    """Return the selection that the configuration calls for. Return None for first in, first out."""
     if config.order == "fifo":
         return None
     strategy: Strategy = ByPriority()

@@ -1,4 +1,4 @@
-"""Handle the outcomes of a group's messages: settle them, deliver them again, or make them dead letters."""
+"""Handle what becomes of a group's messages: settle them, deliver them again, or turn them into dead letters."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -22,7 +22,7 @@ Token = tuple["Outcomes", Consumer, int, int]
 
 
 class Owner(Protocol):
-    """The queue of a group, as its outcomes use it."""
+    """The queue that a group belongs to, as seen by `Outcomes`."""
 
     origin: str
     """The origin of the messages that the plugin adds itself."""
@@ -39,7 +39,7 @@ class Owner(Protocol):
         reason: str = "delivery-limit",
         description: str = "",
     ) -> None:
-        """Add a message that was delivered `count` times to the dead-letter queue, in this turn's commit."""
+        """Add a message to the dead-letter queue in this turn's commit. The message was delivered `count` times."""
 
     def takes_dead_letters(self) -> bool:
         """Return whether the dead-letter queue has room."""
@@ -58,7 +58,7 @@ class Owner(Protocol):
 
 
 class Outcomes:
-    """Settles one group's messages, and takes them from consumers that do not settle them."""
+    """Settles one group's messages, and takes messages away from consumers that do not settle them."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Outcomes:
         self._owner = owner
 
     def acknowledged(self, deliveries: list[Token]) -> None:
-        """Handle the acknowledgements of deliveries. Call `schedule` afterwards."""
+        """Handle acknowledged deliveries. Call `schedule` afterwards."""
         if self._explicit or self._choice.selection is not None or self._stalls.counts:
             for _, consumer, offset, token in deliveries:
                 self.ended(consumer, offset, token, DeliveryEnd.ACKNOWLEDGED)
@@ -135,8 +135,9 @@ class Outcomes:
             self._owner.count("acknowledged")
 
     def _dropped(self, offset: int, token: int) -> None:
-        """Make a message a dead letter that could not be sent to its consumer, or drop it if there is no dead-letter
-        queue."""
+        """Handle a message that could not be sent to its consumer. It becomes a dead letter, or is dropped if there is
+        no dead-letter queue.
+        """
         message, time = self._log.get(offset), self._broker.time()
         if not self._limits.config.dead_letter:
             if self.settle(offset):
@@ -155,19 +156,19 @@ class Outcomes:
             self._owner.count("refused")
 
     def abandon(self, consumer: Consumer) -> None:
-        """Make messages ready that the consumer has acknowledged but can no longer settle."""
+        """Make messages ready again that the consumer has acknowledged but can no longer settle."""
         for offset in self._holdings.held_by(consumer.key):
             self._end_lease(offset, "lost")
 
     def timed_out(self, offset: int, lease: Lease) -> None:
-        """Take a message from its consumer, because its lease has expired."""
+        """Take a message away from its consumer, because its lease has expired."""
         self._owner.count("timed_out")
         if self._explicit:
             self._holdings.expired(offset, lease)
         self._delay(offset, "timeout")
 
     def _end_lease(self, offset: int, cause: Cause, delay: float | None = None) -> None:
-        """Take a message from its consumer, and deliver it again after `delay` or the group's backoff."""
+        """Take a message away from its consumer. Deliver it again after `delay` or the group's backoff."""
         lease = self._group.leases.get(offset)
         if lease is None:
             return
@@ -208,8 +209,8 @@ class Outcomes:
     def bury(
         self, offset: int, message: Message, reason: str = "delivery-limit", description: str = ""
     ) -> None:
-        """Move a message to the dead-letter queue. If `store` is called in this turn too, both changes are in its
-        commit.
+        """Move a message to the dead-letter queue. If `store` is also called in this turn, one commit contains both
+        changes.
         """
         count = self._group.attempts(offset)
         description = description or self._holdings.reasons.get(offset, "")
@@ -218,7 +219,7 @@ class Outcomes:
         self.settle(offset)
 
     def expire(self, offset: int, message: Message, time: float) -> None:
-        """Drop an expired message, or make it a dead letter."""
+        """Drop an expired message, or turn it into a dead letter."""
         if message.origin == self._owner.origin and not is_for(message, self._name):
             self.settle(offset)
             return
@@ -252,10 +253,10 @@ class Outcomes:
             self._owner.count("nacked")
 
     def reject(self, messages: dict[int, Message], description: str) -> bool:
-        """Make messages dead letters, or drop them if there is no dead-letter queue. Call `store` in this turn.
+        """Turn messages into dead letters, or drop them if there is no dead-letter queue. Call `store` in this turn.
 
-        Return False if that queue is full, in which case nothing changes. Otherwise, these messages may exceed its
-        limit.
+        If the dead-letter queue is full, change nothing and return False. If it is not full, adding these messages may
+        exceed its limit.
         """
         if not self._limits.config.dead_letter:
             for offset in messages:

@@ -1,4 +1,4 @@
-"""Create the messages that consumers get from the queue's messages, with properties that only the broker may set."""
+"""Convert a queue's messages to the messages that consumers get. These have properties that only the broker may set."""
 
 from typing import Final
 
@@ -29,7 +29,9 @@ _LONG: Final = 256
 
 
 class UserProperties:
-    """Encodes the user properties that one group's consumers get. For most messages, only two of them differ."""
+    """Encodes the user properties that one group's consumers get. Only two of them differ from message to message, in
+    most cases.
+    """
 
     def __init__(self, queue: str, group: str, explicit: bool) -> None:
         self._queue = queue
@@ -63,15 +65,15 @@ class UserProperties:
 
 
 def _pair(name: str, value: bytes, more: int = 0) -> bytes:
-    """Return an encoded user property whose value has `more` further bytes."""
+    """Return an encoded user property. Its value consists of `value` and `more` bytes to be added."""
     key = name.encode()
     size = len(value) + more
     return b"\x26" + len(key).to_bytes(2, "big") + key + size.to_bytes(2, "big") + value
 
 
 def outgoing(message: Message, queue: str, topic_filter: str, own: str) -> Message:
-    """Return a message in the form that is sent to the subscription `topic_filter`, without the properties of
-    `UserProperties`. `own` is the origin of dead letters.
+    """Return a message in the form that is sent to the subscription `topic_filter`. The properties of `UserProperties`
+    are not included. `own` is the origin of dead letters.
     """
     topic = delivered_topic(topic_filter, queue, message.topic)
     properties = message.properties
@@ -113,7 +115,7 @@ def dead_letter(
     plugin: str,
     description: str = "",
 ) -> Message:
-    """Return the message as it is stored in the dead-letter queue `target`. It does not expire."""
+    """Return a message in the form that is stored in the dead-letter queue `target`. It does not expire."""
     own: tuple[tuple[str, str], ...] = (
         (DEAD + "queue", queue),
         (DEAD + "group", group),
@@ -143,7 +145,7 @@ def dead_letter(
 
 
 def revived(message: Message, topic: str, group: str, now: float, origin: str) -> Message:
-    """Return a dead letter in the form in which it was published to `topic`. If `group` is not empty, the message is
+    """Turn a dead letter back into the message that was published to `topic`. If `group` is not empty, the message is
     only for that group.
     """
     kept = tuple(
@@ -164,5 +166,5 @@ def revived(message: Message, topic: str, group: str, now: float, origin: str) -
 
 
 def is_for(message: Message, group: str) -> bool:
-    """Return whether a message added by this plugin is for a group."""
+    """Return whether a message that this plugin added is meant for a group."""
     return all(name != FOR_GROUP or value == group for name, value in message.user_property)

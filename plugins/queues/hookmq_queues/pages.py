@@ -1,6 +1,6 @@
 """Encode a group's unsettled messages for storage, in pages of 128 offsets.
 
-A page contains the positions of the unsettled messages, as a bitmap or as a list, whichever is smaller. An ordinary
+A page contains the positions of the unsettled messages, as a bitmap or a list, whichever is smaller. An ordinary
 message (delivered once, not deferred) needs nothing else. Other messages also need their count, their due time or a
 bit.
 
@@ -48,8 +48,8 @@ class Pages:
     def encode(
         self, counts: Mapping[int, int], odd: Set[int], unsure: Set[int], dues: Mapping[int, int]
     ) -> bytes:
-        """Return the messages as bytes. `counts` contains the number of deliveries for each, and `odd` the messages
-        with a number other than 1. `dues` is in milliseconds. Only pages that were touched are encoded.
+        """Return the messages as bytes. `counts` holds each message's number of deliveries. `odd` holds the messages
+        for which that number is not 1. `dues` is in milliseconds. Only pages that were touched are encoded.
         """
         forms = self._forms
         for number in self._touched:
@@ -96,7 +96,7 @@ def _encode(
 
 
 def _positions(flags: bytes) -> bytes:
-    """Return the positions of the ones in `flags`: their number and a list, or 0 and a bitmap."""
+    """Return where `flags` contains ones: their number and a list, or 0 and a bitmap."""
     count = flags.count(1)
     if count < _MAP:
         return bytes((count, *(at for at, one in enumerate(flags) if one)))
@@ -112,7 +112,7 @@ def _positions_of(start: int, offsets: Iterable[int]) -> bytes:
 
 
 def _values(values: Sequence[int]) -> bytes:
-    """Encode the numbers with the smallest width that fits all of them. The width comes first."""
+    """Encode numbers with the smallest width that fits them all, preceded by that width."""
     most = max(values)
     kind, width = next(one for one in _WIDTHS if most < 1 << 8 * one[1])
     return struct.pack(f"<B{len(values)}{kind}", width, *values)

@@ -53,9 +53,10 @@ Published = Message | Deny | Handled | None
 
 
 class QueuesPlugin(Plugin):
-    """A plugin that stores messages in queues. Each message goes to one consumer of each group, until it is acknowledged.
+    """A plugin that stores messages in queues. Each group delivers a message to one consumer at a time, until it is
+    acknowledged.
 
-    Its queues are journals, so a publisher is acknowledged once the queue has committed the message.
+    The queues are journals, so a publisher is acknowledged once the queue has committed the message.
     """
 
     Config = QueuesConfig
@@ -80,8 +81,8 @@ class QueuesPlugin(Plugin):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return a sentence for each queue that stores messages from ordinary topics, and for each queue file that the
-        configuration overrides.
+        """Return a sentence for each queue that captures messages on ordinary topics. Also return one for each queue
+        file that the configuration overrides.
         """
         captured = [
             f"queue {one.name} stores the messages of all clients on {', '.join(one.bindings)}"
@@ -104,7 +105,7 @@ class QueuesPlugin(Plugin):
 
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
-        """Return a journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
+        """Return one journal for each queue. Raises StoreError if a folder contains a queue that is not configured."""
         self._broker = broker
         self._subscriptions = SubscriptionCheck(broker)
         self._delayed = DelayLog(self.config.path, broker.runtime, self.config.sync, self.id)
@@ -116,7 +117,7 @@ class QueuesPlugin(Plugin):
 
     @property
     def journals(self) -> tuple[MessageLog, ...]:
-        """The logs of all queues, and the log of delayed messages."""
+        """The logs of all queues, and the log that holds delayed messages."""
         logs = tuple(one.log for one in self.queues.values())
         return logs if self._delayed is None else (*logs, self._delayed)
 
@@ -200,7 +201,7 @@ class QueuesPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle) -> None:
-        """Store the state of the groups, and close the queues."""
+        """Store the groups' states, and close the queues."""
         self._consumers.close()
         if self._control is not None:
             self._control.close()
@@ -230,8 +231,8 @@ class QueuesPlugin(Plugin):
     def on_publish(
         self, client: ClientInfo | None, message: Message, broker: BrokerHandle
     ) -> Published | Awaitable[Published]:
-        """Handle settlements, and refuse messages to unknown queues, unless the configuration lets clients create them.
-        Queue messages are never retained.
+        """Handle settlements. Refuse messages to unknown queues, unless the configuration lets clients create these.
+        Messages to queues are never retained.
         """
         topic = message.topic
         if not topic.startswith(PREFIX):
@@ -278,7 +279,7 @@ class QueuesPlugin(Plugin):
         code: ReasonCode,
         then: Callable[[], T | Awaitable[T]],
     ) -> T | Deny:
-        """Create a queue that a client uses for the first time, and return the result of `then`."""
+        """Create a queue that a client uses for the first time. Return the result of `then`."""
         try:
             await self._maker.use(name, first_use)
         except QueueError as error:
@@ -328,7 +329,7 @@ class QueuesPlugin(Plugin):
         self._consumers.find(broker)
 
     def _opened(self, queue: Queue) -> None:
-        """Open a queue that was created while the broker runs."""
+        """Open a queue that was created while the broker is running."""
         queue.open(self._deliveries)
         delays = queue.intake.delays
         if delays is not None:
@@ -397,5 +398,5 @@ class QueuesPlugin(Plugin):
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
-        """Add the metrics of `hookmq_queues.metrics`."""
+        """Add the metrics defined in `hookmq_queues.metrics`."""
         register(registry, lambda: self.queues.values())

@@ -1,4 +1,4 @@
-"""Parse positions in a stream, in the form in which users write them."""
+"""Parse positions in a stream, as users write them."""
 
 from datetime import datetime
 from math import isfinite
@@ -12,7 +12,8 @@ MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class Position(NamedTuple):
-    """A position: the first, last or next message, a message by its offset, or the first one since a time.
+    """A position in a stream. It is the first, last or next message, a message by offset, or the first message since a
+    given time.
 
     `value` is an offset, or epoch seconds.
     """
@@ -22,7 +23,7 @@ class Position(NamedTuple):
 
 
 def parse_position(text: str) -> Position:
-    """Return the position that `text` describes. Raises ValueError with a text for users."""
+    """Return the position that `text` describes. Raises ValueError with a message for users."""
     if text == "first":
         return Position("first")
     if text == "last":

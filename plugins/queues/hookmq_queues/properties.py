@@ -1,6 +1,6 @@
 """Read the user properties that tell a queue how to treat a message.
 
-They affect only messages to ``$queue/NAME``. The queue ignores them on messages that it captures.
+They affect only messages published to ``$queue/NAME``. In captured messages, the queue ignores them.
 """
 
 import re
@@ -35,11 +35,11 @@ def names_of(config: QueueConfig) -> frozenset[str]:
 def checked(
     message: Message, names: Collection[str], config: QueueConfig, now: float
 ) -> Message | str:
-    """Return a message in the form that the queue stores, or a description of what is wrong with its properties. `now`
-    is in epoch seconds.
+    """Return a message in the form that the queue stores. If its properties are wrong, return a description of the
+    problem instead. `now` is in epoch seconds.
 
-    The result has `deliver-at` in place of `delay`, so that later readers agree on the time. It has neither property if
-    the message should not be delayed.
+    In the result, `deliver-at` replaces `delay`, so that later readers agree on the time. If the message should not be
+    delayed, the result has neither property.
     """
     found: dict[str, str] = {}
     for name, value in message.user_property:
@@ -80,7 +80,7 @@ def _delayed(
 
 
 def with_due(message: Message, due: float | None) -> Message:
-    """Return the message with `deliver-at` set to a time in epoch seconds, or without it."""
+    """Return the message with `deliver-at` set to `due`, in epoch seconds. If `due` is None, remove the property."""
     kept = tuple(one for one in message.user_property if one[0] not in (DELAY, DELIVER_AT))
     if due is not None:
         kept = (*kept, (DELIVER_AT, f"{due:.3f}"))
@@ -94,11 +94,10 @@ def due_of(message: Message) -> float | None:
 
 
 def identity_of(message: Message, scope: str) -> str | None:
-    """Return the key that identifies duplicates of a message, or None if it has no `message-id`. With the scope
+    """Return the key that identifies duplicates of a message, or None if it has no valid `message-id`.
 
-    ``client``, the key consists of the publisher's client id and the `message-id`. With ``queue``, it is the
-
-    `message-id`.
+    With the scope ``client``, the key consists of the publisher's client id and the `message-id`. With ``queue``, it is
+    the `message-id` alone.
     """
     id = value_of(message, ID)
     if id is None or not 0 < len(id) <= MAX_ID:

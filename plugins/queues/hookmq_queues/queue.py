@@ -26,14 +26,14 @@ RESULTS = (
 
 
 class SeekError(Exception):
-    """A group cannot be moved to a position. The text explains why to users."""
+    """A group cannot be moved to a position. The text tells users why."""
 
 
 class Queue:
-    """A queue of the type `classic`. The other types are subclasses; `hookmq_queues.queue_types.make_queue` chooses
-    one.
+    """A queue of the type `classic`. Other types are subclasses; `hookmq_queues.queue_types.make_queue` chooses one.
 
-    Create the queue before the store is loaded, because its log is a journal. Call `open` after that.
+    Create the queue before the store is loaded, because its log is a journal. Call `open` once the store has been
+    loaded.
     """
 
     stored = True
@@ -125,23 +125,23 @@ class Queue:
         return made
 
     def _first_offset(self, group: str) -> int:
-        """Return the offset of the first message that a new group gets."""
+        """Return the offset of the first message that a new group receives."""
         return self.log.earliest
 
     def close(self) -> None:
-        """Begin to close the queue: store no more messages. The caller must still store the groups' states and close
-        the log.
+        """Begin to close the queue. It stores no more messages. The caller must still store the groups' states and
+        close the log.
         """
         self.closed = True
         self.group_use.close()
         self.log.quiet()
 
     async def seek(self, group: str, position: str) -> int:
-        """Move a group to `position`, so that it gets the messages from there on, and return the offset. The new state
-        is stored when this returns.
+        """Move a group to `position`, so that it receives the messages from there on. Return the offset once the new
+        state is stored.
 
-        `position` is ``first``, ``last``, ``next``, an offset, a time as ISO 8601 with a UTC offset, or ``@`` and epoch
-        seconds. Raises SeekError if the queue has no such group or position, or is not a stream.
+        `position` is ``first``, ``last``, ``next``, an offset, an ISO 8601 time with a UTC offset, or ``@`` followed by
+        epoch seconds. Raises SeekError if the queue has no such group or position, or is not a stream.
         """
         raise SeekError(
             f"the queue {self.config.name} is not a stream: settled messages are deleted"
@@ -161,8 +161,9 @@ class Queue:
         self._look()
 
     async def start_group(self, group: str, position: str) -> None:
-        """Create a group that starts at `position`, unless the group exists or cannot be created. Raises SeekError as
-        `seek` does."""
+        """Create a group that starts at `position`. Do nothing if the group exists or cannot be created. Raises
+        SeekError as `seek` does.
+        """
         raise SeekError(
             f"the queue {self.config.name} is not a stream, so a group cannot start at a position"
         )
@@ -188,7 +189,7 @@ class Queue:
 
     @property
     def floor(self) -> int:
-        """The first offset that a group has not settled."""
+        """The first offset that some group has not settled."""
         return min((one.group.floor for one in self.dispatchers.values()), default=0)
 
     # limits ----------------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Queue:
                 one.schedule()
 
     def _enforce(self) -> None:
-        """Drop the oldest messages above the limits, if `on_full` requires it."""
+        """Drop the oldest messages that exceed the limits, if `on_full` says so."""
         if self.config.on_full != "drop_oldest":
             return
         config = self.config
@@ -250,8 +251,8 @@ class Queue:
     def _unsettled_bytes(self, dispatcher: Dispatcher) -> int:
         """Return the approximate size of the messages that a group has not settled.
 
-        `log.bytes` is larger if there are settled messages behind an unsettled one, or if another group has settled
-        fewer messages.
+        `log.bytes` may be larger. It includes settled messages behind an unsettled one, and messages that only other
+        groups have yet to settle.
         """
         log = self.log
         if log.bytes > self.config.max_bytes:
@@ -263,7 +264,7 @@ class Queue:
 
     @property
     def fill(self) -> float:
-        """How full the queue is: the used share of its message or byte limit, whichever is larger."""
+        """How full the queue is: the fraction used of its message limit or its byte limit, whichever is larger."""
         used = self.log.bytes / self.config.max_bytes
         return max(used, self.depth / self.config.max_messages)
 
@@ -313,7 +314,7 @@ class Queue:
         return self._dead_letters(self.config.dead_letter).accepts()
 
     def accepts(self) -> bool:
-        """Return whether a dead letter can be added. A queue that drops messages accepts every one."""
+        """Return whether a dead letter can be added. A queue that drops messages when full always accepts them."""
         if self.config.on_full == "drop_oldest" or not self.is_full:
             return True
         self.results["rejected"] += 1
@@ -321,7 +322,7 @@ class Queue:
         return False
 
     def release(self, message: Message) -> bool:
-        """Store a message that was delayed, in this turn's commit. Return False if the queue is full."""
+        """Store a message whose delay is over, in this turn's commit. Return False if the queue is full."""
         if not self.accepts():
             return False
         self.intake.is_releasing = True
@@ -332,11 +333,11 @@ class Queue:
         return True
 
     def restored(self, message: Message) -> None:
-        """Register a delayed message that an earlier process stored."""
+        """Register a delayed message that was stored before the restart."""
         self.intake.remember(message, self.log.end)
 
     def _remember(self) -> None:
-        """Read the messages that an earlier process stored, to recognize duplicates. This call blocks."""
+        """Read the messages that were stored before the restart, to recognize duplicates of them. This call blocks."""
         at = max(self.log.earliest, self.log.end - self.config.dedupe_ids)
         while page := self.log.read(at):
             for offset, message in page:
@@ -351,7 +352,7 @@ class Queue:
         self.group_use.used(group)
 
     def settled(self, offset: int) -> None:
-        """Record that a group has settled a message. The message leaves memory if no group needs it."""
+        """Record that a group has settled a message. If no group needs the message any more, it leaves memory."""
         if len(self.dispatchers) == 1:
             self.log.forget(offset)
             return

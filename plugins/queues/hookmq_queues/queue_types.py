@@ -1,4 +1,4 @@
-"""The types of queues."""
+"""Create a queue of the right type."""
 
 from collections.abc import Callable
 from pathlib import Path

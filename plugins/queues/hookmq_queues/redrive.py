@@ -25,7 +25,9 @@ SCAN: Final = 1000
 
 
 class Redrive:
-    """Moves dead letters of `queue`. Each enters its old queue and leaves this one in the same commit."""
+    """Moves dead letters out of `queue`. A single commit adds each dead letter to its old queue and removes it from
+    this one.
+    """
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Redrive:
                 await self._move_all(chosen[start : start + BATCH])
 
     def _unsettled(self) -> list[int]:
-        """Return offsets to examine next, in order."""
+        """Return the offsets to examine next, in order."""
         group, after = self._dispatcher.group, self._next
         found = [one for one in group.unsettled if after < one < self._end]
         first = max(group.next, after + 1)
@@ -132,7 +134,9 @@ class Redrive:
         return True
 
     def _told(self, message: Message) -> dict[str, str]:
-        """Return the properties that describe a dead letter. On any other message, they may be forged."""
+        """Return the properties that describe a dead letter. If the message is not one, return none, because they may
+        be forged.
+        """
         if message.origin != self._origin:
             return {}
         return {
@@ -142,7 +146,7 @@ class Redrive:
         }
 
     async def _move_all(self, chosen: list[tuple[int, Message]]) -> None:
-        """Move messages as fast as allowed."""
+        """Move messages as fast as the rate allows."""
         waiting = list(chosen)
         while waiting and self.status.state == "running":
             limit = self._request.limit
@@ -170,7 +174,7 @@ class Redrive:
                 await self._sleep(WAIT if full else max(0.0, self._ready_at - self._broker.now()))
 
     def _move(self, offset: int, message: Message) -> str:
-        """Move one message in this turn, or skip it. If its queue is full, return that queue's name."""
+        """Move or skip one message in this turn. If the queue it would move to is full, return that queue's name."""
         told = self._told(message)
         note = ""
         target = self._queues.get(told.get("queue", ""))

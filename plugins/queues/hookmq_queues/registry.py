@@ -1,4 +1,4 @@
-"""Store queues that are not in the configuration. Each has a file, so that its journal is known before the store is
+"""Store queues that are not in the configuration. Each has a file, so the broker knows its journal before the store is
 loaded.
 
 The file is written before the queue accepts its first message, and marked before the queue is deleted. After a crash,
@@ -27,7 +27,7 @@ Maker = Literal["operator", "first_use"]
 
 @dataclass(frozen=True)
 class StoredQueue:
-    """A queue with its file. `settings` has the configuration settings as JSON values, without the name."""
+    """A queue that has a file. `settings` holds its configuration settings as JSON values, without the name."""
 
     config: QueueConfig
     settings: Mapping[str, Any]
@@ -35,7 +35,7 @@ class StoredQueue:
 
 
 class Registry:
-    """The files of queues in a folder. All methods block unless they say otherwise."""
+    """The queues' files in a folder. All methods block unless they say otherwise."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,8 +52,8 @@ class Registry:
         return [one.name.removesuffix(_SUFFIX) for one in paths]
 
     def load(self, configured: set[str]) -> list[str]:
-        """Read the files. Finish the deletions that a crash interrupted. Return the names of the queues that are also
-        in the configuration, whose files are ignored. Raises StoreError for a file that cannot be used.
+        """Read the files, and finish deletions that a crash interrupted. Files of queues that are also in the
+        configuration are ignored. Return the names of those queues. Raises StoreError for a file that cannot be used.
         """
         self.queues.clear()
         ignored: list[str] = []
@@ -94,7 +94,7 @@ class Registry:
         return StoredQueue(config, settings, made_by)
 
     def write(self, queue: StoredQueue, deleting: bool = False) -> None:
-        """Store a queue. The file survives a power cut. Raises OSError."""
+        """Write a queue's file, which then survives a power cut. Raises OSError."""
         document = {
             "version": _VERSION,
             "made_by": queue.made_by,
@@ -107,7 +107,7 @@ class Registry:
         write_atomically(self._path(queue.config.name), json.dumps(document, indent=1).encode())
 
     def erase(self, name: str) -> None:
-        """Delete the messages of a queue, then its file. Raises StoreError."""
+        """Delete a queue's messages, and then its file. Raises StoreError."""
         try:
             if (self.path / name).is_dir():
                 shutil.rmtree(self.path / name)

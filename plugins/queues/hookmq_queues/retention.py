@@ -1,4 +1,4 @@
-"""Decide which messages a stream keeps, and report messages that a group missed."""
+"""Decide which messages a stream keeps, and report the messages that a group misses."""
 
 from collections.abc import Callable
 from typing import Final
@@ -29,8 +29,8 @@ def first_to_keep(retention: RetentionConfig, log: StreamLog, aged: int, floor: 
 
 
 class MissedMessages:
-    """Counts the messages that one group missed, and calls `report` with their number. It reports the first one at
-    once, and then at most once every `REPEAT` seconds.
+    """Counts the messages that one group missed, and calls `report` with their number. The first miss is reported at
+    once. After that, reports come at most once every `REPEAT` seconds.
     """
 
     def __init__(self, runtime: Runtime, report: Callable[[int], None]) -> None:
@@ -40,7 +40,7 @@ class MissedMessages:
         self._timer: Timer | None = None
 
     def add(self, number: int) -> None:
-        """Count messages."""
+        """Count missed messages."""
         self._missed += number
         if self._timer is None:
             self._say()
@@ -53,7 +53,7 @@ class MissedMessages:
             self._report(missed)
 
     def close(self) -> None:
-        """Report any messages not reported yet."""
+        """Report any messages that have not been reported yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._say()

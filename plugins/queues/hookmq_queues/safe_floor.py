@@ -1,13 +1,13 @@
-"""Compute the offset up to which a queue's segments may be deleted.
+"""Compute the offset below which a queue's segments may be deleted.
 
-A message that moves to another log must remain here until the commit that adds it there is stored.
+A message that moves to another log must remain in this one until the commit that adds it there is stored.
 """
 
 from collections import deque
 
 
 class SafeFloor:
-    """The offset below which no message is needed, even after a crash. Commits are known by their numbers."""
+    """The offset below which no message is needed, even after a crash. Commits are identified by number."""
 
     def __init__(self) -> None:
         self._floor = 0
@@ -18,7 +18,7 @@ class SafeFloor:
 
     @property
     def value(self) -> int:
-        """The offset."""
+        """The safe offset."""
         return self._safe if self._held or self._commits else self._floor
 
     def rise(self, floor: int) -> None:
@@ -26,13 +26,13 @@ class SafeFloor:
         self._floor = floor
 
     def hold(self) -> None:
-        """Record that a message moves to another log in this turn's commit. Call this before `rise`."""
+        """Record that this turn's commit moves a message to another log. Call this before `rise`."""
         if not self._held and not self._commits:
             self._safe = self._floor
         self._held = True
 
     def flush(self, commit: int) -> None:
-        """Record that a commit begins. It contains all moves so far."""
+        """Record that a commit is starting. It contains all moves so far."""
         if self._held or self._commits:
             self._commits.append((commit, self._floor))
             self._held = False

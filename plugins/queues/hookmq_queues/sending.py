@@ -1,4 +1,4 @@
-"""Lease a group's messages to its consumers, and send them."""
+"""Lease a group's messages to consumers, and send them."""
 
 from collections.abc import Callable
 
@@ -60,9 +60,9 @@ class Sender:
         """The offsets in this turn's runs whose messages were delivered before."""
 
     def send(self, now: float, time: float, most: int) -> int:
-        """Send up to `most` of the next messages, with one call for each consumer. Return how many were examined.
+        """Send up to `most` of the next messages, using one call per consumer. Return how many messages were examined.
 
-        `now` is the broker's monotonic time, and `time` the epoch time.
+        `now` is the broker's monotonic time, and `time` is epoch time.
         """
         runs: Runs = {}
         looked = 0
@@ -96,7 +96,8 @@ class Sender:
     def _lease_next(self, now: float, time: float, runs: Runs, limit: int) -> int:
         """Add up to `limit` never-delivered messages to one consumer's run. Return how many were added.
 
-        This is a fast form of `_lease_one` for ordinary messages. It stops at the first message that needs more.
+        This is a faster version of `_lease_one` for ordinary messages. It stops at the first message that needs more
+        work.
         """
         group, log = self._group, self._log
         first = group.next
@@ -123,7 +124,7 @@ class Sender:
         return count
 
     def _room(self, first: int) -> int:
-        """Return how many never-delivered messages from `first` on can be leased."""
+        """Return how many messages, starting at `first`, can be leased. None of them has been delivered before."""
         room = min(
             self._log.visible - first,
             self._limits.config.max_unacknowledged - len(self._group.unsettled),
@@ -131,8 +132,8 @@ class Sender:
         return min(room, self._state.reserved - first) if self._state.stored else room
 
     def _take(self, consumer: Consumer, first: int, end: int, time: float, run: Run) -> int:
-        """Append the messages from `first` to `end` to a run, until one is not in memory, or needs `_lease_one`. Return
-        how many were appended.
+        """Append the messages from `first` to `end` to a run. Stop at a message that is not in memory or needs
+        `_lease_one`. Return how many were appended.
         """
         log, own, encode = self._log, self._owner.origin, self._added.encode
         queue, topic_filter, topic = self._queue, consumer.topic_filter, PREFIX + self._queue
@@ -158,8 +159,8 @@ class Sender:
         return end - first
 
     def _lease_one(self, now: float, time: float, runs: Runs) -> bool:
-        """Add the next message to a consumer's run, or drop an expired one. Return False if nothing more can be done
-        now. `time` is the epoch time.
+        """Add the next message to a consumer's run, or drop it if it has expired. Return False if there is nothing more
+        to do now. `time` is epoch time.
         """
         group, log = self._group, self._log
         offset = (

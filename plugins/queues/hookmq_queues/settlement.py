@@ -1,5 +1,5 @@
-"""Settlements: the messages to ``$queue/NAME/$ack``, ``$nack`` and ``$reject`` with which consumers settle their
-messages.
+"""Settlements are messages with which consumers settle their messages. They are published to ``$queue/NAME/$ack``,
+``$nack`` and ``$reject``.
 
 Everything in them comes from clients, so each part has a limit. A refused settlement changes nothing.
 """
@@ -31,7 +31,7 @@ _SHOWN: Final = 64
 
 
 class SettlementError(Exception):
-    """The broker refuses a settlement. `code` and the text explain the reason to the client."""
+    """The broker refuses a settlement. `code` and the text tell the client why."""
 
     def __init__(self, code: ReasonCode, text: str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class SettlementError(Exception):
 class Settlement:
     """A consumer's decision about its messages. `ranges` contains the first and the last offset of each range.
 
-    `delay` is in seconds. It is None if the client did not specify one.
+    `delay` is in seconds, or None if the client did not specify a delay.
     """
 
     verb: Verb
@@ -64,7 +64,7 @@ def malformed(text: str) -> SettlementError:
 
 
 def impossible(text: str) -> SettlementError:
-    """Return the error for a settlement that the state of the message or group does not allow."""
+    """Return the error for a settlement that the current state of the message or group does not allow."""
     return SettlementError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 

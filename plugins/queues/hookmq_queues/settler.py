@@ -1,6 +1,6 @@
-"""Carry out the settlements of consumers.
+"""Carry out consumers' settlements.
 
-The plugin returns `Handled`, so the broker acknowledges a settlement after the turn's commit, which contains it. A
+The plugin returns `Handled`, so the broker acknowledges a settlement only after the turn's commit, which contains it. A
 settlement never reaches subscribers or a queue.
 """
 
@@ -31,7 +31,7 @@ class Settler:
     def settle(
         self, client: ClientInfo | None, queue: str, verb: str, message: Message, broker: BrokerHandle
     ) -> Deny | Handled | Awaitable[Deny | Handled]:  # fmt: skip
-        """Carry out the settlement in `message`, or return why it is refused."""
+        """Carry out the settlement in `message`, or return a Deny that says why it is refused."""
         try:
             if client is None:
                 raise SettlementError(
@@ -94,8 +94,8 @@ class Settler:
     async def _reject_later(
         self, client: ClientInfo, settlement: Settlement, broker: BrokerHandle
     ) -> Deny | Handled:
-        """Read the messages from the disk, then reject them. In the meantime, they may be settled or delivered to
-        another consumer.
+        """Read the messages from disk, and then reject them. While they are being read, they may be settled or
+        delivered to another consumer.
         """
         try:
             messages: dict[int, Message] = {}

@@ -1,4 +1,4 @@
-"""Detect consumers that repeatedly hold messages past the visibility timeout."""
+"""Detect consumers that repeatedly hold messages longer than the visibility timeout."""
 
 from collections.abc import Hashable, Iterable
 from typing import Final
@@ -13,7 +13,7 @@ STALLED: Final = 3
 
 
 class Stalls:
-    """Counts each consumer's timed-out messages, and reports a stalled consumer once."""
+    """Counts how many messages timed out with each consumer, and reports a stalled consumer once."""
 
     def __init__(self, queue: str, group: str, broker: BrokerHandle) -> None:
         self.counts: dict[Hashable, int] = {}
@@ -41,7 +41,7 @@ class Stalls:
                 self._report(one.client_id, one.held, counts[key])
 
     def settled(self, lease: Lease | None) -> None:
-        """Record that the consumer with this lease has settled a message in time."""
+        """Record that the consumer that held this lease has settled a message in time."""
         if lease is not None:
             self._forget(lease.consumer)
 

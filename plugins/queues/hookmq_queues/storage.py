@@ -1,11 +1,10 @@
-"""One queue's messages: a journal that stores them and returns them by offset.
+"""Store one queue's messages. The log is a journal, and messages are read by offset.
 
 The broker appends each message that the queue wants to the turn's batch. The publisher is acknowledged once the log and
-the store have committed that batch. Messages get their offsets in this order, and consumers see them only after the
-commit.
+the store have committed that batch. Offsets follow the order in which messages are appended. Consumers see a message
+only after its commit.
 
-Waiting messages are kept in memory up to `QueueConfig.memory`. The others are read from the disk when they are next in
-line.
+Waiting messages are kept in memory, up to `QueueConfig.memory`. Others are read from disk when they are next in line.
 """
 
 from bisect import bisect_right, insort
@@ -41,19 +40,19 @@ _GAPS: Final = 4096
 
 
 class Page(NamedTuple):
-    """The result of a disk read: messages with their offsets, and ranges of offsets without messages."""
+    """The result of a disk read: messages with their offsets, and ranges of offsets that have no messages."""
 
     messages: list[tuple[int, Message]]
     gaps: list[tuple[int, int]]
 
 
 class MessageLog:
-    """A queue's messages in memory; implements `Journal`, `Bounded`, `Readable` and `Diverting` of
+    """A queue's messages in memory. Implements `Journal`, `Bounded`, `Readable` and `Diverting` of
     `hookmq.storage_api`. Each type of queue has a subclass, which decides where messages are kept.
 
     `on_appended` is called for each stored message, and `on_committed` when messages become visible. `is_full` returns
-    whether a message must be refused, and `is_dropped` whether it is not stored. `kept_from` returns the first offset
-    to keep on disk, even if all groups have settled it.
+    whether a message must be refused, and `is_dropped` whether it should be dropped instead of stored. `kept_from`
+    returns the first offset to keep on disk, even if all groups have settled it.
     """
 
     def __init__(self, config: QueueConfig, runtime: Runtime, plugin: str = "queues") -> None:
@@ -128,7 +127,7 @@ class MessageLog:
         raise NotImplementedError
 
     def _add_size(self, size: int) -> None:
-        """Count the message before `end`."""
+        """Count the size of the message just before `end`."""
         self.bytes += size
         sizes = self._sizes
         if 0 < self._step < _STEP and sizes and sizes[-1][1] < self._step_size:
@@ -151,11 +150,11 @@ class MessageLog:
         return None if found is None else found[0]
 
     def gap_end(self, offset: int) -> int:
-        """Return the next offset that may have a message. This is `offset`, unless it is known to have none."""
+        """Return the next offset that may have a message. This is `offset` itself, unless it is known to have none."""
         return offset
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
-        """Read messages from `offset` on into memory, and call `done` with an error or ''."""
+        """Read messages into memory, starting at `offset`. Then call `done` with an error or ''."""
         raise NotImplementedError
 
     def in_memory(self) -> list[int]:
@@ -163,13 +162,14 @@ class MessageLog:
         return list(self._cache)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return messages with their offsets, from `offset` on, as many as one read returns. The messages in memory do
-        not change. Call this in a thread if the messages are on disk. Raises StoreError, ValueError or LookupError.
+        """Read messages from `offset` on, and return them with their offsets. How many depends on the size of one read.
+        The messages in memory do not change. If the messages are on disk, call this in a thread. Raises StoreError,
+        ValueError or LookupError.
         """
         return [(at, one[0]) for at, one in self._cache.items() if at >= offset]
 
     def forget(self, offset: int) -> None:
-        """Remove a message from memory, because it is not needed soon."""
+        """Remove a message from memory, because it will not be needed soon."""
         found = self._cache.pop(offset, None)
         if found is not None:
             self._cached -= found[1]
@@ -200,10 +200,12 @@ class MessageLog:
             self._sized_from = floor
 
     def hold(self) -> None:
-        """Keep messages that are settled in this turn until its commit is stored, because they move to another log."""
+        """Keep messages that are settled in this turn until the turn's commit is stored, because they are moving to
+        another log.
+        """
 
     def quiet(self, closed: bool = True) -> None:
-        """Stop storing messages, because the queue is closing. With False, resume storing them."""
+        """Stop storing messages, because the queue is closing. If `closed` is False, resume storing them."""
         self._closed = closed
 
     def configure(self, config: QueueConfig) -> None:
@@ -217,7 +219,7 @@ class MessageLog:
 
 
 class QueueLog(MessageLog):
-    """A queue's messages on disk. A message that every group has settled is deleted with its segment."""
+    """A queue's messages on disk. Once every group has settled a segment's messages, the segment is deleted."""
 
     def __init__(
         self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -267,8 +269,8 @@ class QueueLog(MessageLog):
         self.on_appended()
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
-        """Keep a new message in memory if there is room, unless earlier messages are only on disk. In that case, it would
-        leave memory before it is next in line.
+        """Keep a new message in memory if there is room. If earlier messages are only on disk, do not keep it, because
+        it would leave memory before it is next in line.
         """
         if not self._is_behind and self._cached < self.config.memory:
             self._cache[offset] = (message, size)
@@ -300,7 +302,7 @@ class QueueLog(MessageLog):
             self.on_committed()
 
     def recover(self, last: CommitId) -> None:
-        """Open the folder, creating it if necessary, and drop messages that the store did not commit. This call blocks.
+        """Open the folder, creating it if necessary. Drop messages that the store did not commit. This call blocks.
 
         Raises StoreError if the folder is damaged or in use by another process.
         """
@@ -321,7 +323,7 @@ class QueueLog(MessageLog):
         self._measure(self.end)
 
     def _measure(self, end: int) -> None:
-        """Take the sizes of the messages before `end` from the segments. `end` is the end of a segment."""
+        """Compute the sizes of the messages before `end` from the segments. `end` is where a segment ends."""
         later = [one for one in self._sizes if one[0] > end]
         self._sizes.clear()
         for segment in (one for one in list(self.log.segments) if one.end <= end):
@@ -342,8 +344,8 @@ class QueueLog(MessageLog):
         return self.log.earliest
 
     def load(self, offset: int, done: Callable[[str], None]) -> None:
-        """Read messages from `offset` on into memory, and call `done` with an error or ''. Only one read runs at a
-        time. If this is called during a read, `done` is called with '' when that read ends, regardless of its result.
+        """Read messages into memory, starting at `offset`. Then call `done` with an error or ''. Only one read runs at
+        a time. If one is already running, `done` is called with '' when it ends, whatever its result.
         """
         if self._closed:
             done(CLOSED)
@@ -383,8 +385,8 @@ class QueueLog(MessageLog):
         self._runtime.run_blocking(partial(self._read, offset), loaded)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Return some committed messages from `offset` on, with their offsets. This call blocks, and may run in any
-        thread.
+        """Return some committed messages, starting at `offset`, with their offsets. This call blocks, and may run in
+        any thread.
         """
         while True:
             page = self._read(offset)
@@ -404,11 +406,11 @@ class QueueLog(MessageLog):
         return Page(found, gaps)
 
     def _frames(self, offset: int, size: int = PAGE) -> list[Frame]:
-        """Return the blocks from `offset` on, of about `size` bytes. This runs in a thread."""
+        """Return about `size` bytes of blocks, starting at `offset`. This runs in a thread."""
         return self.log.read(offset, size)
 
     def gap_end(self, offset: int) -> int:
-        """Return the next offset that may have a message, based on the reads so far."""
+        """Return the next offset that may have a message, judging by the reads so far."""
         at = bisect_right(self._gaps, offset, key=lambda one: one[0]) - 1
         return max(offset, self._gaps[at][1]) if at >= 0 else offset
 
@@ -420,14 +422,14 @@ class QueueLog(MessageLog):
                 insort(self._gaps, one)
 
     def _make_room(self, wanted: int) -> None:
-        """Forget messages if too many are in memory, but never the one at `wanted`."""
+        """If too many messages are in memory, forget some of them, but never the one at `wanted`."""
         while self._cached > self.config.memory and len(self._cache) > 1:
             self._forget_first(wanted)
 
     def _forget_first(self, wanted: int = -1) -> None:
-        """Forget the message that has been in memory for longest, except the one at `wanted`. There must be one.
+        """Forget the message that has been in memory longest, except the one at `wanted`. There must be such a message.
 
-        Finding the first key of a dict takes longer with each key removed before it, so `_leaving` remembers the keys.
+        Finding a dict's first key takes longer with each key removed before it, so `_leaving` remembers the keys.
         """
         cache = self._cache
         while True:
@@ -444,7 +446,9 @@ class QueueLog(MessageLog):
         self._trim()
 
     def hold(self) -> None:
-        """Keep messages that are settled in this turn until its commit is stored, because they move to another log."""
+        """Keep messages that are settled in this turn until the turn's commit is stored, because they are moving to
+        another log.
+        """
         self._safe.hold()
 
     def _trim(self) -> None:

@@ -1,4 +1,4 @@
-"""A queue of the type `stream`: settled messages are kept, and a group can be moved to any of them."""
+"""Queues of the type `stream`. They keep settled messages, and a group can be moved to any of these."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,7 @@ two checks.
 
 
 class StreamQueue(Queue):
-    """A stream. Its messages are deleted only by retention, regardless of whether groups have settled them."""
+    """A stream. Only retention deletes its messages, whether or not groups have settled them."""
 
     log: StreamLog
 
@@ -47,7 +47,7 @@ class StreamQueue(Queue):
         return log
 
     def open(self, deliveries: DirectDeliveries) -> None:
-        """Load the groups, and apply the retention. Raises StoreError if a group's state is damaged."""
+        """Load the groups, and apply the retention settings. Raises StoreError if a group's state is damaged."""
         age = self.config.retention.age
         if age:
             self._aged = self.log.find_time(self._broker.time() - age)
@@ -80,11 +80,11 @@ class StreamQueue(Queue):
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue has reached a limit: never, because retention makes room."""
+        """Always False, because retention makes room for new messages."""
         return False
 
     def _enforce(self) -> None:
-        """Drop messages that retention does not keep."""
+        """Drop the messages that retention does not keep."""
         log = self.log
         first = first_to_keep(self.config.retention, log, self._aged, self.floor)
         if first <= log.first:
@@ -108,8 +108,8 @@ class StreamQueue(Queue):
         self._compact()
 
     def follow(self, changed: Callable[[], None] | None) -> None:
-        """Call `changed` when different messages can be read: after each commit, and after messages or files were
-        deleted or replaced. None ends this. Without a follower, it costs nothing.
+        """Call `changed` whenever different messages can be read: after each commit, and after messages or files were
+        deleted or replaced. Pass None to stop. Without a follower, this costs nothing.
         """
         self._changed = changed
         log = self.log
@@ -128,13 +128,13 @@ class StreamQueue(Queue):
             self._changed()
 
     def settled(self, offset: int) -> None:
-        """Record that a group has settled a message. It stays in memory, since other groups may read it."""
+        """Record that a group has settled a message. The message stays in memory, because other groups may read it."""
 
     def all_settled(self, offsets: list[int]) -> None:
         """Record that a group has settled messages."""
 
     def ended(self) -> None:
-        """Apply the retention, which may have waited for a group."""
+        """Apply the retention settings, which may have been waiting for a group."""
         self._enforce()
         self._look()
 
@@ -175,8 +175,9 @@ class StreamQueue(Queue):
         self._broker.runtime.run_blocking(call, self._found_old)
 
     def _find_old(self, now: float) -> tuple[int, bool]:
-        """Return the offset of the first message that is not too old, and whether to start a new segment so that the
-        old one can be deleted. This runs in a thread."""
+        """Return the offset of the first message that is not too old. Also return whether to start a new segment, so
+        that the old one can be deleted. This runs in a thread.
+        """
         age = self.config.retention.age
         began = self.log.time_of_last_segment()
         return self.log.find_time(now - age), began < now - age / PARTS
@@ -227,7 +228,9 @@ class StreamQueue(Queue):
     # positions -------------------------------------------------------------------------------------------------------
 
     async def seek(self, group: str, position: str) -> int:
-        """Move a group; see `Queue.seek`. The offset of a deleted message means the first remaining message."""
+        """Move a group; see `Queue.seek`. If the message at the position was deleted, the group moves to the first
+        remaining message.
+        """
         dispatcher = self.dispatchers.get(group)
         if dispatcher is None:
             raise SeekError(f"the queue {self.config.name} has no group {group!r}")
@@ -247,7 +250,7 @@ class StreamQueue(Queue):
             del self._starts[group]
 
     async def _located(self, position: str) -> int:
-        """Return the offset of a position. Raises SeekError."""
+        """Return the offset that `position` stands for. Raises SeekError."""
         try:
             parsed = parse_position(position)
         except ValueError as error:
@@ -269,8 +272,8 @@ class StreamQueue(Queue):
         return offset
 
     def _resolve(self, position: Position, now: float) -> int:
-        """Return the offset of a position. This call may block, and may run in any thread. Raises SeekError,
-        StoreError.
+        """Return the offset that `position` stands for. This call may block, and may run in any thread. Raises
+        SeekError, StoreError.
         """
         log = self.log
         first, end = log.earliest, log.visible

@@ -1,4 +1,4 @@
-"""A stream's messages: a queue's log that keeps settled messages and finds offsets by time."""
+"""A stream's log. It is a queue's log that keeps settled messages and finds offsets by time."""
 
 from bisect import bisect_left
 from pathlib import Path
@@ -18,7 +18,7 @@ _ATTEMPTS: Final = 8
 
 
 class StreamLog(QueueLog):
-    """A stream's messages on disk. `first` is the offset of the first message that retention has kept."""
+    """A stream's messages on disk. `first` is the offset of the first message that retention keeps."""
 
     def __init__(
         self, config: QueueConfig, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -29,7 +29,7 @@ class StreamLog(QueueLog):
         """Held while a segment is read, and while it is replaced."""
 
     def recover(self, last: CommitId) -> None:
-        """Open the folder as `QueueLog.recover` does."""
+        """Open the folder, as `QueueLog.recover` does."""
         super().recover(last)
         self.first = self.log.earliest
 
@@ -39,8 +39,8 @@ class StreamLog(QueueLog):
         return max(self.first, self.log.earliest)
 
     def _remember(self, offset: int, message: Message, size: int) -> None:
-        """Keep a new message in memory. Since most groups read the newest messages, the oldest
-        message leaves memory.
+        """Keep a new message in memory. If there is no room, the oldest message leaves memory, because most groups read
+        the newest ones.
         """
         self._cache[offset] = (message, size)
         self._cached += size
@@ -54,10 +54,11 @@ class StreamLog(QueueLog):
     # retention -------------------------------------------------------------------------------------------------------
 
     def offset_within(self, limit: int, end: int) -> int:
-        """Return the first offset from which the messages have at most `limit` bytes in total. Search no further than
-        `end`.
+        """Return the first offset from which the messages up to the log's end have at most `limit` bytes in total.
+        Search no further than `end`.
 
-        Sizes are known only for small runs of messages, so the result may be too high by the length of such a run.
+        Sizes are known only for short runs of messages. The result may therefore be too high, by up to the length of
+        one run.
         """
         left, first = self.bytes, self.first
         for after, size in self._sizes:
@@ -82,11 +83,11 @@ class StreamLog(QueueLog):
     # times -----------------------------------------------------------------------------------------------------------
 
     def find_time(self, wanted: float) -> int:
-        """Return the offset of the first message received at or after `wanted`, in epoch seconds. Return the offset of
-        the next message if there is none.
+        """Return the offset of the first message received at or after `wanted`, in epoch seconds. If there is none,
+        return the offset of the next message.
 
-        This call blocks, and may run in any thread. It finds the message by bisection, and reads only a few blocks of
-        the log. Raises StoreError. If the broker's clock was set back, messages from that time may be missed.
+        This call blocks, and may run in any thread. It uses bisection and reads only a few blocks of the log. Raises
+        StoreError. If the broker's clock was set back, messages from that time may be missed.
         """
         for _ in range(_ATTEMPTS):
             try:
@@ -118,7 +119,7 @@ class StreamLog(QueueLog):
         return places[max(0, at - 1)] if places else segment.base
 
     def _time_from(self, offset: int) -> float:
-        """Return when the first remaining message from `offset` on was received."""
+        """Return when the first remaining message at or after `offset` was received."""
         while frame := self._frame(offset):
             for at, message in decode_frame(frame)[0]:
                 if at >= offset:
@@ -127,7 +128,7 @@ class StreamLog(QueueLog):
         return float("inf")
 
     def _frame(self, offset: int) -> Frame | None:
-        """Return the block that holds `offset`, or None if there is none."""
+        """Return the block that contains `offset`, or None if there is none."""
         if offset >= self.log.readable:
             return None
         frames = self._frames(offset, 1)

@@ -11,7 +11,7 @@ from hookmq_queues.topics import CONSUMER_GROUP, PREFIX, START, rest_of
 
 
 class SubscriptionCheck:
-    """Decides whether a client may consume a queue."""
+    """Decides whether a client may consume from a queue."""
 
     def __init__(self, broker: BrokerHandle) -> None:
         self._broker = broker
@@ -46,14 +46,14 @@ class SubscriptionCheck:
 
     @staticmethod
     def _has_effect(queue: Queue, group: str) -> bool:
-        """Return whether joining a group creates it or claims a place in it."""
+        """Return whether joining a group would create it or claim a place in it."""
         return group not in queue.dispatchers or queue.config.consumers == "exclusive"
 
     async def _permitted(
         self, client: ClientInfo, subscription: Subscription, queue: Queue, share: str
     ) -> Subscription | Deny:
-        """Join the group that a user property names, if the client has permission. The broker checks this too, but only
-        after the group was created or a place was claimed.
+        """Join the group that a user property names, if the client has permission. The broker checks the permission
+        too, but only after the group has been created or a place has been claimed.
         """
         filter = f"$share/{share}/{subscription.topic_filter}"
         verdict = await self._broker.authorize(client, Action.SUBSCRIBE, filter)
@@ -78,7 +78,7 @@ class SubscriptionCheck:
         share: str | None,
         starts: list[str],
     ) -> Subscription | Deny:
-        """Create a subscription's group at the position that the subscription names, unless it exists."""
+        """Create a subscription's group at the position that the subscription names. Do nothing if the group exists."""
         code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         if len(starts) > 1:
             return Deny(

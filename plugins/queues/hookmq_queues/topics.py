@@ -1,4 +1,4 @@
-"""Parse and build the topics and filters of queues: ``$queue/NAME`` and the levels below it."""
+"""Parse and build queues' topics and filters: ``$queue/NAME`` and the levels below it."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ _MAX_BYTES: Final = 65_535
 
 
 def below(queue: str, topic: str) -> str:
-    """Return a queue's topic followed by `topic`, or only the queue's topic if the result would be too long."""
+    """Return a queue's topic followed by `topic`. If the result would be too long, return only the queue's topic."""
     made = f"{PREFIX}{queue}/{topic}"
     if 4 * len(made) > _MAX_BYTES and len(made.encode()) > _MAX_BYTES:
         return PREFIX + queue
@@ -31,11 +31,11 @@ def below(queue: str, topic: str) -> str:
 
 
 def delivered_topic(filter: str, queue: str, source: str) -> str:
-    """Return the topic with which a message is delivered to the subscription `filter`. The topic must match the filter.
+    """Return the topic on which a message is delivered to the subscription `filter`. It must match the filter.
 
-    For ``$queue/NAME``, every message has that topic. For filters below it, a message published to the queue has its
-    own topic, and a captured one has its own topic after the queue's name. If the result is too long, the message has
-    the queue's topic.
+    With the filter ``$queue/NAME``, every message is delivered on that topic. With a filter below it, a message
+    published to the queue keeps its topic. For a captured message, its topic follows the queue's name. If the result
+    would be too long, the queue's topic is used.
     """
     if filter == PREFIX + queue:
         return PREFIX + queue

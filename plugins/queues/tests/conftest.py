@@ -1,4 +1,4 @@
-"""Brokers with queues in a test's folder."""
+"""Start brokers with queues in a test's folder."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ Make = Callable[..., Harness]
 
 
 class Brokers:
-    """Starts brokers with the queue `jobs`, or with the given queues. One after the other, they use the same folder and
-    store.
+    """Starts brokers with the queue `jobs`, or with the given queues. All of them use the same folder and store, one
+    after the other.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,14 +35,14 @@ class Brokers:
         return harness
 
     def crash(self, harness: Harness) -> None:
-        """End a broker as SIGKILL does: all uncommitted changes are lost."""
+        """End a broker as SIGKILL does, so that all uncommitted changes are lost."""
         for log in plugin_of(harness).journals:
             log.close()
         self.made.remove(harness)
 
 
 def plugin_of(harness: Harness) -> QueuesPlugin:
-    """Return the plugin of a broker."""
+    """Return a broker's queues plugin."""
     instance = harness.hooks.instance("queues")
     assert instance is not None
     plugin = instance.plugin
@@ -61,5 +61,5 @@ def make(tmp_path: Path) -> Iterator[Brokers]:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Path]:
-    """Yield a new folder for each plugin object, because two cannot share one."""
+    """Yield a new folder for each plugin object, because two objects cannot share one."""
     return (tmp_path / str(number) for number in itertools.count())

@@ -1,4 +1,4 @@
-"""Test the delays of messages that are delivered again."""
+"""Test how long messages wait before they are delivered again."""
 
 import pytest
 from hookmq.plugin import ConfigError

@@ -1,5 +1,5 @@
-"""Test mistakes by clients and operators. Each is answered with a reason code and a text, nothing is lost, and other
-queues are not affected.
+"""Test mistakes by clients and operators. Each gets a reason code and a text, nothing is lost, and other queues are not
+affected.
 """
 
 import errno
@@ -28,7 +28,9 @@ BIG = 60_000
 
 
 class Wrong(NamedTuple):
-    """A client's mistake: the PUBLISH (or SUBSCRIBE, if there are no properties), and the expected code and text."""
+    """A client's mistake, and the code and text expected in response. The mistake is a PUBLISH, or a SUBSCRIBE if
+    `subscribe` is set.
+    """
 
     topic: str
     code: int
@@ -187,7 +189,7 @@ def start(make: Any, count: int = 0, **queue: Any) -> tuple[Harness, MemoryClien
 
 
 def everything(harness: Harness, queue: str = "jobs") -> list[bytes]:
-    """Return the beginning of each message in a queue."""
+    """Return the beginnings of all messages in a queue."""
     client = harness.connect(f"{queue}-reader")
     client.subscribe(f"$queue/{queue}", 1)
     harness.advance(5)
@@ -195,7 +197,7 @@ def everything(harness: Harness, queue: str = "jobs") -> list[bytes]:
 
 
 def test_a_full_disk_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker stops. After a restart, it still has all acknowledged messages."""
+    """When the disk is full, the broker stops. After a restart, it still has all acknowledged messages."""
     harness, publisher = start(make, 2)
     publisher.publish("$queue/other", b"o", 1, expect=0)
 
@@ -219,9 +221,7 @@ def test_a_full_disk_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def refuses_to_start(make: Any, text: str) -> None:
-    """Check that a broker refuses to start, and the reason. Then release its folders, as the end of
-    its process would.
-    """
+    """Check that a broker refuses to start, and why. Then release its folders, as happens when a process ends."""
     config = {"path": str(make.path), "queues": [{"name": "jobs"}, {"name": "other"}]}
     harness = Harness([make_plugin(QueuesPlugin, config, "queues")], store=make.store, start=False)
     with pytest.raises((StoreError, PluginError), match=text):
@@ -232,7 +232,7 @@ def refuses_to_start(make: Any, text: str) -> None:
 
 
 def flip(path: Path, at: int) -> None:
-    """Change a byte of a file."""
+    """Change one byte of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 0xFF
     path.write_bytes(data)

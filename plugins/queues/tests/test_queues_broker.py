@@ -102,7 +102,7 @@ class TestContract(PluginContract):
 
 
 def plugin_of(harness: Harness) -> QueuesPlugin:
-    """Return the plugin of a broker."""
+    """Return a broker's queues plugin."""
     instance = harness.hooks.instance("queues")
     assert instance is not None
     assert isinstance(instance.plugin, QueuesPlugin)
@@ -122,7 +122,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def results(harness: Harness, queue: str = "jobs") -> dict[str, int]:
-    """Return the counters of a queue that are not 0."""
+    """Return a queue's counters, without those that are 0."""
     return {
         name: count for name, count in plugin_of(harness).queues[queue].results.items() if count
     }
@@ -243,7 +243,7 @@ def test_prefetch_and_receive_maximum(make: Make, receive_maximum: Any, prefetch
 
 
 def test_a_window_that_other_messages_use(make: Make) -> None:
-    """A consumer that had no room for its first message gets the message once it has room again."""
+    """If a consumer has no room for its first message, it gets the message once it has room again."""
     harness = make()
     consumer = harness.connect("c", auto_ack=False, receive_maximum=1)
     subscribe(consumer)
@@ -413,7 +413,7 @@ def test_bytes_are_limited_too(make: Make) -> None:
     ("on_full", "kept"), [("drop_oldest", [b"0", b"3", b"4"]), ("drop_newest", [b"0", b"1", b"2"])]
 )
 def test_a_full_queue_drops(make: Make, on_full: str, kept: list[bytes]) -> None:
-    """A message that a consumer has is never dropped."""
+    """A full queue never drops a message that a consumer holds."""
     harness = make(queues=[{"name": "jobs", "max_messages": 3, "on_full": on_full, "prefetch": 1}])
     slow, publisher = harness.connect("slow", auto_ack=False), harness.connect("p")
     subscribe(slow)
@@ -559,8 +559,9 @@ def test_the_size_after_a_restart_is_that_of_the_unsettled_messages(make: Make) 
 
 
 def test_nothing_is_sent_beyond_the_stored_reserve(make: Any) -> None:
-    """A consumer gets everything it got before a crash again, with a higher count, even if no commit has ended
-    since."""
+    """After a crash, a consumer gets everything it had received again, with a higher count. This holds even if no
+    commit has ended since it received the messages.
+    """
     harness = make()
     publisher = harness.connect("p")
     with harness.together():
@@ -636,7 +637,7 @@ def test_the_metrics(make: Make) -> None:
 
 
 def sampled(harness: Harness) -> list[tuple[str, dict[str, str], float]]:
-    """Return the values of the plugin's metrics."""
+    """Return the current values of the plugin's metrics."""
     found: list[tuple[str, dict[str, str], float]] = []
 
     class Registry:

@@ -1,4 +1,4 @@
-"""Test compaction and the search by time in a stream's log, with a crash after each change of a file."""
+"""Test compaction and searching by time in a stream's log. Crash after each change to a file."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ KEYS = 7
 
 
 def message(number: int, key: str | None = None) -> Message:
-    """Return a message of 1 KB with its number and key."""
+    """Return a message of 1 KB that contains its number and has a key."""
     properties = Properties(user_property=() if key is None else (("key", key),))
     payload = b"%d " % number + bytes(1000)
     return Message("t", payload, 1, properties=properties, received_at=1000.0 + number)
@@ -38,7 +38,7 @@ def number_of(one: Message) -> int:
 
 
 class Stream:
-    """A stream's log in a folder. `publish` adds messages with the keys 0 to `KEYS` - 1 in turn."""
+    """A stream's log in a folder. `publish` adds messages, using the keys 0 to `KEYS` - 1 in turn."""
 
     def __init__(self, path: Path, retention: int = 512 << 10) -> None:
         self.runtime = VirtualRuntime()
@@ -80,7 +80,7 @@ class Stream:
         return found
 
     def numbers(self) -> list[int]:
-        """Return the offsets of these messages, which are their numbers as well."""
+        """Return the remaining messages' offsets, which are also their numbers."""
         found = [offset for offset, _ in self.entries()]
         assert found == [number_of(one) for _, one in self.entries()]
         return found
@@ -91,7 +91,9 @@ class Stream:
 
 
 def expected(end: int, newest: int) -> list[int]:
-    """Return which of `end` messages compaction keeps: the latest of each key, and all in the newest segment."""
+    """Return which of `end` messages compaction keeps: each key's latest message, and all messages in the newest
+    segment.
+    """
     return [one for one in range(end) if one >= newest - KEYS]
 
 
@@ -172,8 +174,8 @@ def test_a_segment_that_retention_deletes_meanwhile(stream: Stream) -> None:
 
 
 class Snapshots:
-    """Copies a folder before and after each call that changes files. Each copy is what a kill at that moment would
-    leave behind.
+    """Copies a folder before and after each call that changes files. Each copy is what would be left if the process
+    were killed at that moment.
     """
 
     def __init__(self, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

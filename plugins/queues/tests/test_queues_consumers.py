@@ -1,4 +1,4 @@
-"""Test the choice among a group's consumers: fairness, weights, the active consumer, and its cost."""
+"""Test how a group chooses among its consumers: fairness, weights, the active consumer, and cost."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -94,7 +94,7 @@ def test_equals_take_turns() -> None:
 
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_messages_are_shared_in_proportion_to_the_weights(acknowledged: bool) -> None:
-    """Messages are shared by weight among consumers that acknowledge at once, and also among slow ones."""
+    """Messages are shared by weight, both among consumers that acknowledge at once and among slow ones."""
     consumers, _ = filled(1000, slow=1, fast=4)
     served: Counter[str] = Counter()
     for _ in range(100):
@@ -124,7 +124,7 @@ def test_a_new_consumer_does_not_make_up_for_the_past() -> None:
 
 
 def test_a_choice_among_a_thousand_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sending 10,000 messages to 1,000 consumers needs a bounded number of heap changes."""
+    """Sending 10,000 messages to 1,000 consumers takes a limited number of heap changes."""
     calls: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., Any]:
@@ -150,8 +150,8 @@ def test_a_choice_among_a_thousand_looks_at_few(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_choice_by_filter_looks_at_filters_and_not_at_consumers() -> None:
-    """The cost of a choice depends on the number of filters, so one filter does not slow down a group with many
-    consumers.
+    """The cost of a choice depends on the number of filters, not of consumers. One filter therefore does not slow down
+    a group with many consumers.
     """
     consumers, _ = filled(20, **{f"c{number}": 1 for number in range(1000)})
     consumers.add(consumer("narrow", filter=f"{JOBS}/a"))
@@ -263,7 +263,7 @@ def test_a_second_consumer_of_an_exclusive_group_is_refused(make: Make, version:
 
 
 def test_two_subscribers_at_the_same_time(make: Make) -> None:
-    """The second subscriber is refused, although the first is not a consumer yet."""
+    """The second subscriber is refused, even though the first is not a consumer yet."""
     harness = make(queues=[{"name": "jobs", "consumers": "exclusive"}])
     dispatcher = harness.hooks.instance("queues").plugin.queues["jobs"].dispatchers["default"]  # type: ignore[union-attr]
     assert dispatcher.claim(("a", JOBS))

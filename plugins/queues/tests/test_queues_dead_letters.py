@@ -1,4 +1,6 @@
-"""Test dead letters: the number of deliveries, their properties, the single commit, and a full dead-letter queue."""
+"""Test dead letters: when messages become dead letters, their properties, the single commit, and a full dead-letter
+queue.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +42,7 @@ def lose(harness: Harness, times: int = 2) -> None:
 
 
 def dead(harness: Harness) -> MemoryClient:
-    """Return a consumer of the dead letters."""
+    """Return a client that consumes the dead letters."""
     consumer = harness.connect("undertaker")
     consumer.subscribe("$queue/dead/#", 1)
     return consumer
@@ -149,7 +151,7 @@ def test_it_is_neither_lost_nor_doubled_by_a_crash(make: Any) -> None:
 
 
 def test_a_full_queue_takes_no_dead_letters(make: Make) -> None:
-    """The messages are delivered again until there is room."""
+    """While the dead-letter queue is full, the messages are delivered again."""
     harness = make(queues=[QUEUES[0], {"name": "dead", "max_messages": 1}])
     publisher = harness.connect("p")
     for number in range(2):

@@ -1,4 +1,6 @@
-"""Test ephemeral queues: when PUBACK is sent, that nothing is on disk, limits, and groups that lose their consumers."""
+"""Test ephemeral queues: when PUBACK is sent, limits, and groups that lose their consumers. Nothing is
+written to disk.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Test messages that expire. They are dropped or become dead letters, with and without consumers, in one commit and in
+"""Test messages that expire. With or without consumers, they are dropped or become dead letters, in one commit and in
 bounded steps.
 """
 
@@ -168,7 +168,9 @@ def test_a_crash_neither_loses_nor_doubles_an_expired_message(make: Any) -> None
 
 
 def test_an_expired_message_waits_for_room_in_the_queue_for_dead_letters(make: Make) -> None:
-    """While an expired message waits for room, it is not delivered and does not hold up other messages."""
+    """While an expired message waits for room in the dead-letter queue, it is not delivered and does not hold up other
+    messages.
+    """
     harness = make(queues=[{**QUEUES[0], "message_ttl": 0}, {"name": "dead", "max_messages": 1}])
     publisher = harness.connect("p")
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Test consumers that accept only messages with certain topics: subscriptions to filters below a queue."""
+"""Test consumers that accept only messages on certain topics, by subscribing to filters below a queue."""
 
 from collections.abc import Callable
 from math import inf
@@ -203,7 +203,7 @@ TOPICS = ("$queue/q", "$queue/q/a", "$queue/q/b", "$queue/q/a/b", "$queue/q/b/c"
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40), st.data()
 )
 def test_any_order_of_messages_and_consumers(steps: list[tuple[int, int]], data: Any) -> None:
-    """The strategy always chooses the oldest waiting message that a consumer with room accepts."""
+    """The strategy always chooses the oldest waiting message that some consumer accepts and has room for."""
     consumers = Consumers(2)
     strategy = ByFilter("q", consumers, lambda offset: False, lambda message: inf, lambda: 0.0)
     topics: list[str] = []

@@ -1,4 +1,4 @@
-"""Test the service that reports to other plugins which part of a stream they can read."""
+"""Test the service that tells other plugins which part of a stream they can read."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -35,7 +35,7 @@ def run(harness: Harness, call: Awaitable[Any]) -> Any:
 
 
 class Reader:
-    """A follower. It reads the messages from the files."""
+    """A follower that reads the messages from the files."""
 
     def __init__(self, harness: Harness, name: str = "log") -> None:
         self.reports: list[StreamFiles | str] = []

@@ -1,4 +1,4 @@
-"""Compare a group's state with a very simple model, which stores one state per message."""
+"""Compare a group's state with a very simple model that stores one state per message."""
 
 from collections.abc import Hashable, Iterator
 
@@ -89,7 +89,7 @@ class Model:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Random operations on a group and on the model."""
+    """Apply random operations to a group and to the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def test_many_leases_do_not_fill_the_heap() -> None:
 
 
 def test_a_log_that_lost_its_beginning_or_its_end() -> None:
-    """After a restore, the log and the state may be from different times."""
+    """After a restore from a backup, the log and the state may be from different times."""
     group = Group()
     for offset in range(10):
         group.lease(offset, "a", 5.0)
@@ -248,7 +248,7 @@ def test_the_heaps_do_not_grow() -> None:
 
 
 class Searches(dict[int, int]):
-    """Counts searches for the first key, each of which takes longer with each key removed before it."""
+    """Counts searches for the dict's first key. Each search takes longer with each key removed before it."""
 
     number = 0
 

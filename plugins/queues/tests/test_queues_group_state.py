@@ -1,4 +1,4 @@
-"""Test what a group's stored state shows about deliveries, after a shutdown and after a crash."""
+"""Test what a group's stored state reveals about deliveries, after a shutdown and after a crash."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def deliveries(client: MemoryClient) -> list[tuple[str, str]]:
 
 
 def withdraw_one(harness: Harness) -> None:
-    """Deliver two messages. A third message is leased with them, but its consumer has no room for it."""
+    """Deliver two messages. A third is leased along with them, but its consumer has no room for it."""
     first, publisher = consumer(harness, "first"), harness.connect("publisher")
     with harness.together():
         for payload in (b"a", b"b", b"c"):

@@ -1,4 +1,4 @@
-"""Test how a subscription names its group: by the user property `consumer-group`, or as a shared subscription."""
+"""Test how a subscription names its group: with the user property `consumer-group`, or as a shared subscription."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test what hostile or unlucky clients and operators can do to queues beyond a single bad message."""
+"""Test what hostile or unlucky clients and operators can do to queues, beyond sending a single bad message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def taken(client: MemoryClient) -> list[Publish]:
 
 
 def lose(harness: Harness, filter: str) -> None:
-    """Let a consumer take all messages and leave without an acknowledgement."""
+    """Let a consumer take all messages and leave without acknowledging them."""
     consumer = harness.connect("bad", auto_ack=False)
     consumer.subscribe(filter, 1)
     harness.settle()
@@ -339,7 +339,7 @@ def test_a_purge_while_delayed_messages_are_read_loses_no_later_one(
 def test_many_filters_in_a_packet_are_looked_at_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each check takes time for every subscription of the client. Without this bound, a client
+    """Each check takes time for every subscription that the client has. If each filter in a packet caused one, a client
     could stall the broker.
     """
     harness = make()

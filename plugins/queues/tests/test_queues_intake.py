@@ -1,4 +1,4 @@
-"""Test the publisher's options: idempotent publishing, delays, and the refusal of bad properties."""
+"""Test the publisher's options: idempotent publishing and delays. Bad properties are refused."""
 
 import shutil
 from collections.abc import Callable
@@ -155,8 +155,8 @@ def test_a_duplicate_is_acknowledged_and_not_stored(make: Make) -> None:
 
 @pytest.mark.parametrize(("scope", "stored"), [("client", [b"p", b"q"]), ("queue", [b"p"])])
 def test_whose_duplicates_count(make: Make, scope: str, stored: list[bytes]) -> None:
-    """By default, only messages from the same client are duplicates. A client that guesses another client's ids cannot
-    suppress that client's messages.
+    """By default, a message is a duplicate only if the same client published the first one. A client that guesses
+    another client's ids therefore cannot suppress that client's messages.
     """
     harness = make(queues=[{**DEDUPE, "dedupe_scope": scope}])
     for name in ("p", "q"):
@@ -238,7 +238,7 @@ def test_a_message_that_a_full_queue_drops_may_come_again(make: Make) -> None:
 
 
 def test_a_dead_letter_is_no_duplicate(make: Make) -> None:
-    """A dead letter keeps its publisher's properties, which the dead-letter queue ignores."""
+    """A dead letter keeps its publisher's properties, but the dead-letter queue ignores them."""
     queues = [
         {**DEDUPE, "delivery_limit": 1, "dead_letter": "dead"},
         {"name": "dead", "dedupe_window": "60s"},
@@ -367,7 +367,7 @@ def test_new_delayed_messages_survive_after_their_log_was_lost(make: Any) -> Non
 
 
 def test_a_crash_neither_loses_nor_doubles_a_message_that_is_due(make: Any) -> None:
-    """The broker crashes before or after the commit that moves the message."""
+    """Crash the broker before or after the commit that moves the message."""
     harness = make()
     publish(harness.connect("p"), b"1", ("delay", "10"))
     commit = make.store.commit
@@ -410,9 +410,7 @@ def test_a_delayed_message_waits_for_room(make: Make) -> None:
 
 
 def test_the_times_of_a_delayed_message(make: Make) -> None:
-    """`message_ttl` counts from the time when the message is due. The publisher's expiry counts from the time when it
-    was published.
-    """
+    """`message_ttl` starts when the message is due. The publisher's expiry starts when the message is published."""
     harness = make(queues=[{"name": "jobs", "message_ttl": "5s"}])
     publisher = harness.connect("p")
     publish(publisher, b"own", ("delay", "10"), message_expiry_interval=8)
@@ -422,7 +420,9 @@ def test_the_times_of_a_delayed_message(make: Make) -> None:
 
 
 def test_a_clock_that_is_set_back(make: Any) -> None:
-    """A message added afterwards still comes after those that have moved, even for the next process."""
+    """After the clock is set back, a new message still comes after those that have already moved. This also holds after
+    a restart.
+    """
     harness = make()
     publisher = harness.connect("p")
     publish(publisher, b"1", ("delay", "10"))
@@ -470,7 +470,7 @@ def test_a_message_with_a_long_delay_does_not_keep_the_others_on_disk(
     make: Any, crash: str
 ) -> None:
     """The message with the long delay is added again at the end of the log. The broker crashes before that commit,
-    after it, or after the segment is deleted.
+    after it, or after the old segment is deleted.
     """
     queues = [{"name": "jobs"}, {"name": "other"}]
     harness = make(queues=queues)

@@ -1,4 +1,6 @@
-"""Test creating, changing and deleting queues while the broker runs, by operators and on first use."""
+"""Test creating, changing and deleting queues while the broker is running. Operators do this, and clients on
+first use.
+"""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -29,7 +31,7 @@ def manager_of(harness: Harness) -> QueueManager:
 
 
 def begin(harness: Harness, call: Awaitable[Any]) -> list[Any]:
-    """Start awaiting a call. The list gets its result or error."""
+    """Start awaiting a call. Return a list that will receive its result or error."""
     ended: list[Any] = []
     harness.clock.spawn(call, lambda result, error: ended.append(error or result))
     return ended
@@ -95,7 +97,7 @@ def test_a_queue_is_created_used_and_survives_a_crash(make: Any, tmp_path: Path)
 
 
 def test_consumers_that_subscribed_before_get_messages(make: Any) -> None:
-    """A client may keep its subscription while its queue is deleted and recreated."""
+    """A client may keep its subscription while its queue is deleted and created again."""
     harness = make()
     manager = manager_of(harness)
     run(harness, manager.create_queue("new", {}))
@@ -312,7 +314,7 @@ def test_publishers_that_wait_for_a_full_queue_are_acknowledged_when_it_is_delet
 
 
 def test_a_crash_during_a_deletion(make: Any, tmp_path: Path) -> None:
-    """The next start finishes the deletion."""
+    """If the broker crashes during a deletion, the next start finishes it."""
     harness = make()
     manager = manager_of(harness)
     run(harness, manager.create_queue("new", {}))
