@@ -23,8 +23,8 @@ class Unreadable(Exception):
 class Book:
     """The users and groups by name.
 
-    Unreadable records are listed in `broken`, because they may contain restrictions. `unusable` says why no decision is
-    possible; it is empty if decisions are possible.
+    Unreadable records are listed in `broken`, because they may contain restrictions. If no decision is possible,
+    `unusable` says why. Otherwise, it is empty.
     """
 
     def __init__(self) -> None:

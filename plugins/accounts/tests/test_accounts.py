@@ -301,7 +301,7 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["user", "group"])
 def test_a_record_that_cannot_be_read_denies(what: str, kind: str) -> None:
-    """Deny access, because the unreadable record may contain a denial. Other users are not affected."""
+    """Access is denied, because the unreadable record may contain a denial. Other users are not affected."""
     store = DurableStore()
     site = AccountSite(store=store)
     site.group("g", allow("all"))

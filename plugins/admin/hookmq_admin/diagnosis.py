@@ -75,7 +75,9 @@ async def _slow_client(call: Call, found: SessionSnapshot) -> Any:
 
 
 async def _oldest(call: Call, found: SessionSnapshot) -> float | None:
-    """Return the age of the client's oldest queued or unacknowledged message, or None if there is none."""
+    """Return the age of the client's oldest queued or unacknowledged message. Return None if there is no such
+    message.
+    """
     received: list[float] = []
     try:
         if found.queued:
@@ -126,7 +128,7 @@ async def stop_hot(call: Call) -> Any:
 
 
 async def drops(call: Call) -> Any:
-    """Return the numbers of dropped messages, and the last recording."""
+    """Return how many messages were dropped, and the last recording."""
     found = call.services.drops
     most = call.arguments["limit"]
     reasons = dropped(call.broker.counters())

@@ -1,5 +1,5 @@
-"""Record dropped messages for a while: counts by client and topic, and samples. Nothing is spent while no recording
-runs.
+"""Record dropped messages for a while: counts by client and topic, and samples. This costs nothing unless a recording
+is running.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ SAMPLES: Final = 100
 
 
 class DropLog:
-    """At most one recording at a time, and the result of the last one."""
+    """Records dropped messages, one recording at a time, and keeps the last result."""
 
     def __init__(self, broker: BrokerHandle) -> None:
         self._broker = broker

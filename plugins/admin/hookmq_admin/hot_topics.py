@@ -1,4 +1,6 @@
-"""Count the messages on each topic for a while, using a plugin client. Nothing is spent while no measurement runs."""
+"""Count the messages on each topic for a while, using a plugin client. This costs nothing unless a measurement is
+running.
+"""
 
 from functools import partial
 from secrets import token_hex
@@ -27,7 +29,7 @@ MOST: Final = 2000
 
 
 class HotTopics:
-    """At most one measurement at a time, and the result of the last one."""
+    """Runs one measurement at a time, and keeps the last result."""
 
     def __init__(self, broker: BrokerHandle) -> None:
         self._broker = broker
@@ -119,7 +121,7 @@ class HotTopics:
         self.stop()
 
     def _over(self, client: ClientHandle, reason: DisconnectReason) -> None:
-        """End the measurement whose client has ended. Another measurement may have started in the meantime."""
+        """End the measurement whose plugin client was closed. Another measurement may have started in the meantime."""
         if client is self._client:
             self.stop()
 

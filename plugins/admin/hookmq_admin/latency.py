@@ -48,8 +48,8 @@ def percentiles(before: Buckets, now: Buckets) -> dict[str, float | None]:
 
 
 def _quantile(counts: Iterable[tuple[float, float]], share: float) -> float | None:
-    """Return the lowest bucket bound that at least the fraction `share` of the values stay within. The result is never
-    above the highest finite bound, because JSON has no infinity.
+    """Return the lowest bucket bound that covers at least the fraction `share` of the values. The result is never above
+    the highest finite bound, because JSON has no infinity.
     """
     counts = list(counts)
     total = counts[-1][1] if counts else 0.0

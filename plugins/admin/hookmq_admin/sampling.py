@@ -93,7 +93,7 @@ class SampledSubscription:
             self.lost = True
 
     def close(self) -> None:
-        """Stop. The caller must disconnect the client itself."""
+        """Stop receiving messages. The caller must disconnect the client itself."""
         self._listened = self.listened
         self._opened_at = None
         if self._timer is not None:

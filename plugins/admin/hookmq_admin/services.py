@@ -83,7 +83,7 @@ class Call:
         return self.arguments["cursor"], self.arguments["limit"]
 
     def session(self) -> SessionSnapshot:
-        """Return the session of the client in the path. Raises ApiError 404."""
+        """Return the session of the client named in the path. Raises ApiError 404."""
         found = self.broker.session(self.parts["client_id"])
         if found is None:
             raise ApiError(404, "no client has this id", "client_id")

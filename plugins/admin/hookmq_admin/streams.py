@@ -24,8 +24,8 @@ MAX_TEXT: Final = 512
 async def streams(call: Call) -> Any:
     """Return the streams, grouped by plugin in configuration order.
 
-    If a plugin fails, responds too late or has too many streams, the others are still listed. Its `failed` gives the
-    reason.
+    If a plugin fails, responds too late or has too many streams, the other plugins' streams are still listed. The
+    plugin's `failed` gives the reason.
     """
     asked = {
         plugin: asyncio.ensure_future(_Rows(plugin).read(owner))

@@ -119,7 +119,7 @@ class FetchConfig:
 
 @dataclass(frozen=True)
 class JwtConfig:
-    """Settings for which tokens are accepted and how their claims are used."""
+    """Settings that determine which tokens are accepted and how their claims are used."""
 
     secret: str | None = _secret("as keys[].secret, for a single source of keys")
     pem: Path | None = setting(None, "as keys[].pem")

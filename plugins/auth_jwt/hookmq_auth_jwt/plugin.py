@@ -337,8 +337,8 @@ class AuthJwtPlugin(Plugin):
         )
 
     def _claims_to_keep(self, verified: Verified) -> Mapping[str, Any]:
-        """Return the token's claims, plus one of this plugin's own. After a restart, the client may have another
-        plugin's claims, so this extra claim stores what permissions need.
+        """Return the token's claims, plus one claim of this plugin's own. After a restart, the client may have claims
+        from another plugin instead. The extra claim stores the data that the permissions depend on.
         """
         claims, rules = verified.claims, verified.rules
         if rules is None:

@@ -13,7 +13,7 @@ _CLAIM: Final = "claims."
 
 
 class ClaimTemplate:
-    """Text with the placeholders ``${clientid}`` and ``${username}``, which the client's data fills in.
+    """Text with the placeholders ``${clientid}`` and ``${username}``, which are replaced by the client's data.
 
     With `claims`, the text may also contain ``${claim}`` or ``${claims.NAME}``. Any other placeholder raises
     ConfigError, which names the setting `key`.

@@ -1,6 +1,6 @@
 """Parse tokens. Sizes are checked before anything is read. Wherever JWT parsers differ, this one is strict.
 
-The RFC 7515 envelope is parsed here, not by the JWT library, so that size, nesting, duplicate names and `crit` are
+The RFC 7515 envelope is parsed here, not by the JWT library. Size, nesting, duplicate names and `crit` are therefore
 checked first. The library verifies signatures; see `hookmq_auth_jwt.keys`.
 """
 

@@ -380,7 +380,7 @@ def test_any_bytes_make_a_key_set_or_none(data: bytes) -> None:
     st.booleans(),
 )
 def test_any_change_of_a_key_leaves_it_out_or_in(kind: str, change: Any, symmetric: bool) -> None:
-    """A JWK with an arbitrary change is either used or ignored. A symmetric key is used only if secrets are allowed."""
+    """A JWK changed in any way is either used or ignored. A symmetric key is used only if secrets are allowed."""
     found = read_set(jwks({**jwk(kind, "k"), **change}), ALGORITHMS, symmetric, "", "s", 9)
     assert len(found.keys) + len(found.left) == 1
     for key in found.keys:

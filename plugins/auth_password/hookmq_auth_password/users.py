@@ -120,8 +120,8 @@ class Users:
 
 
 class Change(NamedTuple):
-    """The result of loading a file: the new table and the file's mode, the names of removed and of changed users, and
-    the number of new users.
+    """The result of loading a file: the new table and the file's mode. It also names the removed and the changed users,
+    and counts the new ones.
     """
 
     users: Users

@@ -204,8 +204,8 @@ def test_in_a_file_without_users_it_is_as_well(
 
 
 def test_the_decoys_password_lets_nobody_in(broker: Make, file: Path) -> None:
-    """If a user does not exist, the password is checked against the hash of a decoy. Knowing the decoy's password must
-    not let a client connect.
+    """If a user does not exist, the password is checked against the hash of a decoy user. A client that knows the
+    decoy's password must not be accepted.
     """
     file.write_text(f"version: 1\nusers:\n  alice: {{hash: '{ALICE}'}}\n  none: {{hash: null}}\n")
     harness = broker()

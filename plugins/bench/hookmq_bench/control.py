@@ -55,8 +55,8 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class Watched:
-    """The raw outcome of a run: each process's account, and the time series. If the run was ended because it stalled,
-    `stood_still` is how many seconds it made no progress. Otherwise, it is 0.
+    """The raw outcome of a run: each process's account, and the time series. `stood_still` is how many seconds a
+    stalled run made no progress before it was ended. It is 0 if the run did not stall.
     """
 
     accounts: list[Account]

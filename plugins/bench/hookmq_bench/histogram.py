@@ -106,7 +106,7 @@ class Histogram:
 
 
 def percentile_of(counts: Iterable[tuple[int, int]], total: int, percent: float) -> int:
-    """Return the upper end of the bucket at which the running count reaches `percent` of `total` durations. `counts` is
+    """Return the upper end of the bucket in which the running total reaches `percent` of `total` durations. `counts` is
     sorted by bucket.
     """
     wanted = max(1, -(-total * percent // 100))

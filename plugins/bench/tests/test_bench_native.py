@@ -31,9 +31,9 @@ STANDSTILL = {"seconds": "9", "drain": "2"}
 class Relay:
     """The smallest broker that the generator can put load on: MQTT 3.1.1, QoS 0 and 1, one subscriber.
 
-    `fault` says what happens to PUBLISH number `at`. Possible faults are drop, duplicate, swap (with the next),
-    downgrade (to QoS 0), unacknowledged (delivered without a PUBACK to its publisher) and corrupt (a sequence number
-    that was never sent).
+    `fault` is what happens to PUBLISH number `at`: drop, duplicate, swap (with the next) or downgrade (to QoS 0). With
+    "unacknowledged", it is delivered without a PUBACK to its publisher. With "corrupt", it gets a sequence number that
+    was never sent.
     """
 
     def __init__(self, fault: str, at: int = 30) -> None:

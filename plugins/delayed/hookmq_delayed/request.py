@@ -25,7 +25,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A request to cancel the message that the same client sent with the id `id`."""
+    """A request to cancel the delayed message that the same client sent under this id."""
 
     id: str
 

@@ -152,7 +152,7 @@ class OtelPlugin(Plugin):
             self._timers["measure"] = self._broker.runtime.call_later(interval, self._measure)
 
     def _expire(self) -> None:
-        """End the spans of clients that gave up, and of messages that a plugin took over. Also end spans whose event
+        """End spans that will never be completed, because a client gave up, a plugin took over a message, or an event
         was lost.
         """
         broker, spans = self._broker, self._spans

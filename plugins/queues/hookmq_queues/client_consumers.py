@@ -13,8 +13,8 @@ from hookmq_queues.topics import PREFIX, queue_of
 
 
 class ClientConsumers:
-    """Keeps each group's consumers in step with the clients' subscriptions. `plugin` is the plugin id. The weights of a
-    client's consumers are stored under it in the client's state.
+    """Keeps each group's consumers in step with the clients' subscriptions. Each client's state stores the weights of
+    its consumers under `plugin`, the plugin id.
     """
 
     def __init__(self, queues: Callable[[], Mapping[str, Queue]], plugin: str) -> None:

@@ -81,8 +81,8 @@ class Compactor:
             self.clean = upto
 
     def _newest(self, closed: list[Segment]) -> tuple[dict[bytes, int], int]:
-        """Return the latest offset of each key, from `clean` on, for as many keys as fit. Also return the offset after
-        the last message examined.
+        """Return the latest offset of each key, starting at `clean`, for as many keys as fit. Also return the offset
+        after the last message examined.
         """
         newest: dict[bytes, int] = {}
         upto = self.clean

@@ -57,7 +57,7 @@ class Consumer:
 
 
 class _Line:
-    """A heap with one entry for each consumer that has a certain filter."""
+    """A heap of entries, one for each consumer with the same filter."""
 
     __slots__ = ("heap", "size")
 
@@ -78,7 +78,7 @@ class _Line:
         return None
 
     def push(self, entry: _Entry, before: _Entry | None) -> None:
-        """Add an entry. It replaces `before`, the consumer's earlier entry."""
+        """Add an entry to the heap. It replaces `before`, the consumer's earlier entry."""
         heap = self.heap
         if heap and heap[0] is before:
             heapreplace(heap, entry)

@@ -1,4 +1,4 @@
-"""The service that operators use to manage queues, `hookmq_toolkit.queues`. The module `making` creates and deletes
+"""Let operators manage queues, through the service `hookmq_toolkit.queues`. The module `making` creates and deletes
 queues, and `redrive` moves dead letters back.
 """
 

@@ -41,7 +41,7 @@ Place = tuple[float, int]
 
 
 class DelayLog(QueueLog):
-    """The delayed messages of all queues. This journal wants no topic, because only `Delays.add` appends to it."""
+    """The delayed messages of all queues. This journal takes no published messages: only `Delays.add` appends to it."""
 
     def __init__(
         self, path: Path, runtime: Runtime, sync: bool = True, plugin: str = "queues"
@@ -56,7 +56,7 @@ class DelayLog(QueueLog):
         self._tidying = False
 
     def wants(self, topic: str) -> bool:
-        """Return False, because no message reaches this journal by its topic."""
+        """Return False, because this journal does not take published messages."""
         return False
 
     def moved(self, offsets: Sequence[int]) -> None:
@@ -268,7 +268,7 @@ class Delays:
         return [offset for _, offset in self._waiting if offset < end]
 
     def renew(self, end: int, messages: Mapping[int, Message]) -> None:
-        """Append the messages stored before `end` to the log again, in this turn's commit."""
+        """Append the messages stored before `end` to the log a second time, in this turn's commit."""
         old = sorted(one for one in self._waiting if one[1] < end)
         if not old or self._closed or any(offset < end for _, offset in self._moving):
             return

@@ -79,19 +79,19 @@ class Group:
         return max(0, end - self.next) + len(self.unsettled)
 
     def attempts(self, offset: int) -> int:
-        """Return how often an unsettled message has certainly been delivered. This number counts towards the delivery
-        limit.
+        """Return how many times an unsettled message has definitely been delivered. This number counts towards the
+        delivery limit.
         """
         return self.unsettled.get(offset, 0) - (offset in self._unsure)
 
     def is_ready(self, offset: int) -> bool:
-        """Return whether `lease` can take this offset. For the first offset that was never leased, use `next`."""
+        """Return whether an offset can be leased now. `next` can be leased too, but does not count as ready."""
         return offset in self.unsettled and offset not in self.leases and offset not in self.due
 
     # choosing --------------------------------------------------------------------------------------------------------
 
     def peek(self, end: int) -> int | None:
-        """Return the offset to lease next, or None. The queue has no offsets from `end` on."""
+        """Return the offset to lease next, or None. Offsets at or above `end` do not exist."""
         ready = self._ready
         while ready:
             if self.is_ready(ready[0]):

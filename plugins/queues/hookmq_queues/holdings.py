@@ -14,10 +14,10 @@ _Key = tuple[str, str]
 
 
 class Holdings:
-    """Which messages each of a group's consumers holds, and which consumer may settle a message.
+    """Tracks which messages each of a group's consumers holds, and which consumer may settle a message.
 
-    From its delivery on, a message counts as held by its consumer. This ends once the delivery has ended and the
-    message was settled or taken away.
+    A consumer holds a message from the moment it is delivered. It stops holding the message once the delivery has ended
+    and the message has been settled or taken away.
     """
 
     def __init__(self, group: Group, consumers: Consumers) -> None:

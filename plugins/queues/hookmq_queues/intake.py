@@ -91,5 +91,5 @@ class Intake:
             self.duplicates.add(key, message.received_at, offset)
 
     def kept_from(self) -> int | None:
-        """Return the first offset that must be kept so that a restart can recover the `message-id`s, or None."""
+        """Return the first offset that must be kept on disk to recover the `message-id`s after a restart, or None."""
         return None if self.duplicates is None else self.duplicates.floor(self._time())

@@ -38,7 +38,7 @@ class KeyTemplate:
         self._template = Template(text)
 
     def check(self, setting: str) -> None:
-        """Raise ConfigError if the template is invalid. `setting` is the name of the setting."""
+        """Raise ConfigError if the template is invalid. `setting` is the setting's name."""
         template = self._template
         if template.unclosed:
             raise ConfigError(f"{setting}: {template.text!r} contains a '${{' that is not closed")

@@ -31,10 +31,10 @@ CHANGEABLE: Final = frozenset(
 
 
 class QueueMaker:
-    """The queues by name, and the means to create, change and delete them.
+    """The queues by name. Creates, changes and deletes queues.
 
-    `make` returns a new queue that is not yet one of the broker's journals. Once it is one, `opened` opens the queue
-    and finds its consumers. `deleted` forgets a deleted queue's consumers.
+    `make` returns a new queue that is not yet one of the broker's journals. Once it has become a journal, `opened`
+    opens the queue and finds its consumers. `deleted` forgets a deleted queue's consumers.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ class Outcomes:
             self._owner.count("refused")
 
     def abandon(self, consumer: Consumer) -> None:
-        """Make messages ready again that the consumer has acknowledged but can no longer settle."""
+        """Make a consumer's messages ready again if it has acknowledged them but can no longer settle them."""
         for offset in self._holdings.held_by(consumer.key):
             self._end_lease(offset, "lost")
 

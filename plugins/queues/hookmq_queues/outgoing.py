@@ -29,8 +29,8 @@ _LONG: Final = 256
 
 
 class UserProperties:
-    """Encodes the user properties that one group's consumers get. Only two of them differ from message to message, in
-    most cases.
+    """Encodes the user properties that one group's consumers get. For most messages, only two of these differ from the
+    message before.
     """
 
     def __init__(self, queue: str, group: str, explicit: bool) -> None:

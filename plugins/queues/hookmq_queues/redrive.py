@@ -134,8 +134,8 @@ class Redrive:
         return True
 
     def _told(self, message: Message) -> dict[str, str]:
-        """Return the properties that describe a dead letter. If the message is not one, return none, because they may
-        be forged.
+        """Return the properties that describe a dead letter. Return none for any other message, because its properties
+        may be forged.
         """
         if message.origin != self._origin:
             return {}

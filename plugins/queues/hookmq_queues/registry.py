@@ -94,7 +94,7 @@ class Registry:
         return StoredQueue(config, settings, made_by)
 
     def write(self, queue: StoredQueue, deleting: bool = False) -> None:
-        """Write a queue's file, which then survives a power cut. Raises OSError."""
+        """Write a queue's file so that it survives a power cut. Raises OSError."""
         document = {
             "version": _VERSION,
             "made_by": queue.made_by,

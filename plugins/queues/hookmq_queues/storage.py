@@ -162,8 +162,8 @@ class MessageLog:
         return list(self._cache)
 
     def read(self, offset: int) -> list[tuple[int, Message]]:
-        """Read messages from `offset` on, and return them with their offsets. How many depends on the size of one read.
-        The messages in memory do not change. If the messages are on disk, call this in a thread. Raises StoreError,
+        """Read some messages, starting at `offset`, and return them with their offsets. One call makes one read. The
+        messages in memory do not change. If the messages are on disk, call this in a thread. Raises StoreError,
         ValueError or LookupError.
         """
         return [(at, one[0]) for at, one in self._cache.items() if at >= offset]
@@ -406,7 +406,7 @@ class QueueLog(MessageLog):
         return Page(found, gaps)
 
     def _frames(self, offset: int, size: int = PAGE) -> list[Frame]:
-        """Return about `size` bytes of blocks, starting at `offset`. This runs in a thread."""
+        """Return blocks starting at `offset`, about `size` bytes in total. This runs in a thread."""
         return self.log.read(offset, size)
 
     def gap_end(self, offset: int) -> int:

@@ -54,8 +54,8 @@ class StreamLog(QueueLog):
     # retention -------------------------------------------------------------------------------------------------------
 
     def offset_within(self, limit: int, end: int) -> int:
-        """Return the first offset from which the messages up to the log's end have at most `limit` bytes in total.
-        Search no further than `end`.
+        """Return the lowest offset such that the messages from there to the log's end have at most `limit` bytes in
+        total. Search no further than `end`.
 
         Sizes are known only for short runs of messages. The result may therefore be too high, by up to the length of
         one run.
@@ -97,7 +97,9 @@ class StreamLog(QueueLog):
         return self.log.earliest
 
     def time_of_last_segment(self) -> float:
-        """Return when the first message of the last segment was received, or infinity. This call blocks."""
+        """Return when the first message of the last segment was received, or infinity if there is none. This call
+        blocks.
+        """
         return self._time_from(self.log.segments[-1].base)
 
     def _find_time(self, wanted: float) -> int:

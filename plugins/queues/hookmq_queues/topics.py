@@ -31,10 +31,10 @@ def below(queue: str, topic: str) -> str:
 
 
 def delivered_topic(filter: str, queue: str, source: str) -> str:
-    """Return the topic on which a message is delivered to the subscription `filter`. It must match the filter.
+    """Return the topic on which a message is delivered to the subscription `filter`. The topic must match the filter.
 
     With the filter ``$queue/NAME``, every message is delivered on that topic. With a filter below it, a message
-    published to the queue keeps its topic. For a captured message, its topic follows the queue's name. If the result
+    published to the queue keeps its topic. A captured message gets the queue's topic followed by its own. If the result
     would be too long, the queue's topic is used.
     """
     if filter == PREFIX + queue:

@@ -1,5 +1,5 @@
-"""Test mistakes by clients and operators. Each gets a reason code and a text, nothing is lost, and other queues are not
-affected.
+"""Test mistakes by clients and operators. Each mistake is answered with a reason code and a text. Nothing is lost, and
+other queues are not affected.
 """
 
 import errno

@@ -559,8 +559,8 @@ def test_the_size_after_a_restart_is_that_of_the_unsettled_messages(make: Make) 
 
 
 def test_nothing_is_sent_beyond_the_stored_reserve(make: Any) -> None:
-    """After a crash, a consumer gets everything it had received again, with a higher count. This holds even if no
-    commit has ended since it received the messages.
+    """After a crash, a consumer receives everything that it had already received, with a higher count. This holds even
+    if no commit has ended in the meantime.
     """
     harness = make()
     publisher = harness.connect("p")
