@@ -1,4 +1,6 @@
-"""Test the stored format of unsettled messages. It decodes to the original data, is compact, and reveals damage."""
+"""Test the stored format of unsettled messages. The format decodes to the original data, is compact, and reveals
+damage.
+"""
 
 import pytest
 from hookmq_queues.group import Group

@@ -7,11 +7,11 @@ from typing import Final
 from hookmq.server_api import Network, parse_address
 
 LONGEST: Final = 128
-"""Longest name in a key. A client can send a name of up to 65,535 bytes."""
+"""Maximum length of a name in a key. A client can send a name of up to 65,535 bytes."""
 
 
 def short(name: str) -> str:
-    """Return `name`, or its beginning and a digest if it is long.
+    """Return `name`. If it is long, return its beginning and a digest instead.
 
     With keys of limited length, a limit on the number of keys also limits memory.
     """

@@ -15,7 +15,7 @@ client id is banned together with its user, so another user's client with the sa
 CONNECT is not the identity, the keys are ``("identity", identity, "")`` and ``("identity_client", client id,
 identity)``. A ban that another plugin requests is for a client id of any user: ``("client_id", client id, "")``."""
 _OF_CLIENTS: Final = frozenset({"client", "identity_client", "client_id"})
-"""The kinds of keys whose name is a client id."""
+"""The kinds of keys in which the name is a client id."""
 EVERY: Final = 1.0
 """Seconds between two searches of a full table for expired bans."""
 

@@ -1,4 +1,4 @@
-"""The names by which clients are limited and banned."""
+"""The names used to limit and ban clients."""
 
 from hookmq.plugin import ClientInfo
 

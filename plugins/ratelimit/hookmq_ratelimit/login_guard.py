@@ -77,7 +77,7 @@ class LoginGuard:
                 self.known.popitem(last=False)
 
     def failed(self, client: ClientInfo, code: ReasonCode, counts: bool, now: float) -> None:
-        """Settle the attempt of a refused client. Count a wrong credential if `counts` is True for this client."""
+        """Settle a refused client's attempt. If `counts` is True, count a wrong credential."""
         wrong = code in FAILED
         attempt: Attempt | None = client.state.pop(self._attempt, None)
         if attempt is not None:

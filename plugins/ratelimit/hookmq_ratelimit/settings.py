@@ -33,7 +33,7 @@ MODES: Final[Mapping[What, tuple[Mode, ...]]] = {
 }
 """The modes of each kind; the first is the default."""
 SHORTEST: Final = 1e-10
-"""Shortest time in which a token may be refilled, in seconds."""
+"""Minimum number of seconds in which a token may be refilled."""
 
 
 def parse_rates(text: str) -> tuple[Rate, ...]:

@@ -27,7 +27,7 @@ class RotatedFile:
         self._files = files
 
     def write(self, lines: list[bytes]) -> None:
-        """Append lines, which include their line ends. This call blocks. Raises OSError."""
+        """Append lines, each of which already ends in a newline. This call blocks. Raises OSError."""
         file = self._open()
         try:
             size = os.fstat(file.fileno()).st_size

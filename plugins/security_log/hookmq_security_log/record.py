@@ -12,7 +12,7 @@ from hookmq.server_api import parse_address
 from hookmq_security_log.catalog import ALERT, ECS, KINDS
 
 LONGEST: Final = 256
-"""Longest text in a record, in characters. A client can send names of up to 65,535 bytes."""
+"""Maximum length of a text in a record, in characters. A client can send names of up to 65,535 bytes."""
 Record = dict[str, Any]
 
 

@@ -176,7 +176,7 @@ class Demo:
                 self.turn(self.postgres if key == "p" else self.redis)
 
     def drain(self) -> bool:
-        """Stop the plant, wait until everything is written, and check each target for all acknowledged messages.
+        """Stop the plant, wait until everything is written, and check that each target has all acknowledged messages.
         Return whether all targets are complete.
         """
         self.view.say("\nStopping. The last messages are written; Ctrl-C again skips this.")

@@ -3,7 +3,7 @@
 A driver is a subclass of `Driver`, registered as an entry point in the group ``hookmq.sink_drivers``. DRIVERS.md shows
 how to write and test one. Everything in ``__all__`` is stable within a major version of hookmq-sinks.
 
-The engine runs a driver in the sink's own process, in one asyncio event loop. It calls, in this order:
+The engine runs a driver in the sink's own process, in one asyncio event loop. It makes these calls, in this order:
 
     driver = KIND(settings, context)
     position = await driver.open()
@@ -11,22 +11,23 @@ The engine runs a driver in the sink's own process, in one asyncio event loop. I
     await driver.write(batch)                  # repeatedly, never two calls at a time
     await driver.close()                       # also after `open` failed or was cancelled
 
-After `TargetUnavailable`, a timeout or any unexpected error, the engine calls `close`, waits, and opens a new object. It
-then repeats the same batch, or a batch that begins with the same record.
+After `TargetUnavailable`, a timeout or any unexpected error, the engine calls `close`, waits, and creates a new object.
+It then repeats the same batch, or a batch that begins with the same record.
 
 When the cursor moves
 =====================
 The cursor is the position up to which a sink's messages are done. It moves past a batch only after `write` has returned
 and all rejected records are stored as dead letters. Return from `write` only when the target has confirmed every record
-of the batch. The engine stores the cursor on disk soon afterwards, and deletes messages only below the stored cursor.
-After a crash, it writes the records between the stored cursor and the crash again, with the same ids and in the same
-order. This gives at-least-once delivery. The target can use `Record.id` to recognize a record that it already has.
+of the batch. The engine stores the cursor on disk soon afterwards. It deletes only messages below the stored cursor.
 
-What exactly-once delivery needs
-================================
+After a crash, the engine starts again from the stored cursor, so it repeats some records, with the same ids and in the
+same order. This gives at-least-once delivery. The target can use `Record.id` to recognize a record that it already has.
+
+Requirements for exactly-once delivery
+======================================
 Set `holds_position` to True if the target stores `Batch.position` in the same transaction as the records, under the name
-`DriverContext.slot`. `open` returns the position that the target holds. The engine then continues there instead of at
-its own cursor, so that the target has each record exactly once. The transaction must be atomic: after a crash, the
+`DriverContext.slot`. `open` returns the position that the target holds. The engine then continues from there instead of
+from its own cursor, so that the target has each record exactly once. The transaction must be atomic: after a crash, the
 target has both the records and the position, or neither. After an operator's seek, the engine ignores the returned
 position once.
 """
@@ -122,11 +123,11 @@ class DriverContext:
     sink: str
     """The sink's name."""
     slot: str
-    """The name under which a target stores the position. It differs between sinks, and between the lanes of a sink."""
+    """The name under which a target stores the position. Every sink, and every lane of a sink, has a different one."""
     log_id: str
     """The id of the sink's log."""
     log: Callable[..., None] = field(default=lambda level, event, **fields: None, repr=False)
-    """Log an event of the driver: ``log("warning", "sinks.kafka_slow", seconds=3)``."""
+    """Log an event about the driver: ``log("warning", "sinks.kafka_slow", seconds=3)``."""
     folder: Path | None = None
     """The sink's folder, for a driver that has to store its own state. None if nothing can be stored."""
 

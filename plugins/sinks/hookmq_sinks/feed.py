@@ -40,7 +40,7 @@ class Feed:
         self._more = asyncio.Event()
 
     def advance(self, end: int) -> None:
-        """Note that messages below `end` are committed."""
+        """Record that messages below `end` are committed."""
         if end > self.end:
             self.end = end
             self._more.set()

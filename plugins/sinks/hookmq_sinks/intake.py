@@ -29,7 +29,7 @@ AGAIN: Final = frozenset(
         ReasonCode.QUOTA_EXCEEDED,
     }
 )
-"""The codes after which the broker may accept the same message later."""
+"""Reason codes that mean the broker may accept the same message later."""
 _SLICE: Final = 256
 """The maximum number of messages that one call publishes."""
 

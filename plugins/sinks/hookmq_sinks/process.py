@@ -1,4 +1,6 @@
-"""Run a sink's process for the broker: start it, restart it if it dies, and report how far messages are committed."""
+"""Run a sink's process for the broker: start it, restart it if it dies, and tell it up to which offset messages are
+committed.
+"""
 
 import asyncio
 import json
@@ -18,7 +20,7 @@ LONGEST: Final = 30.0
 HEALTHY: Final = 10.0
 """Seconds that a process must run until the next restart is immediate again."""
 TELL_EVERY: Final = 0.02
-"""Seconds between two lines that tell the process how far messages are committed."""
+"""Seconds between two lines that tell the process up to which offset messages are committed."""
 LINE: Final = 1 << 20
 """Maximum size of a line from the process, in bytes."""
 _BACKLOG: Final = 1 << 16
@@ -139,7 +141,7 @@ class SenderProcess:
         return reason or f"its process ended with code {code}"
 
     def _take(self, line: bytes) -> str:
-        """Handle a line from the process. If the process reports a failure, return the reason, otherwise ''."""
+        """Handle a line from the process. Return the reason if the process reports a failure, or '' otherwise."""
         try:
             told = json.loads(line)
         except ValueError:
@@ -220,7 +222,7 @@ class SenderProcess:
             self._asked.pop(number, None)
 
     async def stop(self, deadline: float) -> None:
-        """End the process. It has `deadline` seconds to complete its batch."""
+        """End the process, giving it `deadline` seconds to complete its batch."""
         self.sink.on_committed = lambda: None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""The messages that a driver writes: records, grouped into batches."""
+"""Records, the messages that a driver writes in batches."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ class Record:
     """A message on its way to a target. Drivers must not change records."""
 
     id: str
-    """Its id, which stays the same when it is written again: ``SINK:LOG_ID:OFFSET``."""
+    """The record's id, ``SINK:LOG_ID:OFFSET``. The id stays the same if the record is written again."""
     offset: int
     """The position of the message in the sink's log. Offsets increase, but may have gaps."""
     topic: str

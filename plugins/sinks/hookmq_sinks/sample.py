@@ -11,7 +11,7 @@ from hookmq_sinks.record_maker import RecordMaker
 from hookmq_sinks.record_template import RecordError, templates_of
 
 _TIME: Final = 1_767_225_600.0
-"""When a sample arrived: 2026-01-01T00:00:00Z."""
+"""The arrival time of samples: 2026-01-01T00:00:00Z."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class Sender:
         self.log("warning", "sinks.cursor_ahead", cursor=offset, end=self.end)
 
     def log(self, level: str, event: str, **fields: object) -> None:
-        """Send the broker an event about this sink to log."""
+        """Ask the broker to log an event about this sink."""
         tell(log=[level, event, fields])
 
     def _begin(self) -> None:
@@ -396,7 +396,9 @@ async def serve(given: dict[str, Any]) -> int:
 
 
 def lock(folder: Path) -> int | None:
-    """Take the lock of the sink's process. Return None if another process holds it, such as that of a killed broker."""
+    """Take the lock for the sink's process. Return None if another process holds it, such as one left over from a
+    killed broker.
+    """
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if try_lock(file):
         return file

@@ -27,8 +27,8 @@ Its code in `codes` is 0x80 or above.
 
 A source must never stop because of such a message. Report the message, so that those after it can be published.
 
-What exactly-once delivery needs
-================================
+Requirements for exactly-once delivery
+======================================
 Give a message a `mark`, which consists of a key and a value. The broker stores the mark in the same commit as the
 message. After a crash, it therefore has both or neither. `SourceContext.marks` contains all stored marks; a new value for
 a key replaces the old one.
@@ -107,7 +107,7 @@ class SourceContext:
     forget: Callable[[Iterable[str]], Awaitable[None]] = field(default=_forget_nothing, repr=False)
     """Delete marks by their keys. Returns after the commit."""
     log: Callable[..., None] = field(default=lambda level, event, **fields: None, repr=False)
-    """Log an event of the source: ``log("warning", "sources.kafka_slow", seconds=3)``."""
+    """Log an event about the source: ``log("warning", "sources.kafka_slow", seconds=3)``."""
     folder: Path | None = None
     """The source's folder, for a source that has to store its own state."""
 

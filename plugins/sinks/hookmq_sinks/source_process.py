@@ -129,7 +129,7 @@ class SourceProcess:
         return codes
 
     async def _take(self, told: dict[str, Any]) -> str:
-        """Handle a JSON frame. If the process reports a failure, return the reason, otherwise ''."""
+        """Handle a JSON frame. Return the reason if the process reports a failure, or '' otherwise."""
         if "log" in told:
             level, event, fields = told["log"]
             self.tell(level, event, **fields)
@@ -158,7 +158,7 @@ class SourceProcess:
         self._say({"pause": paused})
 
     async def stop(self, deadline: float) -> None:
-        """End the process. It has `deadline` seconds to acknowledge the committed messages."""
+        """End the process, giving it `deadline` seconds to acknowledge the committed messages."""
         self._stopping = True
         task, process = self._task, self._process
         self._task = None

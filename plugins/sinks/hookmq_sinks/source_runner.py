@@ -126,7 +126,7 @@ class SourceRunner:
         self._told = ""
 
     def log(self, level: str, event: str, **fields: object) -> None:
-        """Send the broker an event about this source to log."""
+        """Ask the broker to log an event about this source."""
         self.broker.tell(log=[level, event, fields])
 
     async def forget(self, keys: Iterable[str]) -> None:

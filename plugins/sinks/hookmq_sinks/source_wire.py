@@ -19,9 +19,9 @@ MESSAGES: Final = 1
 LARGEST: Final = 600 << 20
 """The maximum size of a frame in bytes: more than the largest MQTT packet."""
 MARK: Final = "hookmq-source-mark"
-"""The user property with the mark of a message, ``KEY=VALUE``."""
+"""The user property that carries a message's mark, ``KEY=VALUE``."""
 IDENTITY: Final = "hookmq-source-identity"
-"""The user property with the identity of a message. It is removed before the message is published."""
+"""The user property that carries a message's identity. It is removed before the message is published."""
 _OWN: Final = (MARK, IDENTITY)
 _HEAD: Final = struct.Struct("<IB")
 

@@ -10,7 +10,7 @@ _MOST: Final = 2048
 
 
 class Ages:
-    """Samples of when each partition reached an offset. Times are in microseconds since the epoch."""
+    """Samples of the times at which each partition reached certain offsets. Times are in microseconds since the epoch."""
 
     def __init__(self, partitions: int) -> None:
         self._ends: list[list[int]] = [[] for _ in range(partitions)]

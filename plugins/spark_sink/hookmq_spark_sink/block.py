@@ -77,7 +77,9 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class Block:
-    """A decoded block. The buffers are views of the block's bytes. `nulls` contains each column's number of nulls."""
+    """A decoded block. The buffers are views of the block's bytes. `nulls` contains the number of nulls in each
+    column.
+    """
 
     partition: int
     base: int

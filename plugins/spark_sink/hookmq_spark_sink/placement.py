@@ -144,7 +144,7 @@ def setting(name: str) -> PartitionBy:
 
 
 def notes(stream: str, name: str, partitions: int, topics: Sequence[str]) -> list[str]:
-    """Return warnings for operators about the partitions of a stream with this placement and these topic filters."""
+    """Return warnings for operators about how a stream's messages will be spread over its partitions."""
     if partitions == 1:
         return []
     if name == ROUND_ROBIN:

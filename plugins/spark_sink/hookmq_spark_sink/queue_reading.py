@@ -22,7 +22,7 @@ _ROWS: Final = 1 << 14
 _BYTES: Final = 1 << 20
 """Maximum numbers of rows and bytes in a block."""
 _SILENCE: Final = 16 << 20
-"""Number of bytes read after which a block ends, even if few messages match a filter."""
+"""A block ends after this many bytes have been read, even if few messages match a filter."""
 _TRIES: Final = 5
 
 
@@ -188,7 +188,7 @@ def _files(found: StreamFiles) -> tuple[Path, str, tuple[int, int]]:
 
 
 def _time(message: Message) -> int:
-    """Return when the broker received a message, in µs as in a block."""
+    """Return the time when the broker received a message, in µs (the unit used in blocks)."""
     return int(message.received_at * 1e6)
 
 

@@ -18,7 +18,7 @@ from hookmq_spark_sink.index import StreamIndex
 
 _REMEMBERED: Final = 1 << 16
 _SILENCE: Final = 16 << 20
-"""Number of bytes without a matching record after which an empty block reports progress."""
+"""After this many bytes without a matching record, an empty block reports progress."""
 _SMALL: Final = 16 << 10
 """Size in bytes below which blocks are merged. Each commit of the broker writes a block, often with only a few rows."""
 _TOGETHER: Final = 256

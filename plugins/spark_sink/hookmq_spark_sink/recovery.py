@@ -37,7 +37,7 @@ def check_description(
 
 
 def check_log(folder: Path, log: SegmentLog, described: files.Description | None) -> None:
-    """Raise StoreError if the log is not the one that the description belongs to."""
+    """Raise StoreError if the log does not belong to the description."""
     if described is None:
         if log.next or any(segment.base for segment in log.segments):
             raise StoreError(

@@ -18,7 +18,7 @@ from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.index import SegmentIndex
 
 _LONGEST: Final = 600.0
-"""Seconds after which merging a segment counts as failed."""
+"""Merging a segment counts as failed after this many seconds."""
 
 
 class Stopped(Exception):
@@ -67,7 +67,7 @@ class Upkeep:
     problems: list[str] = field(default_factory=list)
     consumers: frozenset[str] = frozenset()
     held: bool = False
-    """Whether segments are due that some declared consumer has not committed."""
+    """Whether some declared consumer has not committed segments that are due."""
     holders: frozenset[str] = frozenset()
     """The consumers that have not committed them."""
 

@@ -16,9 +16,9 @@ PER_RECORD: Final = 64
 PER_CHARACTER: Final = 4
 """Bytes of a character in a topic or a client id: the maximum in UTF-8."""
 PER_BLOCK: Final = 1024
-"""Bytes of a block without records, including its frame and padding."""
+"""Size in bytes of a block without records, including its frame and padding."""
 _FILE: Final = 512
-"""Bytes of the header of a file."""
+"""Size of a file header in bytes."""
 
 
 class Space:

@@ -72,7 +72,7 @@ class Stream:
         self.next = [0] * config.partitions
         """The next offset of each partition."""
         self.latest = [0] * config.partitions
-        """The end of the readable offsets of each partition."""
+        """The end of each partition's readable offsets."""
         self.ages = Ages(config.partitions)
         self.summaries: list[Summary] = []
         self.generation = 0

@@ -1,6 +1,4 @@
-"""Test the read API with a real HTTP client. It follows PROTOCOL.md and returns only committed
-messages.
-"""
+"""Test the read API with a real HTTP client. The API follows PROTOCOL.md and returns only committed messages."""
 
 import json
 from collections.abc import AsyncIterator, Callable

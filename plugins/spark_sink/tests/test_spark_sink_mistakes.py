@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "mistakes-token-0123456789"
 LONGEST = 268_435_455
-"""The remaining length of the longest packet [MQTT-1.5.5]."""
+"""The remaining length of the largest possible packet [MQTT-1.5.5]."""
 
 
 def config(tmp_path: Path, *streams: dict[str, Any], **broker: Any) -> str:

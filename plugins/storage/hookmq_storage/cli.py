@@ -125,7 +125,7 @@ class Bar:
         self._drawn = True
 
     def end(self) -> None:
-        """Erase the bar."""
+        """Erase the progress bar."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
 

@@ -158,7 +158,7 @@ def _all(
     names = _names(db, bad)
     sessions: set[int] = set()
     left: dict[str, int] = {}
-    """The number of rows of each owner whose session is unreadable."""
+    """For each owner with an unreadable session, the number of rows."""
     for row in counted("session"):
         owner = names.get(row[0])
         if owner is None:

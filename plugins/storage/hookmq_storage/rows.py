@@ -145,8 +145,8 @@ def _subscription(record: PutSubscription) -> Operation:
 class _SubscriptionFields:
     """The fields of a `Subscription`.
 
-    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This is fast, which matters
-    because startup may load a million of them.
+    Instances are turned into subscriptions, as in `hookmq.storage_api.make_message`. This has to be fast, because
+    startup may load a million subscriptions.
     """
 
     __slots__ = Subscription.__slots__

@@ -129,7 +129,7 @@ MIGRATIONS: Final[Mapping[int, Migration]] = {
     3: _clients_and_publishers,
     4: lambda db: db.execute(PLUGIN_STATE),
 }
-"""The step from each version to the next. All steps of a migration run in one transaction."""
+"""The migration from each version to the next. All steps of a migration run in one transaction."""
 
 
 def columns_in(db: sqlite3.Connection, columns: str) -> str:

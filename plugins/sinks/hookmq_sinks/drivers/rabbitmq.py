@@ -60,13 +60,13 @@ class Message(NamedTuple):
 _WINDOW: Final = 2000
 """The maximum number of unconfirmed messages."""
 _PATIENCE: Final = 2.0
-"""Seconds without any confirmation after which the driver asks whether RabbitMQ blocks publishers."""
+"""If no confirmation arrives for this many seconds, the driver asks whether RabbitMQ blocks publishers."""
 _SHORT: Final = 255
 """The maximum size of a short string in AMQP, such as a routing key, in bytes."""
 _FRAME_MAX: Final = 131_072
 """The maximum frame size that RabbitMQ accepts by default. All properties of a message must fit into one."""
 _OTHERS: Final = 2048
-"""Space for the properties of a message other than its headers."""
+"""Space reserved for a message's properties other than headers."""
 _SIZE: Final = re.compile(r"message size \d+ (?:is )?larger than (?:configured )?max size (\d+)")
 _PASSING: Final = ("is down", "timeout", "connection limit", "is stopping")
 """Words in refusals that are temporary."""

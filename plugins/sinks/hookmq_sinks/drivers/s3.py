@@ -48,7 +48,7 @@ from hookmq_sinks.driver import (
 from hookmq_sinks.drivers.s3_rows import JsonLines, Parquet, Rows, Type
 
 OWN: Final = "_hookmq"
-"""The folder with the positions. Spark and Hive ignore names that begin with an underscore."""
+"""The folder that holds the positions. Spark and Hive ignore names that begin with an underscore."""
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]|arn:[!-~]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_KEY: Final = 1024

@@ -104,7 +104,7 @@ _WHOLE: Final[Mapping[str, Type]] = {
     "key": "string", "client_id": "string", "content_type": "string", "response_topic": "string",
     "correlation_data": "binary", "payload": "binary",
 }  # fmt: skip
-"""The columns of a message without `fields`. The list of user properties follows them."""
+"""A message's columns if `fields` is not set. The list of user properties follows them."""
 
 
 def _whole(record: Record) -> dict[str, Any]:

@@ -41,7 +41,7 @@ REFUSED: Final = frozenset(
         ReasonCode.PAYLOAD_FORMAT_INVALID,
     }
 )
-"""The codes of an acknowledgement after which the same message would be refused again."""
+"""Reason codes of acknowledgements that mean the same message would be refused again."""
 
 
 class LinkError(HookMQError):

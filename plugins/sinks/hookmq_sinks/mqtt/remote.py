@@ -13,7 +13,7 @@ from hookmq_sinks.mqtt.reasons import LinkError, network_error
 from hookmq_sinks.mqtt.settings import RemoteAddress, RemoteSettings
 
 STATE_ID: Final = 65_535
-"""The packet id of the messages on the state topic. Messages of the bridge use lower ids."""
+"""The packet id for messages on the state topic. Other messages of the bridge use lower ids."""
 _NEXT: dict[str, int] = {}
 """For each client id, the position of the address that is tried first."""
 

@@ -136,7 +136,7 @@ class _Publisher:
         return not self._topics or any(one(topic) for one in self._topics)
 
     def wait_for(self, messages: int, now: float) -> float:
-        """Count messages against the rate limit. Return 0 if they are within the limit, otherwise how many seconds to
+        """Count messages against the rate limit. Return 0 if they are within the limit, or else how many seconds to
         wait.
         """
         if not self._rate:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SCHEMES: Final = ("nats://", "tls://", "ws://", "wss://")
 _WAIT: Final = 5.0
-"""Seconds that one request for messages lasts."""
+"""Duration of one request for messages, in seconds."""
 _LATE: Final = 10.0
 """Seconds to wait for an acknowledgement from the stream."""
 

@@ -8,8 +8,8 @@ Ids come from a sequence, so a transaction with a lower id can commit after one 
 source does not keep a position, but reads every row in the table. Rows inserted by one transaction are published in
 order.
 
-NOTIFY on `channel` wakes the source. It also checks the table every `poll_every`. An advisory lock on the table ensures
-that only one source reads it at a time.
+NOTIFY on `channel` wakes the source. In addition, the source checks the table every `poll_every`. An advisory lock on
+the table ensures that only one source reads it at a time.
 """
 
 import asyncio
