@@ -1,6 +1,6 @@
 """Test explicit settlement with random operations by two consumers, and with broker crashes.
 
-A message is settled if and only if its settlement was acknowledged. All others are delivered in the end.
+A message is settled if and only if its settlement was acknowledged. All other messages are delivered in the end.
 """
 
 import tempfile

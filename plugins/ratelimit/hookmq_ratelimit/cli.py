@@ -22,7 +22,7 @@ exit codes: 0 done, 2 usage error or invalid configuration"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Print the rate limits that apply to a client."
     parser.epilog = EXAMPLES
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

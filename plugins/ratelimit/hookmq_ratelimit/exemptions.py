@@ -23,7 +23,7 @@ class Exemptions:
         self._client_ids = _pattern(exempt.client_ids)
 
     def unauthenticated(self, client: ClientInfo) -> str:
-        """Return why a client is exempt from all limits because of its listener or address, or '' if it is not."""
+        """Return the listener or address that exempts a client from all limits, or '' if neither does."""
         if client.listener in self._listeners:
             return f"listener {client.listener}"
         if self._networks and contains(self._networks, client.peer.host):

@@ -11,7 +11,7 @@ from hookmq.server_api import open_regular
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = "Convert the bridges of a mosquitto.conf."
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     one = commands.add_parser(

@@ -23,7 +23,7 @@ exit codes: 0 all are ready, 1 one of them has a problem, 2 wrong usage, 3 the c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of this command."""
+    """Add this command's arguments."""
     parser.description = (
         "Open the targets of the sinks and the origins of the sources in a configuration, and check them. Nothing is "
         "written or read, but a source may create its group of consumers."

@@ -51,7 +51,7 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class SinkConfig:
-    """The settings of a sink."""
+    """A sink's settings."""
 
     name: str = field(metadata={"help": "its name and that of its folder: letters, digits, _ . -"})
     topics: tuple[str, ...] = field(
@@ -139,7 +139,7 @@ def _check_filters(key: str, filters: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class SinksConfig:
-    """The settings of the plugin."""
+    """The plugin's settings."""
 
     path: Path = field(metadata={"help": "folder of the sinks; created if missing"})
     sinks: tuple[SinkConfig, ...] = setting((), "the sinks")

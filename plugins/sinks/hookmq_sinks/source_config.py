@@ -1,4 +1,4 @@
-"""The settings of a source."""
+"""A source's settings."""
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -34,7 +34,7 @@ def find_source(name: str) -> type[Source]:
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """The settings of a source."""
+    """A source's settings."""
 
     name: str = field(metadata={"help": "its name and that of its folder: letters, digits, _ . -"})
     driver: str = field(metadata={"help": "the kind of origin, such as mqtt"})

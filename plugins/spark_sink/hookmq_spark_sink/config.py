@@ -57,7 +57,7 @@ class TierConfig:
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """The settings of a stream."""
+    """A stream's settings."""
 
     name: str = field(metadata={"help": "its name and that of its folder: letters, digits, _ . -"})
     topics: tuple[str, ...] = setting(
@@ -235,7 +235,7 @@ class ApiConfig:
 
 @dataclass(frozen=True)
 class SparkSinkConfig:
-    """The settings of the plugin."""
+    """The plugin's settings."""
 
     path: Path = field(metadata={"help": "folder of the streams; created if missing"})
     streams: tuple[StreamConfig, ...] = field(metadata={"help": "the streams"})

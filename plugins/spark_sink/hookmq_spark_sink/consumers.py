@@ -13,10 +13,10 @@ SILENT_AFTER: Final = 600.0
 
 
 class ConsumerState(NamedTuple):
-    """A consumer that is declared or has committed.
+    """A consumer that the stream declares, or that has committed offsets.
 
-    `lag` is the number of records that it has not committed. `updated` is the time of its last commit in epoch seconds,
-    or 0 if it has never committed.
+    `lag` is the number of records that the consumer has not committed. `updated` is the time of its last commit in
+    epoch seconds, or 0 if it has never committed.
     """
 
     name: str

@@ -100,7 +100,7 @@ def held(plan: Plan, known: dict[str, files.Consumer]) -> dict[int, int]:
 
 
 def unread(one: Sealed, hold: dict[int, int]) -> int:
-    """Return how many of a segment's records have not been committed by every declared consumer."""
+    """Return how many of a segment's records some declared consumer has not committed yet."""
     if not hold:
         return 0
     return sum(max(0, end - max(first, hold[place])) for place, (first, end) in one.parts.items())

@@ -46,7 +46,9 @@ class Client:
         )
 
     async def rows(self, **query: Any) -> list[tuple[int, bytes]]:
-        """Return the offsets and payloads in a response, limited to the requested range. Its blocks must have no gaps."""
+        """Return the offsets and payloads in a response, limited to the requested range. The response's blocks must
+        have no gaps.
+        """
         status, found = await self.records(**query)
         assert status == 200, found
         start, end = query.get("start", 0), query.get("end", 1 << 60)

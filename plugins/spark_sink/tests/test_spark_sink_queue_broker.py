@@ -99,7 +99,7 @@ def ends(served: Served) -> tuple[int, int]:
 
 
 def parsed(data: bytes, start: int, end: int) -> dict[int, bytes]:
-    """Return the payloads in a response, by offset. Its blocks must cover the range without gaps."""
+    """Return the payloads in a response, by offset. The response's blocks must cover the range without gaps."""
     found, at = [], 0
     while at < len(data):
         length = block.read_head(data, at).length

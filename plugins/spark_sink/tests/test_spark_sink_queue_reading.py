@@ -107,7 +107,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 
 def blocks(view: QueueView, start: int, end: int, most: int = 1 << 30, **wanted: Any) -> Any:
-    """Return the blocks of a range. They must cover it without gaps."""
+    """Return the blocks of a range. Together, the blocks must cover the range without gaps."""
     found = [block.parse(one) for one in view.blocks(Wanted(0, start, end, **wanted), most)]
     assert found[0].base == start
     for before, after in pairwise(found):

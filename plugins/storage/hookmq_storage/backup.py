@@ -1,5 +1,5 @@
-"""Copy a store as it is at one moment to a new folder, even while a broker is running. Both the command and the backup
-service use this.
+"""Copy a consistent snapshot of a store to a new folder, even while a broker is running. Both the command and the
+backup service use this.
 """
 
 import os

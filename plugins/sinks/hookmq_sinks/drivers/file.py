@@ -54,7 +54,7 @@ _OPERATOR: Final = (
 
 @dataclass(frozen=True)
 class FileSettings:
-    """The settings of the `file` driver."""
+    """The `file` driver's settings."""
 
     path: Path = field(metadata={"help": "folder of the files; created if missing"})
     prefix: str = setting("", "beginning of the file names; default: the name of the sink")

@@ -67,7 +67,7 @@ _MAX_ANSWER: Final = 1 << 16
 
 @dataclass(frozen=True)
 class InfluxDbSettings:
-    """The settings of the `influxdb` driver."""
+    """The `influxdb` driver's settings."""
 
     version: int = field(metadata={"help": "the version of InfluxDB: 1, 2 or 3"})
     measurement: str = template_setting(help="the measurement")

@@ -43,7 +43,7 @@ _LOCKED: Final = 0x686D71
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """The settings of the `postgres` driver."""
+    """The `postgres` driver's settings."""
 
     url: str = field(
         metadata={

@@ -63,7 +63,7 @@ _RIGHTS: Final = "the user needs s3:GetObject, s3:PutObject, s3:DeleteObject and
 
 @dataclass(frozen=True)
 class S3Settings:
-    """The settings of the `s3` driver."""
+    """The `s3` driver's settings."""
 
     bucket: str = field(metadata={"help": "the bucket, which must exist"})
     prefix: str = setting("", "beginning of all names, such as plant/")

@@ -150,7 +150,7 @@ class _Publisher:
 
 
 class _Refused(Exception):
-    """A request is refused with an HTTP status."""
+    """Refuses a request with an HTTP status."""
 
     def __init__(self, status: int, text: str, field: str = "", **headers: str) -> None:
         super().__init__(text)

@@ -50,7 +50,7 @@ _MANAGED: Final = frozenset(
 
 @dataclass(frozen=True)
 class KafkaSourceSettings:
-    """The settings of the `kafka` source."""
+    """The `kafka` source's settings."""
 
     topics: tuple[str, ...] = field(metadata={"help": "the topics of Kafka"})
     publish: PublishConfig = field(metadata={"help": "how a message of Kafka becomes one of MQTT"})

@@ -38,7 +38,7 @@ _LATE: Final = 10.0
 
 @dataclass(frozen=True)
 class RedisSourceSettings:
-    """The settings of the `redis` source."""
+    """The `redis` source's settings."""
 
     streams: tuple[str, ...] = field(metadata={"help": "names of the streams"})
     publish: PublishConfig = field(metadata={"help": "how an entry becomes a message"})
