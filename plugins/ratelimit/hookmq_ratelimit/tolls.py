@@ -94,7 +94,8 @@ class Toll(PublishLimit):
     def late(self, now: float, size: int, passed: Sequence[Bucket]) -> list[tuple[Bucket, float]]:
         """Return the buckets that have too few tokens, each with the seconds until it has enough.
 
-        Messages that already wait for a bucket are served first, unless this message has waited for it too (`passed`).
+        Messages already waiting for a bucket are served first, unless this message has waited for the bucket too
+        (`passed`).
         """
         found = []
         for bucket in self.buckets:

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Counts:
-    """Counters of a sink's process since the process started."""
+    """Counters that start from 0 when a sink's process starts."""
 
     written: int = 0
     batches: int = 0

@@ -120,7 +120,7 @@ class SinksPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """End the processes and close the logs. All messages have been committed by now."""
+        """End the processes and close the logs. By now, all messages have been committed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

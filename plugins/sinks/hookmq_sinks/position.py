@@ -1,4 +1,4 @@
-"""Positions in a sink's log, as operators write them."""
+"""Parse positions in a sink's log in the form that operators write."""
 
 from datetime import datetime
 from math import isfinite

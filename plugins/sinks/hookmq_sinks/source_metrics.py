@@ -13,7 +13,7 @@ _STATES: Final = ("starting", "active", "retrying", "failed", "paused")
 def register_sources(
     registry: MetricRegistry, sources: Callable[[], Sequence[SourceProcess]]
 ) -> None:
-    """Add the metrics of sources to a `MetricRegistry`."""
+    """Add the source metrics to a `MetricRegistry`."""
 
     def each(
         read: Callable[[SourceProcess], Any],

@@ -5,7 +5,7 @@ NAME/trimmed.json     where each partition begins; written before older records 
 NAME/consumers.json   each consumer's offsets; written by the reader process
 NAME/operation.json   counters of refused and removed messages, for commands; written by the broker
 NAME/declared.json    the names of the declared consumers, for commands; written when the broker starts
-NAME/state            how far readers may read; written after each commit, invalid after the broker has ended
+NAME/state            the position up to which readers may read; written after each commit, invalid once the broker ends
 NAME/log/*.segment    the records
 """
 

@@ -152,7 +152,7 @@ class SparkSinkPlugin(Plugin):
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
-        """End the reader process and close the streams. All messages have been committed by then."""
+        """End the reader process and close the streams. By now, all messages have been committed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -86,7 +86,7 @@ class Target:
 
 
 class Exports:
-    """Exporters of a stream to a target."""
+    """Exports a stream to a target, with a new exporter each time."""
 
     def __init__(self, kept: Any, place: Place) -> None:
         self.kept, self.place = kept, place

@@ -230,7 +230,7 @@ class References:
             self._known(line["client_id"])
 
     def counts(self) -> dict[str, int]:
-        """Return the number of lines of each kind that has a table of its own."""
+        """For each kind of object that has its own table, return the number of lines."""
         return {kind: count for kind, count in self._count.items() if kind != "message"}
 
     def _known(self, client_id: str) -> None:

@@ -1,9 +1,10 @@
 """The `file` driver: JSON lines in rotating files, each message exactly once.
 
-A sink's files are in one folder. The file being written has a name that ends in ``.open``. A complete file has its
-final name and does not change. The folder also has a small position file, which holds the size of the newest file and
-the offset of the next record. It is replaced after each batch, once the lines are on disk. Lines beyond that size
-belong to an interrupted batch, and are cut off before the first write.
+A sink's files are in one folder. The name of the file being written ends in ``.open``. A complete file has its final
+name and does not change. The folder also contains a small position file, which holds the size of the newest file and
+the offset of the next record. The position file is replaced after each batch, once the lines are on disk. If the newest
+file is larger than the recorded size, the excess lines belong to an interrupted batch. They are cut off before the
+first write.
 """
 
 import asyncio

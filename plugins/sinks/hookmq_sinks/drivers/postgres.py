@@ -373,8 +373,9 @@ def _is_refusal(error: Any) -> bool:
 
 
 def _unavailable(error: Any) -> TargetUnavailable:
-    """Return the error for the engine. It is permanent if an operator must act: wrong credentials, an unknown
-    database, a missing table, missing permissions, or invalid SQL."""
+    """Return the error for the engine. The error is permanent if an operator must act: wrong credentials, an unknown
+    database, a missing table, missing permissions, or invalid SQL.
+    """
     state = error.sqlstate or ""
     text = str(error)
     permanent = state[:2] in ("28", "3D", "3F", "42") or "authentication failed" in text

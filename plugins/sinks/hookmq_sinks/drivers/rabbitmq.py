@@ -382,8 +382,9 @@ def _short(text: str, what: str) -> str:
 
 
 def _is_header(name: str) -> bool:
-    """Return whether a header may have this name. RabbitMQ acts on some headers: CC and BCC send a message to more
-    queues."""
+    """Return whether a header may have this name. RabbitMQ acts on some headers: CC and BCC send a message to
+    additional queues.
+    """
     lower = name.lower()
     acted_on = lower in ("cc", "bcc") or lower.startswith("x-")
     return 0 < len(name.encode()) <= 128 and not acted_on
@@ -407,7 +408,7 @@ def _size(value: Any) -> int:
 
 
 def _unavailable(error: BaseException) -> TargetUnavailable:
-    """Return the error for the engine. It is permanent if an operator must act."""
+    """Return the error for the engine. The error is permanent if an operator must act."""
     from aiormq.exceptions import (
         AuthenticationError,
         ChannelAccessRefused,
