@@ -16,7 +16,7 @@ _TIME: Final = 1_767_225_600.0
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """A sample message in the form that publishers send. It is used to check the configuration."""
+    """A sample message, in the form that publishers send, for checking the configuration."""
 
     topic: str = field(metadata={"help": "its topic"})
     payload: Any = setting("", "its payload: a text, or a value that is encoded as `decode` says")

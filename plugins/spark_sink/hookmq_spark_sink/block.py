@@ -395,7 +395,7 @@ def offsets(block: Block) -> Sequence[int]:
 
 
 def project(block: Block, wanted: frozenset[int]) -> Block:
-    """Caches text encoded as UTF-8. A stream's topics and client ids repeat, so most lookups are hits."""
+    """Return the block with only the `wanted` columns. A sparse block also keeps its `offset` column."""
     return Block(
         block.partition, block.base, block.end, block.count, block.sparse, block.min_timestamp, block.max_timestamp,
         {

@@ -393,7 +393,7 @@ def put(engine: Engine, source: Iterable[Operation]) -> int:
 
 
 def check_rows(engine: Engine, known: References) -> None:
-    """Raise StoreError if there are fewer rows than lines. In that case, two lines describe the same object."""
+    """Raise StoreError if there are fewer rows than lines, because then two lines describe the same object."""
     for table, count in known.counts().items():
         found: int = engine.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         if found != count:
