@@ -109,7 +109,7 @@ class Intake:
                 return found
 
     async def forget(self, keys: Iterable[str]) -> None:
-        """Delete marks. Returns after the commit."""
+        """Delete marks, and return after the commit."""
         waiting = [self._broker.state.delete(self._prefix + key) for key in keys]
         for one in waiting:
             await one

@@ -212,7 +212,7 @@ class SourceContract:
         pytest.skip("every entry can be a message")
 
     async def unacknowledged(self) -> int:
-        """Return how many entries the origin has not sent, or would send again."""
+        """Return the number of entries that the origin has not sent yet, or would send again."""
         pytest.skip("the origin does not tell")
 
     async def stop_origin(self) -> None:

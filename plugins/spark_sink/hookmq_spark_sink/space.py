@@ -1,7 +1,7 @@
 """Count a stream's bytes against its `max_bytes`.
 
-This includes the log's files (even the newest), blocks being written, and the copy of a file being merged. Buffered
-messages count with an estimate that is never too low.
+This includes the log's files (even the newest), blocks being written, and the copy of a file being merged. The size of
+buffered messages is an estimate that is never too low.
 """
 
 from typing import Final

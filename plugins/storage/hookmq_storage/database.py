@@ -1,4 +1,4 @@
-"""Open the database after checking that it belongs to HookMQ, is intact, and is not older than the mark says."""
+"""Open the database after checking that it belongs to HookMQ, is intact, and includes the commit recorded in the mark."""
 
 import os
 import secrets
