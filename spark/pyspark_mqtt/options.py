@@ -153,7 +153,7 @@ def _partition_times(value: str) -> dict[int, int]:
 
 
 def _assigned(value: str) -> tuple[str, tuple[int, ...]]:
-    """Parse JSON such as {"telemetry": [0, 1]}: a stream and the partitions of it to read."""
+    """Parse JSON such as {"telemetry": [0, 1]}: the name of a stream, and which of its partitions to read."""
     hint = 'must be JSON with one stream and its partitions, such as {"telemetry": [0, 1]}'
     try:
         given = json.loads(value)

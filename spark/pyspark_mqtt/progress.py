@@ -35,7 +35,7 @@ class SourceProgress:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the metrics by name, as numbers."""
+        """Return the metrics as numbers, keyed by name."""
         behind = list(self.lag.values()) or [0]
         return {
             "minOffsetsBehindLatest": min(behind),

@@ -1,7 +1,7 @@
 """One MQTT connection that publishes messages and tracks acknowledgements, without Spark.
 
 paho-mqtt implements the protocol: it reconnects, and resends messages that were not acknowledged. This module adds what
-paho leaves to its users: negative acknowledgements, the server's receive maximum, disconnects after which a retry is
+paho does not provide: negative acknowledgements, the server's receive maximum, disconnects after which a retry is
 pointless, and a limit on messages in flight.
 """
 

@@ -1,6 +1,4 @@
-"""Test a real broker's landing mode. Spark must read the same rows from the files as ``format("mqtt")`` reads from the
-log.
-"""
+"""Test a real broker's landing mode. Spark must read the same rows from the landed files as from the log."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Test starting offsets, the end of a batch, and the part that a task reads. Spark is not needed."""
+"""Test starting offsets, where a batch ends, and what each task reads. Spark is not needed."""
 
 import json
 import random

@@ -57,8 +57,8 @@ def load_plugins(
     Use this instead of `make_plugin` to test the location that an error reports. Plugins are found through their entry
     points. ``$file`` in a text is relative to the current folder. `environ` replaces the process's environment.
 
-    Raises the errors of ``hookmq check``: one ConfigError that lists every mistake with its file and line, or
-    PluginError if a plugin is missing, requires another `HOOK_API`, or cannot be created.
+    Raises the same errors as ``hookmq check``. One ConfigError lists every mistake with its file and line. PluginError
+    means that a plugin is missing, requires another `HOOK_API`, or cannot be created.
     """
     if isinstance(config, str):
         return build(loads(config, environ=environ))

@@ -4,8 +4,9 @@ Time passes only in `advance`, and in `run_until_idle` as far as blocking calls 
 other, `sleep`, an `Event`, and anything that yields None for "next turn", but nothing from asyncio.
 
 A blocking call takes virtual time, which the seed determines. The call runs partway through that time, and its result
-is available at the end. The call does not run on the event loop, so the loop's methods raise RuntimeError in it. Calls
-overlap and overtake each other, as in a thread pool. A test that passes with many seeds covers many interleavings.
+is available at the end. The call does not run on the event loop, so it gets a RuntimeError if it uses the loop's
+methods. Calls overlap and overtake each other, as in a thread pool. A test that passes with many seeds covers many
+interleavings.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Test the measurement of plugins. All rows are measured, failures make a row void, and the process may use all its
-cores again afterwards.
+"""Test the measurement of plugins. Every row is measured, a failure makes its row void, and afterwards the process may
+run on all of its cores again.
 """
 
 from __future__ import annotations

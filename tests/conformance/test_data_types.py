@@ -22,7 +22,7 @@ NULL = b"a\x00b"
 
 
 def texts(level: int, bad: bytes) -> list[tuple[str, bytes]]:
-    """Return a packet for each string that a connected client may send, with `bad` as the string."""
+    """For each string that a connected client may send, return a packet with `bad` in place of that string."""
     sent = [
         ("topic", m.publish(bad, b"x", level=level)),
         ("filter", m.subscribe(1, (bad, 0), level=level)),
@@ -41,7 +41,7 @@ def texts(level: int, bad: bytes) -> list[tuple[str, bytes]]:
 
 
 def connects(level: int, bad: bytes) -> list[tuple[str, bytes]]:
-    """Return CONNECT packets, one for each string that CONNECT can contain. Each has `bad` in place of that string."""
+    """For each string that CONNECT can contain, return a CONNECT packet with `bad` in place of that string."""
     sent = [
         ("client id", m.connect(bad, level=level)),
         ("will topic", m.connect("c", level=level, will=(bad, b"x"))),

@@ -1,6 +1,4 @@
-"""Test chapters 3.12, 3.14 and 4.13: PINGREQ, DISCONNECT in both directions, and the end of
-connections after an error.
-"""
+"""Test chapters 3.12, 3.14 and 4.13: PINGREQ, DISCONNECT in both directions, and how connections end after an error."""
 
 from typing import Any
 

@@ -304,8 +304,8 @@ def test_started_deliveries_are_finished(harness: Harness, level: int, qos: int)
 @edge(53)
 @LEVELS
 def test_in_one_segment(harness: Harness, level: int) -> None:
-    """If SUBSCRIBE and PUBLISH arrive in one segment, SUBACK and the messages may arrive in any order, but each of them
-    arrives once.
+    """If SUBSCRIBE and PUBLISH share a segment, SUBACK and the messages may arrive in any order. Each of them arrives
+    once.
     """
     client = in_memory(harness, level)
     client.connect()

@@ -55,7 +55,7 @@ class Service:
 async def run(
     folder: Path, seed: int, kills: int = KILLS, over: Path | None = None
 ) -> tuple[Service, dict[str, set[int]]]:
-    """Kill the broker `kills` times. Return the service and the numbers of the acknowledged messages by client.
+    """Kill the broker `kills` times. Return the service, and the numbers of the acknowledged messages for each client.
 
     The file `over` is created after the last kill.
     """

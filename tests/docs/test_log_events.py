@@ -74,8 +74,8 @@ EVENTS = documented()
 
 @cache
 def places() -> dict[str, list[tuple[set[str], set[str]]]]:
-    """Return (levels, fields) of each logging call, by event. Parsing all sources is slow, so this runs only when a
-    test needs it.
+    """Return (levels, fields) of each logging call, keyed by event. Parsing all sources is slow, so this runs only when
+    a test needs it.
     """
     found: dict[str, list[tuple[set[str], set[str]]]] = {}
     for path in SOURCES:

@@ -1,5 +1,5 @@
-"""examples/secure works as its page says: clients use certificates, tokens and passwords over TLS, and others are
-refused.
+"""Test that examples/secure works as its page says. Clients use certificates, tokens and passwords over TLS, and all
+others are refused.
 """
 
 import json

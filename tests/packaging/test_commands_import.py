@@ -48,8 +48,9 @@ def test_a_command_imports_its_own_distribution_only() -> None:
 
 
 def test_the_help_imports_commands_but_no_plugins() -> None:
-    """The help imports the commands, but no plugins. A warning about a broken command would make the output on stderr
-    invalid JSON."""
+    """The help imports the commands but no plugins. The output on stderr must be JSON, so there must be no warning
+    about a broken command.
+    """
     found, out = imported("--help")
     listed = out.partition("\ncommands of plugins:\n")[2].partition("\n\n")[0]
     assert {line.split()[0] for line in listed.splitlines()} == COMMANDS

@@ -93,8 +93,8 @@ def test_no_inner_function_names_another(compiling: ModuleType) -> None:
     """No nested function refers to itself or to a sibling, because that creates a cycle in compiled
     code.
 
-    The objects that the function refers to, such as a session and its will, are then freed only by
-    the garbage collector, which the broker runs rarely.
+    Only the garbage collector can then free the objects that the function refers to, such as a session and its will.
+    The broker rarely runs the garbage collector.
     """
 
     def inner(within: ast.AST) -> list[ast.FunctionDef]:

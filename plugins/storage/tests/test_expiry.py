@@ -79,8 +79,8 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 
 def hold_back(broker: Watched) -> list[Any]:
-    """Hold back the results of the next search for expired messages. Return the list to which each callback and its
-    results are added.
+    """Hold back the results of the next search for expired messages. Return the list in which the search's callback and
+    results are held.
     """
     expired: Any = broker.sqlite.expired
     held: list[Any] = []
@@ -162,8 +162,8 @@ def test_a_page_that_is_wanted_meanwhile_is_read_when_they_are_gone(broker: Watc
 
 
 def test_a_session_that_is_new_meanwhile_loses_nothing(broker: Watched) -> None:
-    """A session created during the search for expired messages loses nothing, even though its queue has the same name
-    and positions as the ended session's queue.
+    """A session created during the search for expired messages loses nothing. Its queue has the same name and positions
+    as the queue of the session that ended.
     """
     client = away(broker, "one")
     publish(broker, 40, 30)

@@ -23,8 +23,8 @@ NAMES: Final = frozenset(
 class Body:
     """A body template, parsed once. Raises ConfigError if `text` is not JSON or has an unknown placeholder.
 
-    A string that consists of one placeholder is replaced by the value itself, or by null if the event has no such
-    value. In a longer string, the value is inserted as text.
+    A string that consists of one placeholder is replaced by the value itself. If the event has no such value, the
+    string becomes null. In a longer string, the value is inserted as text.
     """
 
     def __init__(self, text: str) -> None:

@@ -38,8 +38,8 @@ def hidden(help: str) -> Any:
 class FilterConfig:
     """Filters that select which of the events in `events` are sent.
 
-    A topic filter does not apply to events without a topic. A client filter does not apply to event types without a
-    client, and a condition does not apply to event types without its field.
+    Topic filters do not apply to events without a topic. Client filters do not apply to event types without a client. A
+    condition does not apply to event types that lack its field.
     """
 
     topics: tuple[str, ...] = setting((), "topic filters: only events about these topics are sent")

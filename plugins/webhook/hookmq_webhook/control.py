@@ -190,7 +190,7 @@ class Control:
 
     @property
     def present(self) -> tuple[SinkState, str]:
-        """The instance's current state and the reason for it, which may be ''."""
+        """The instance's current state and the reason for it. The reason may be ''."""
         if self.state.disabled:
             return "disabled", self.state.disabled
         dispatcher = self._plugin.dispatcher

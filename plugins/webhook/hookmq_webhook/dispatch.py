@@ -1,10 +1,10 @@
 """Send queued events to the service in batches, in order for each key, and retry until they arrive.
 
-A *lane* contains the waiting events of one key, in order. A *parcel* contains the events of one request: the first events
-of one or more lanes, as many as fit into a batch. While a parcel is being sent or waits for its next attempt, its lanes
+A *lane* contains the waiting events of one key, in order. A *parcel* contains the events of one request: as many as fit
+into a batch, from the front of one or more lanes. While a parcel is being sent or waits for its next attempt, its lanes
 are busy, so that no event overtakes it. Other lanes continue. All attempts to send a parcel have the same content and
-ids. A parcel that is refused, or has used up its attempts, is split. The plugin gives up only
-on events that also fail alone.
+ids. A parcel that is refused, or has used up its attempts, is split. The plugin gives up only on events that also fail
+alone.
 
 A lane whose parcel failed is *held*. `hookmq_webhook.window` describes what happens to its other events.
 """

@@ -1,4 +1,4 @@
-"""Compile filters that select which events a plugin instance sends, and which of their fields."""
+"""Compile filters that select the events, and the fields of events, that a plugin instance sends."""
 
 import difflib
 import hashlib
@@ -51,10 +51,10 @@ def select(patterns: Iterable[str]) -> frozenset[str]:
 class Filters:
     """Compiled filters. `types` come from `select`. Raises ConfigError for an invalid topic filter.
 
-    An event passes if its type, topic and client pass, and if it meets all conditions. A topic filter does not apply to
-    events without a topic. A client filter does not apply to event types without a client, and a condition does not
-    apply to event types without its field. A subscription passes if its filter and one of `topics` can match the same
-    topic. With `sample` below 1, only that share of events passes, and the selection is always the same.
+    An event passes if its type, topic and client pass, and if it meets all conditions. Topic filters do not apply to
+    events without a topic. Client filters do not apply to event types without a client. A condition does not apply to
+    event types that lack its field. A subscription passes if its filter and one of `topics` can match the same topic.
+    With `sample` below 1, only that share of events passes, and the selection is always the same.
     """
 
     def __init__(self, config: FilterConfig, types: frozenset[str]) -> None:

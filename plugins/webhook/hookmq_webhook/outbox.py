@@ -35,9 +35,10 @@ SAVE_EVERY: Final = 1.0
 class Bounds(NamedTuple):
     """The limits at which an outbox is full.
 
-    It is full when `max_events` events (if not 0) or `max_bytes` bytes are waiting. It is also full when its files reach
-    twice `max_bytes`, since an event that arrived remains on disk until all earlier events have arrived. Finally, it is
-    full when `max_unwritten` bytes are in memory because the disk is slower than the publishers.
+    It is full when `max_events` events (if not 0) or `max_bytes` bytes are waiting. It is also full when its files
+    reach twice `max_bytes`. This can happen because an event that arrived remains on disk until all earlier events have
+    arrived. Finally, it is full when `max_unwritten` bytes are in memory because the disk is slower than the
+    publishers.
     """
 
     max_bytes: int
@@ -652,7 +653,7 @@ class Outbox:
 
 
 def _cursor_text(log: str, edge: int, numbers: list[int], more: dict[str, object]) -> bytes:
-    """Encode the cursor in small pieces, so that other threads can run in between if there are many numbers."""
+    """Encode the cursor in small pieces. If there are many numbers, other threads can run between the pieces."""
     pieces = [",".join(map(str, numbers[at : at + 1000])) for at in range(0, len(numbers), 1000)]
     rest = json.dumps(more)[1:]
     return f'{{"log":{json.dumps(log)},"edge":{edge},"open":[{",".join(pieces)}],{rest}'.encode()

@@ -52,7 +52,8 @@ class Queue(Protocol):
         """Pass the events starting at number `after` to `done`, immediately or later.
 
         A page contains at most `count` events, of about `size` bytes in total. If the next page begins at `after`
-        again, there are no more events for now. Events that are not `done` are returned again if a page covers them.
+        again, there are no more events for now. Events that were not removed with `Queue.done` are returned again if a
+        page covers them.
         """
 
     def taken(self, number: int) -> None:

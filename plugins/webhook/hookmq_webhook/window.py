@@ -1,8 +1,8 @@
 """Keep part of a queue in memory, in one lane per key.
 
-When memory is full, the waiting events of held lanes are removed from memory, and new events of these lanes remain in the
-queue. Such a lane is *behind*: only the number of its next event is in memory. A key that keeps failing therefore does
-not block other keys.
+When memory is full, the waiting events of held lanes are removed from it. New events of these lanes stay in the queue.
+Such a lane is *behind*: only the number of its next event is in memory. A key that keeps failing therefore does not
+block other keys.
 """
 
 from collections import deque

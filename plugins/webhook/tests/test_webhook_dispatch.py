@@ -627,8 +627,8 @@ def test_a_lane_that_joins_while_a_page_is_read_is_not_passed_over(
 
 
 def test_the_oldest_event_counts_whether_it_is_in_memory_or_not(tmp_path: Path) -> None:
-    """The age of the oldest event is known wherever the event is: only in the outbox, behind other events, or left over
-    from before a restart.
+    """The age of the oldest event is always known. The event may be only in the outbox, behind other events, or left
+    over from before a restart.
     """
     service = Service([])
     service.everything = False
@@ -674,8 +674,8 @@ def test_skipped_events_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("most", [10_000, 30])
 def test_a_key_that_fails_for_ever_stops_no_other_in_memory(most: int) -> None:
-    """A key that always fails does not block the others, even if it has more events than the window and the queue have
-    room for.
+    """A key that always fails does not block the others, even if it has more events than fit into the window and the
+    queue.
     """
     service = {"bad": True}
 

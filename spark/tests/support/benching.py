@@ -124,7 +124,7 @@ def cpu(reader: int) -> dict[tuple[str, int], float]:
 def used(
     before: dict[tuple[str, int], float], after: dict[tuple[str, int], float]
 ) -> dict[str, float]:
-    """Return the CPU seconds between two calls of `cpu`, by kind. A process that ended without a waiting parent is
+    """Return the CPU seconds used between two calls of `cpu`, by kind. Ended processes that no parent waited for are
     left out.
     """
     found = {"java": 0.0, "python": 0.0, "reader": 0.0}

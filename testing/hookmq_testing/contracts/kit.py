@@ -84,7 +84,7 @@ class StoreKit:
         return page
 
     def topics(self, store: Store, owner: str, **options: Any) -> list[str]:
-        """Return the topics of a page."""
+        """Return the topics of the messages on a page."""
         return [message.topic for _, message in self.read(store, owner, **options)]
 
     def close(self, store: Store) -> None:

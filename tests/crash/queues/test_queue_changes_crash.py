@@ -128,8 +128,8 @@ class Operator:
         return await AsyncioClient("").connect(self.port)
 
     def publish(self, client: AsyncioClient, topic: str, name: str, create: bool = False) -> None:
-        """Publish a new message. Once acknowledged, it must be in the queue `name` or, if `name` is empty, in every
-        queue that captures its topic.
+        """Publish a new message. Once the message is acknowledged, it must be in the queue `name` or, if `name` is
+        empty, in every queue that captures its topic.
         """
         ledger = self.ledger
         ledger.number += 1

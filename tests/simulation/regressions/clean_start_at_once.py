@@ -1,7 +1,7 @@
 """A clean start is abandoned and repeated at once, then the broker crashes.
 
-The first clean start ends the old session in a commit that is still running. CONNACK must not be sent before this
-commit.
+The first clean start ends the old session, but the commit of this change is still running. CONNACK must not be sent
+before the commit is complete.
 """
 
 from simulator import Knobs, Plan, Step

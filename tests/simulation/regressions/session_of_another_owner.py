@@ -1,7 +1,6 @@
 """A returning client is accepted by another plugin.
 
-It gets a new session of its own, even after a crash, and the will of the old session is due at
-once.
+It gets a new session of its own, even after a crash. The old session's will is due at once.
 """
 
 from simulator import Knobs, Plan, Step
