@@ -1,5 +1,5 @@
-"""Test the measurement of plugins. Every row is measured, a failure makes its row void, and afterwards the process may
-run on all of its cores again.
+"""Test how plugins are measured. Every row is measured, a failure makes its row void, and the process's CPU affinity is
+restored.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def packet(topic: str, payload: bytes = b"x" * 64, retain: bool = False) -> byte
 
 
 def cost(client: MemoryClient, data: bytes, warm: int = 3) -> Counter[str]:
-    """Count the operations between incoming and outgoing bytes, for a message that resembles earlier ones."""
+    """Process `data` several times (`warm`), then count the operations that the broker needs to process it once more."""
     harness = client.harness
     feed, turn = client.connection.feed, harness.clock.run_until_idle
     for _ in range(warm):

@@ -1,4 +1,4 @@
-"""The rules for a first PUBLISH also apply to later ones like it, which may use the fast path."""
+"""Test that the rules for a first PUBLISH also apply to similar ones that follow, which may use the fast path."""
 
 from typing import Any
 

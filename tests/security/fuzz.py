@@ -152,7 +152,7 @@ def codec() -> Target:
 
 
 def connection() -> Target:
-    """Feed chunks of the bytes to a broker with three clients, with pauses in between."""
+    """Feed the input in chunks to a broker with three clients, with pauses in between."""
     import mqttbytes as m
     from attacks import at_rest, check_silence, spoken
     from byteclient import ByteClient

@@ -187,7 +187,7 @@ def operated(
 
 
 class Address(Protocol):
-    """A console's address, and its tokens by name."""
+    """A console's address, and its tokens keyed by name."""
 
     tokens: dict[str, str]
 

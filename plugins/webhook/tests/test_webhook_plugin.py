@@ -56,7 +56,7 @@ class TestContract(PluginContract):
 
 
 class Service:
-    """A replacement for the sender. `answer` is the service's response."""
+    """A stand-in for the sender. `answer` is the service's response."""
 
     made: "list[Service]" = []
 
