@@ -61,7 +61,9 @@ def _cell(text: str) -> str:
 
 
 def describe(dotted: str) -> Described:
-    """Describe, from the source, a name such as ``hookmq.plugin.Plugin``. Raises LookupError if there is none."""
+    """Describe a name such as ``hookmq.plugin.Plugin``, based on the source. Raises LookupError if there is no such
+    name.
+    """
     module, _, name = dotted.rpartition(".")
     node, text = _definition(module, name)
     summary = _first_sentence(text)

@@ -202,7 +202,7 @@ class ByteClient:
         self.get(m.suback(number, *(options & 3 for _, options in filters), level=self.level))
 
     def unsubscribe(self, *filters: m.Field) -> None:
-        """Unsubscribe from filters. Assert that every subscription existed."""
+        """Unsubscribe from filters. Assert that a subscription to each filter existed."""
         self._packet_id += 1
         number = 1000 + self._packet_id
         self.send(m.unsubscribe(number, *filters, level=self.level))
@@ -225,16 +225,16 @@ class ByteClient:
     # receiving ---------------------------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """Return all bytes that arrived since the last check."""
+        """Return all bytes that have arrived since the last call."""
         data, self._arrived = self.arrived, b""
         return data
 
     def take_frames(self) -> list[bytes]:
-        """Return all packets that arrived since the last check. Assert that each is complete."""
+        """Return all packets that have arrived since the last call. Assert that each packet is complete."""
         return m.frames(self.take())
 
     def take_one(self) -> bytes:
-        """Return the packet that arrived. Assert that it is the only one."""
+        """Return the packet that has arrived. Assert that it is the only one."""
         self._fill(lambda: bool(self._arrived))
         found = self.take_frames()
         assert len(found) == 1, f"one packet, not {[one.hex(' ') for one in found]}"
@@ -250,7 +250,7 @@ class ByteClient:
         return self._take_complete()
 
     def frame(self) -> bytes:
-        """Wait for the next packet and return it. Assert that one arrives."""
+        """Wait for a packet and return it. Assert that one arrives."""
         first = b""
 
         def complete() -> bool:
@@ -265,7 +265,7 @@ class ByteClient:
         return first
 
     def rest(self) -> list[bytes]:
-        """Return the packets that arrive before the broker closes the connection. Assert that it does."""
+        """Return the packets that arrive before the broker closes the connection. Assert that the broker closes it."""
         self._fill(lambda: self.closed)
         assert self.closed, "the connection is still open"
         return self._take_complete()
@@ -285,7 +285,7 @@ class ByteClient:
         assert self.transport.open, "the connection is closed"
 
     def ends(self, *packets: bytes) -> None:
-        """Assert that exactly these packets arrived and that the broker then closed the connection."""
+        """Assert that exactly these packets have arrived and that the broker has then closed the connection."""
         self._fill(lambda: self.closed)
         _compare(self.take(), b"".join(packets))
         assert self.closed, "the connection is still open"

@@ -46,7 +46,7 @@ class Crashing:
 
     @property
     def thread(self) -> LoopThread:
-        """The event loop of the clients. It is started on first use, and runs until `leave`."""
+        """The clients' event loop. It is started on first use, and runs until `leave`."""
         if self._thread is None:
             self._thread = LoopThread()
         return self._thread

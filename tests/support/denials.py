@@ -47,7 +47,9 @@ rules:
 
 
 class Yours(Plugin):
-    """A user's own plugin. It denies topics that contain "/no", and raises for topics that contain "/broken"."""
+    """A user's own plugin. It denies topics that contain "/no", and raises an exception for topics that contain
+    "/broken".
+    """
 
     def __init__(self) -> None:
         super().__init__(None, Context("yours"))
@@ -67,7 +69,9 @@ class Yours(Plugin):
 
 
 class Answering:
-    """A replacement for the connection to an HTTP service. It returns `answer`, or raises if `answer` is None."""
+    """A replacement for the connection to an HTTP service. It returns `answer`, or raises an exception if `answer` is
+    None.
+    """
 
     answer: Mapping[str, Any] | None = None
 
@@ -77,7 +81,7 @@ class Answering:
     async def close(self) -> None: ...
 
     async def ask(self, request: Any) -> HttpAnswer:
-        """Return the answer, as `hookmq_toolkit.http_client.HttpService.ask` does."""
+        """Return the answer, in place of `hookmq_toolkit.http_client.HttpService.ask`."""
         if self.answer is None:
             raise Unavailable("dead")
         return HttpAnswer(200, json.dumps(self.answer).encode())
@@ -114,7 +118,7 @@ class World:
 
 @dataclass(frozen=True)
 class Setting:
-    """A broker configuration that some rows share: the names of its plugins, and sections of settings."""
+    """A broker configuration that several rows share: the names of its plugins, and sections of settings."""
 
     plugins: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -265,7 +269,7 @@ def crowd(world: World, version: int, qos: int) -> MemoryClient:
 
 
 def broken(fault: Any) -> Act:
-    """Return an act that connects while the password plugin fails with `fault`."""
+    """Return an act that connects while the password plugin fails because of `fault`."""
 
     def act(world: World, version: int, qos: int) -> MemoryClient:
         world.harness.fail("auth_password", "on_connect", fault)

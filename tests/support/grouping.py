@@ -23,7 +23,7 @@ def group_of(path: Path) -> str:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives all tests of a group to one worker, and any other test to the next idle worker."""
+    """Gives all tests of a group to the same worker, and any other test to the next idle worker."""
 
     def _split_scope(self, nodeid: str) -> Any:
         return group_of(ROOT / nodeid.partition("::")[0]) or nodeid

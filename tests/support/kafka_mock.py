@@ -1,7 +1,7 @@
 """librdkafka's mock Kafka cluster in its own process, which clients reach over TCP.
 
-It keeps messages in memory and creates topics on first use. It supports neither users nor TLS, and cannot test the
-guarantees of transactions. It is not a complete Kafka broker.
+It keeps messages in memory and creates topics on first use. It is not a complete Kafka broker: it supports neither users
+nor TLS, and cannot be used to test transactional guarantees.
 """
 
 import os

@@ -15,7 +15,7 @@ PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/us
 
 
 class Mosquitto:
-    """A mosquitto broker on 127.0.0.1. `lines` is added to its configuration. Sessions survive a stop and restart."""
+    """A mosquitto broker on 127.0.0.1. `lines` is added to its configuration. Its sessions survive a stop and restart."""
 
     def __init__(self, folder: Path, *lines: str, anonymous: bool = True, port: int = 0) -> None:
         if PROGRAM is None:

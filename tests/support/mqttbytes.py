@@ -1,7 +1,7 @@
 """MQTT packets assembled by hand as bytes, without the broker's own codec.
 
 `level` is 4 for MQTT 3.1.1 and 5 for MQTT 5.0. It is 3 for MQTT 3.1, whose packets are the same as in 3.1.1 except for
-CONNECT. `properties` are encoded properties, concatenated, without their length.
+CONNECT. `properties` are the concatenated encoded properties, without the length that precedes them.
 """
 
 Field = str | bytes
@@ -285,9 +285,7 @@ def take(buffer: bytearray) -> list[tuple[int, bytes]]:
 
 
 def first_frame(data: bytes | bytearray) -> bytes:
-    """Return the packet at the beginning of `data`, with its header, or no bytes if it is
-    incomplete.
-    """
+    """Return the packet at the beginning of `data`, with its header. Return no bytes if the packet is incomplete."""
     size = 0
     for digits, byte in enumerate(data[1:5], 1):
         size |= (byte & 127) << 7 * (digits - 1)

@@ -1,4 +1,4 @@
-"""A receiver for OTLP over HTTP that parses requests with the protocol's own message classes."""
+"""A receiver for OTLP over HTTP that parses requests with the message classes of the protocol."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -35,7 +35,9 @@ BUGS = SUPPORT.parent / "simulation" / "bugs"
 
 
 class Change(NamedTuple):
-    """In `function` of the file `path`, replace `old` with `new`. The path begins with the name of a package."""
+    """A change that replaces `old` with `new` in `function` of the file `path`. The path begins with the name of a
+    package.
+    """
 
     path: str
     function: str

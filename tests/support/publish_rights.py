@@ -16,7 +16,7 @@ Make = Callable[..., Harness]
 
 
 class Rights(HookRecorder):
-    """A plugin that denies every publish to the clients in `denied`. If `late` is set, it decides after a delay."""
+    """A plugin that denies every publish by the clients in `denied`. If `late` is set, it decides only after a delay."""
 
     def __init__(self, late: bool = False) -> None:
         super().__init__("on_connect", "authorize", id="rights")

@@ -1,7 +1,7 @@
 """A reference model of a work queue: what consumers may see, in plain Python.
 
-Tests tell the model what they did and what consumers received. The model raises AssertionError if that breaks a
-guarantee.
+Tests tell the model what they did and what consumers received. The model raises AssertionError if this shows that a
+guarantee was broken.
 """
 
 from dataclasses import dataclass, field
@@ -133,7 +133,7 @@ class QueueModel:
         self.groups[name].deferred[offset] = due
 
     def bury(self, name: str, offset: int) -> None:
-        """Record that a group's message arrived in the dead-letter queue."""
+        """Record that a message from this group arrived in the dead-letter queue."""
         group, limit = self.groups[name], self.limits.delivery_limit
         assert offset not in group.settled, (
             f"{name} {offset}: dead after it was {group.settled[offset]}"

@@ -27,7 +27,9 @@ def properties(packet: int, **values: Any) -> Properties:
 
 
 class Client:
-    """A client that records everything it receives. As a context manager, it disconnects on exit if still connected."""
+    """A client that records everything it receives. Used as a context manager, it disconnects on exit if still
+    connected.
+    """
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class Client:
         self.disconnect()
 
     def subscribe(self, filter: str, qos: int = 0, **options: Any) -> int:
-        """Subscribe and wait. Return the reason code of SUBACK. `options` are MQTT 5 options under paho's names."""
+        """Subscribe and wait. Return the reason code of SUBACK. `options` are MQTT 5 options, named as in paho."""
         if self.version == V5:
             self.paho.subscribe(filter, options=SubscribeOptions(qos, **options))
         else:
@@ -155,7 +157,7 @@ class Client:
     def publish(
         self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False, **given: Any
     ) -> int:
-        """Publish, wait for the acknowledgement (at QoS 0, for the write), and return the reason code.
+        """Publish, and wait for the acknowledgement or, at QoS 0, for the write. Return the reason code.
 
         `given` are properties.
         """
@@ -182,7 +184,7 @@ class Client:
         return [bytes(self.message().payload) for _ in range(count)]
 
     def until(self, marker: str) -> list[paho.MQTTMessage]:
-        """Return the messages that arrive before the next one with topic `marker`."""
+        """Return all messages that arrive before the next one whose topic is `marker`."""
         before: list[paho.MQTTMessage] = []
         while (message := self.message()).topic != marker:
             before.append(message)

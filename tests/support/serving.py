@@ -29,7 +29,7 @@ class Served:
     _told: "queue.SimpleQueue[dict[str, Any] | None]" = field(default_factory=queue.SimpleQueue)
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """Return the next log entry with this event, skipping others. Fail if the process ends first."""
+        """Return the next log entry with this event, and skip any entries before it. Fail if the process ends first."""
         while True:
             entry = self._told.get(timeout=WAIT)
             if entry is None:

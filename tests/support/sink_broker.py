@@ -59,7 +59,7 @@ class SinkBroker:
         return self.ask("GET", "/sinks/plant")
 
     def until_state(self, word: str) -> Any:
-        """Wait until the sink is in the state `word`, and return its status."""
+        """Wait until the sink is in the state `word`. Return the sink's status."""
         until(lambda: self.status()["state"] == word, f"the state {word}")
         return self.status()
 

@@ -16,7 +16,9 @@ SOURCE = ROOT / "core" / "hookmq"
 
 
 def statement(*ids: str) -> pytest.MarkDecorator:
-    """Mark a test as covering these normative statements: ``MQTT-3.1.4-3`` of 5.0, ``MQTT311-3.1.4-2`` of 3.1.1."""
+    """Mark a test as covering these normative statements. Examples are ``MQTT-3.1.4-3`` (5.0) and ``MQTT311-3.1.4-2``
+    (3.1.1).
+    """
     return pytest.mark.statement(*ids)
 
 
@@ -28,7 +30,7 @@ def edge(*numbers: int) -> pytest.MarkDecorator:
 class Statement(NamedTuple):
     """A row of the tables.
 
-    `side` is server, client or both. `kind` says how a server can be tested for it: wire, internal or none.
+    `side` is server, client or both. `kind` says how a server's conformance can be tested: wire, internal or none.
     """
 
     id: str
@@ -77,7 +79,9 @@ Covered = dict[str | int, list[str]]
 
 
 def covered() -> Covered:
-    """Return the ids of statements and numbers of edge cases, each with its tests as ``file::function``."""
+    """Return the ids of statements and the numbers of edge cases, each with the tests that cover it as
+    ``file::function``.
+    """
     found: Covered = {}
     for path in sorted(TESTS.glob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -101,7 +105,9 @@ def covered() -> Covered:
 def _marks(
     function: ast.FunctionDef | ast.AsyncFunctionDef, tables: dict[str, ast.expr]
 ) -> Iterator[str | int]:
-    """Yield the marks in a function's decorators, and those in the rows of module tables that the decorators name."""
+    """Yield the marks in a function's decorators, and those in the rows of any module tables that the decorators refer
+    to.
+    """
     nodes = [node for one in function.decorator_list for node in ast.walk(one)]
     for node in list(nodes):
         if isinstance(node, ast.Name) and node.id in tables:
@@ -122,7 +128,7 @@ _TAG = re.compile(r"\[(MQTT(?:311)?-\d[^\]]*)\]")
 
 
 def tagged() -> dict[str, list[tuple[str, int]]]:
-    """Return where the broker's source names each statement: (file below hookmq, line)."""
+    """For each statement, return where the broker's source names it, as (file below hookmq, line)."""
     found: dict[str, list[tuple[str, int]]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -137,7 +143,7 @@ def tagged() -> dict[str, list[tuple[str, int]]]:
 
 
 def ids_of(tag: str) -> list[str]:
-    """Return the ids that a tag names. ``MQTT-3.3.2-4, 3.3.2-15 to 20`` names seven."""
+    """Return the ids that a tag names. ``MQTT-3.3.2-4, 3.3.2-15 to 20`` names seven ids."""
     prefix = tag.partition("-")[0]
     found = []
     for part in tag.split(","):

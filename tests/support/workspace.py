@@ -28,7 +28,7 @@ class Member:
 
     @property
     def stem(self) -> str:
-        """Return the common prefix of its wheel's and sdist's file names."""
+        """Return the prefix that the distribution's wheel and sdist share in their file names."""
         return f"{self.package}-{self.project['version']}"
 
 

@@ -1,7 +1,7 @@
 """Write files and folders so that they survive a power cut.
 
 A file's data is safe once the file has been fsynced. Its name is safe only once its folder has been fsynced. All
-functions here block and raise OSError.
+functions here block, and raise OSError if they fail.
 """
 
 import os

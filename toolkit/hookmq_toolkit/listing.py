@@ -1,4 +1,4 @@
-"""Visit all items of a long listing from the broker, one page per turn of the event loop."""
+"""Visit all items in a long listing from the broker, one page per turn of the event loop."""
 
 from collections.abc import Callable
 from functools import partial

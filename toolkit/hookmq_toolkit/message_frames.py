@@ -1,8 +1,8 @@
 """The messages in a frame of a segmented log, with their offsets. A message's offset is the number of its record.
 
 A frame's payload is usually a block of `hookmq_toolkit.message_record`, with one message per record. If messages were
-removed from the frame, the payload is `_HEAD`, the positions of the remaining messages, and these messages as a block.
-The first byte tells the two forms apart.
+removed from the frame, the payload consists of `_HEAD`, the positions of the remaining messages, and a block of these
+messages. The first byte distinguishes the two forms.
 """
 
 import struct

@@ -9,7 +9,8 @@ T = TypeVar("T")
 
 
 def in_thread(runtime: Runtime, call: Callable[[], T]) -> Awaitable[T]:
-    """Run `call` in a thread, and return an awaitable for its result. Awaiting it raises what `call` raises.
+    """Run `call` in a thread, and return an awaitable for its result. Awaiting it raises any exception that `call`
+    raises.
 
     Call this function on the event loop. If the awaiting coroutine is cancelled, `call` still runs to
     completion.

@@ -54,7 +54,7 @@ class TtlCache(Generic[K, V]):
             self._entries.popitem(last=False)
 
     def discard(self, matches: Callable[[V], bool]) -> None:
-        """Remove every value for which `matches` returns true. Visits all entries."""
+        """Remove every value for which `matches` returns true. This visits all entries."""
         for key in [key for key, (_, value) in self._entries.items() if matches(value)]:
             del self._entries[key]
 

@@ -20,7 +20,7 @@ from hookmq_toolkit.durable_files import (
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of calls to fsync and rename, with the names of files and folders, in order."""
+    """Return a list in which calls to fsync and rename are recorded in order, with the names of files and folders."""
     done: list[str] = []
 
     def watch(name: str, describe: Callable[..., str]) -> None:

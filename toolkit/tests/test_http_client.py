@@ -100,7 +100,7 @@ async def service() -> AsyncIterator[Make]:
 
 @pytest.fixture
 async def skip(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function that advances the event loop's clock, so that timers are due at once."""
+    """Return a function that advances the event loop's clock, so that timers fire at once."""
     loop = asyncio.get_running_loop()
     real, ahead = loop.time, [0.0]
     monkeypatch.setattr(loop, "time", lambda: real() + sum(ahead))

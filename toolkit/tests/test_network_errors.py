@@ -1,4 +1,4 @@
-"""Test which reasons are reported for failures, with real sockets and real certificates."""
+"""Test which reasons are reported for failures, using real sockets and real certificates."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Placeholders are found and filled, and a value never changes the structure of the surrounding text."""
+"""Test that placeholders are found and filled, and that a value never changes the structure of the surrounding text."""
 
 import json
 from typing import Any

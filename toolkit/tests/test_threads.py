@@ -1,4 +1,4 @@
-"""`in_thread` returns the result of a blocking call, or raises its error, in a later turn."""
+"""Test that `in_thread` returns the result of a blocking call, or raises its error, in a later turn."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""YAML is read strictly and within limits, and each value has its position."""
+"""Test that YAML is read strictly and within limits, and that each value has its position."""
 
 from typing import Any
 

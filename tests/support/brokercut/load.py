@@ -64,7 +64,7 @@ class Load:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def arrive(self, port: int) -> None:
-        """Connect all clients that should be online. They resume their sessions."""
+        """Connect all clients that should be online, so that they resume their sessions."""
         self.port = port
         self.mark("at", time.time())
         first = not self.memory.readers

@@ -32,7 +32,7 @@ class Topic(Stream):
         return json.dumps({"n": number, "value": number % 50 / 2, "note": filling}).encode()
 
     def message_id(self, number: int) -> str:
-        """Return the message's user property `message-id`. It is the same each time the message is sent."""
+        """Return the message's user property `message-id`, which is the same each time the message is sent."""
         return f"{self.topic}:{number}"
 
 

@@ -49,7 +49,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Return the URL of the read API."""
+        """Return the URL of the API that readers use."""
         return f"http://127.0.0.1:{self.api_port}"
 
     def start(self) -> None:
@@ -158,7 +158,7 @@ class Spark:
         return self.said.read_text(errors="replace")[-4000:]
 
     def finish(self, seconds: float) -> int:
-        """Wait until the driver ends by itself and return its exit code. Raise AssertionError after `seconds`."""
+        """Wait until the driver ends on its own and return its exit code. Raise AssertionError after `seconds`."""
         assert self.process is not None
         try:
             code = self.process.wait(seconds)

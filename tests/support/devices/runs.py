@@ -311,7 +311,7 @@ class Run:
 
 
 def victims(draw: random.Random, kills: int) -> list[str]:
-    """Return the order of the kills.
+    """Return the order in which victims are killed.
 
     The order is random, but every kind of victim is killed equally often, give or take one kill.
     """

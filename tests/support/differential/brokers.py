@@ -82,7 +82,7 @@ class Brokers:
         self._pool = ThreadPoolExecutor(1)
 
     def both(self, script: Script) -> tuple[list[Step], list[Step]]:
-        """Play a script against both brokers. Return mosquitto's steps and HookMQ's steps."""
+        """Play a script against both brokers. Return mosquitto's steps, then HookMQ's steps."""
         theirs: Future[list[Step]] = self._pool.submit(play, script, self.theirs)
         try:
             ours = play(script, self.ours)

@@ -112,7 +112,7 @@ class Play:
     def connect(
         self, name: str, level: int = 5, client_id: m.Field | None = None, /, **options: Any
     ) -> None:
-        """Play one step: open a connection and send CONNECT. The client id is `name` unless given."""
+        """Play one step: open a connection and send CONNECT. By default, the client id is `name`."""
         self.open(name, level)
         options.setdefault("keep_alive", 60)
         given = name if client_id is None else client_id
@@ -176,7 +176,7 @@ class Play:
         self._collect(False)
 
     def number(self, name: str, ordinal: int) -> int:
-        """Return the packet id of the n-th delivery to a session, counted from 1.
+        """Return the packet id of delivery number `ordinal` to a session, counted from 1.
 
         Return an id that was never used if there were fewer deliveries.
         """
@@ -205,7 +205,7 @@ class Play:
 
 
 def play(script: Script, port: int) -> list[Step]:
-    """Play a script. Remove all its connections, sessions and retained messages afterwards."""
+    """Play a script. Then remove all connections, sessions and retained messages that it left."""
     playing = Play(port)
     try:
         script(playing)
@@ -217,7 +217,7 @@ def play(script: Script, port: int) -> list[Step]:
 
 
 def _clean(port: int, client_ids: set[m.Field]) -> None:
-    """End the sessions of the client ids, which publishes their wills. Then clear all retained messages."""
+    """End the sessions of these client ids, which publishes the clients' wills. Then clear all retained messages."""
     for client_id in sorted(map(m.raw, client_ids)):
         one = Client(port, Teller(5, [], False))
         one.send(m.connect(client_id) + m.disconnect())

@@ -200,7 +200,7 @@ class Publisher(Client):
 
 
 class Subscriber(Client):
-    """A client that records the messages of some streams, and the wills."""
+    """A client that records wills and the messages of some streams."""
 
     def __init__(self, ledger: Ledger, name: str, level: int, filters: tuple[str, ...]) -> None:
         super().__init__(ledger, name, level)
@@ -215,7 +215,7 @@ class Subscriber(Client):
         self.subscribed = False
 
     async def join(self, port: int, streams: list[Stream]) -> bool:
-        """Connect and subscribe. From then on, every message sent on `streams` is due."""
+        """Connect and subscribe. From then on, every message sent on `streams` must arrive."""
         if not await self.come(port):
             return False
         self.seen = {stream.topic: Seen(stream) for stream in streams}
@@ -272,7 +272,7 @@ class Checker(Client):
 
 
 def number_of(stream: Stream | None, payload: bytes) -> int:
-    """Return the number of a stream's message, or 0 if no such message was sent."""
+    """Return the number of a message in a stream, or 0 if no such message was sent."""
     if stream is None or (stream.retained and not payload):
         return 0
     try:

@@ -357,7 +357,7 @@ class Run:
     # the end
 
     async def _settle(self, mains: tuple[Subscriber, ...]) -> None:
-        """Let all clients receive their messages, then check the guarantees."""
+        """Let all clients receive their messages. Then check the guarantees."""
         self.patience = max(self.patience, self.last)
         port = self.broker.port
         for client in (self.coming, self.offline):

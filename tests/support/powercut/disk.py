@@ -113,7 +113,7 @@ class Disk:
         self.namings: list[Naming] = []
 
     def take(self, record: Record) -> None:
-        """Apply a record. Raise RecordingError if it is impossible or beyond this model."""
+        """Apply a record. Raise RecordingError if the record is impossible or this model does not cover it."""
         kind = record.kind
         if kind is Kind.WRITE:
             self._change(record, record.a, record.data)
@@ -312,7 +312,7 @@ class Left:
         return self.manner == "everything"
 
     def _blocks(self, file: File) -> Any:
-        """Return a function of (number, change, block) that decides whether a changed block is kept."""
+        """Return a function that takes (number, change, block) and decides whether a changed block is kept."""
         random = self._random
         self._truncated = True
         if self.manner == "nothing":

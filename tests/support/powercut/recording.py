@@ -12,8 +12,8 @@
 starts the program that reads the folder, and raises an exception for each problem. Files keep their paths, and a file
 that existed at the end of the recording keeps its inode.
 
-A process killed with SIGKILL during a write may have made changes that are not recorded. Kill only processes that do
-not write, and end the others differently. `Recorder.recording` compares the records with the folder.
+A process killed with SIGKILL during a write may have made changes that are not recorded. Use SIGKILL only for processes
+that do not write, and end the others in another way. `Recorder.recording` compares the records with the folder.
 """
 
 import os
@@ -179,10 +179,10 @@ class Recording:
         return [one.data for one in self.records[:position] if one.kind is Kind.MARK]
 
     def positions(self, start: int = 0) -> list[tuple[int, int]]:
-        """Return the positions of possible cuts with their weights: one after each record from `start` on.
+        """Return the positions of possible cuts, one after each record from `start` on, with their weights.
 
-        Marks and syncs weigh more. At a mark, a guarantee was just given. At a sync, data that was just made safe may
-        be incomplete.
+        Marks and syncs have a higher weight. At a mark, a guarantee has just been given. At a sync, data that should
+        have become safe may be incomplete.
         """
         weights = {Kind.MARK: 4, Kind.SYNC: 4}
         return [

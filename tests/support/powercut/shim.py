@@ -1,4 +1,4 @@
-"""The recorder, a C library built with gcc when needed, and its log."""
+"""The recorder, which is a C library built with gcc when needed, and the recorder's log."""
 
 import ctypes
 import mmap

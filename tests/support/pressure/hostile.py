@@ -63,7 +63,7 @@ class Attacker:
         self.client = client
 
     async def send(self, data: bytes, patience: float = 0.5) -> None:
-        """Send as many bytes as the broker takes within `patience` seconds."""
+        """Send as many bytes as the broker accepts within `patience` seconds."""
         with contextlib.suppress(TimeoutError, ConnectionError):
             self.client.raw(data)
             await self.client.drain(patience)
@@ -90,7 +90,7 @@ _MADE: list[Attacker] = []
 
 
 def overlapping(levels: int) -> Iterator[str]:
-    """Yield every filter of `levels` levels that consists of ``a`` and ``+``. All match the topic ``a/a/...``."""
+    """Yield every filter that consists of `levels` levels, each ``a`` or ``+``. All of them match ``a/a/...``."""
     return ("/".join(parts) for parts in product("a+", repeat=levels))
 
 
@@ -156,7 +156,7 @@ async def _settled(broker: Target) -> None:
 
 
 async def amplification(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Measure the bytes held and sent for each byte received, for each packet that an untrusted client can send."""
+    """For each packet that an untrusted client can send, measure the bytes held and sent for each byte received."""
     outcome = Outcome()
     async with pressed(folder, outcome, growth=1 << 40, config=CONFIG) as broker:
         await _many_retained(broker.port)
@@ -284,7 +284,7 @@ async def _raging(port: int, attacks: Sequence[Attack]) -> AsyncIterator[None]:
 async def hostile(
     folder: Path, seconds: float, scale: float, attacks: Sequence[Attack] = ATTACKS
 ) -> Outcome:
-    """Run six kinds of hostile clients at once, and one client that only sends PINGREQ."""
+    """Run six kinds of hostile clients at once, alongside one client that only sends PINGREQ."""
     outcome = Outcome()
     async with pressed(folder, outcome, growth=512 * MEGABYTE, config=CONFIG) as broker:
         await _many_retained(broker.port)

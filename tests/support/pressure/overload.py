@@ -199,7 +199,7 @@ async def flood(folder: Path, seconds: float, scale: float) -> Outcome:
 
 
 async def slow_readers(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Publish to QoS 1 subscribers that read nothing, then let them read."""
+    """Publish to QoS 1 subscribers that read nothing, and then let them read."""
     outcome = Outcome()
     async with pressed(folder, outcome) as broker:
         readers = [await connect(broker.port, f"slow-{n}") for n in range(20)]
@@ -249,7 +249,7 @@ async def _served(client: AsyncioClient, messages: int = 20) -> bool:
 
 
 async def slow_disk(folder: Path, seconds: float, scale: float) -> Outcome:
-    """Stop the disk while clients publish to durable sessions, then let it continue."""
+    """Stall the disk while clients publish to durable sessions, and then let it continue."""
     outcome = Outcome()
     config = CONFIG.format(
         all="4GiB", each="4GiB", count=100000000, plugins=STORAGE.format(folder=folder)

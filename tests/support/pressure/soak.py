@@ -69,7 +69,7 @@ async def clean(port: int, name: str) -> None:
 
 
 async def durable(port: int, name: str) -> None:
-    """Create a session, publish to it while it is offline, resume it and end it."""
+    """Create a session, publish to it while its client is offline, resume the session and end it."""
     client = await connect(port, name, clean=False)
     await subscribe(client, f"soak/{name}")
     client.drop()
@@ -105,7 +105,7 @@ async def will(port: int, name: str) -> None:
 async def expiring(port: int, name: str) -> None:
     """Publish, replace and clear retained messages that do not expire for years.
 
-    The client uses MQTT 5. One topic has 150 levels, and one is shared by all clients.
+    The client uses MQTT 5. One topic has 150 levels, and another is shared by all clients.
     """
     client = await connect(port, name, version=5)
     # Use few topics, because the broker caches the routes of topics without subscribers too.

@@ -45,8 +45,8 @@ class Seen:
     def well(self) -> bool:
         """Return whether all messages were acknowledged and delivered once, in order and in time.
 
-        "In time" means that the number of messages in transit never exceeded 20 or three fifths of
-        all messages, whichever is larger.
+        "In time" means that the number of messages in transit never exceeded 20 or three fifths of all messages,
+        whichever is larger.
         """
         whole = self.sent == self.acknowledged == self.received
         return whole and self.ordered and self.backlog <= max(20, self.sent * 3 // 5)

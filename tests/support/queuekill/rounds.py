@@ -1,7 +1,7 @@
-"""Kill a broker with queues and its consumers' processes repeatedly under load.
+"""Repeatedly kill a broker with queues, and the processes of its consumers, under load.
 
-Publishers fill three queues, at QoS 1 and 2 and through a binding. Three processes hold the consumers of six groups;
-some of them leave messages unacknowledged. One queue sends a message to the queue `dead` after three deliveries, and
+Publishers fill three queues, at QoS 1 and 2 and through a binding. Three processes run the consumers of six groups; some
+of the consumers leave messages unacknowledged. One queue sends a message to the queue `dead` after three deliveries, and
 one delivers the messages of each topic in order.
 
 Each round ends by killing the broker (with or without its storage writer), and often a consumer process as well. One
@@ -277,7 +277,7 @@ class QueueRun:
         )
 
     async def _drain(self) -> None:
-        """Wait until each group has settled everything, or nothing more is acknowledged."""
+        """Wait until each group has settled everything or no more messages are acknowledged."""
         counts, until = self.counts, self.ledger.until
         while any(self.evidence.missing(*one) for one in self.owed):
             target = counts.acknowledged + 1
@@ -311,7 +311,7 @@ def kill_queues(
     say: Say | None = None,
     durability: str = "group",
 ) -> QueueRun:
-    """Kill a broker with queues `kills` times and return the run. Raises Broken if a guarantee is broken."""
+    """Kill a broker with queues `kills` times, and return the completed run. Raises Broken if a guarantee is broken."""
     if seed is None:
         seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"{kills} kills, SEED={seed}", file=sys.stderr, flush=True)

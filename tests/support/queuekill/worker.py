@@ -3,7 +3,7 @@
     python worker.py PORT SEED '[{"name": "one", "filter": "$queue/jobs/#", "level": 5, "hold": 0.1}]'
 
 Each line of standard output is a JSON list that begins with a kind, a time in monotonic seconds, the consumer's name and
-the number of its connection. It is written before the consumer does anything else:
+the number of its connection. The consumer writes it before doing anything else:
 
 - ``D``: a delivery; queue, group, offset, source topic, number of the message, delivery count, id of the dead letter
 - ``A``: the consumer is about to acknowledge; queue, group, offset, source topic, number

@@ -86,7 +86,7 @@ def check_step(broker: Broker, settings: Settings, restarted: bool, complain: Co
 
 
 def check_settled(broker: Broker, disk: Disk | None, complain: Complain) -> None:
-    """Check the invariants that hold long after the last fault: nothing is pending, and the disk matches memory."""
+    """Check the invariants that hold long after the last fault: nothing is pending, and the disk matches the memory."""
     core = broker.state
     if core.committer.busy:
         complain("liveness", "commits are still waiting")

@@ -26,7 +26,7 @@ class Client(Hearing):
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def connect(self, wanted: tuple[Any, ...]) -> None:
-        """Connect with these options, taking over the client's own connection if it has one."""
+        """Connect with these options. If the client is already connected, the new connection takes over."""
         self.wanted = wanted
         self.online = True
         five = self.version == 5
@@ -133,7 +133,7 @@ class Client(Hearing):
             self._retry()
 
     def dark(self, seconds: float) -> None:
-        """Cut the network connection so that the broker notices only after `seconds`."""
+        """Cut the network connection in such a way that the broker notices only after `seconds`."""
         if self.link is not None:
             self.link.go_dark(seconds)
             self._gone()

@@ -1,4 +1,4 @@
-"""The sending half of a client: its session state, its packet ids and its ordered acknowledgements."""
+"""The sending half of a client: session state, packet ids and ordered acknowledgements."""
 
 from collections import deque
 from functools import partial

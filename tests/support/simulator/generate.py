@@ -1,7 +1,7 @@
 """Generate the plan of a seed.
 
 The features of each world are drawn once (swarm testing). Most worlds contain a little of everything. Focused worlds
-have few clients, one topic, tight limits and few kinds of faults, but frequent ones.
+have few clients, one topic, tight limits and only a few kinds of faults, which occur often.
 """
 
 from collections.abc import Callable

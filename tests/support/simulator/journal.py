@@ -279,7 +279,7 @@ class Journals:
                 self.complain("11 journal", f"{disk.name} holds {commit}, far beyond the store")
 
     def check_kept(self) -> None:
-        """Check that safe entries are in order, and that none occurs more often than it was sent."""
+        """Check that safe entries are in order, and that no entry occurs more often than it was sent."""
         for disk in self.disks.values():
             last: dict[tuple[int, str, int], int] = {}
             seen: set[int] = set()

@@ -156,7 +156,7 @@ class Keeper:
                 self.complain("13 disk", f"{_shown(stored)} on disk, not {_shown(self.now)}")
 
     def begin_anew(self) -> None:
-        """Forget everything, because the broker now has a different store."""
+        """Forget everything, because the broker now uses a different store."""
         self.sure, self.now, self.made = {}, {}, []
 
 

@@ -1,7 +1,7 @@
 """The ledger: every message, every session as its client knows it, and the guarantees for each delivery.
 
-It observes the broker only from outside: packets, the times at which the broker closed connections, counts of dropped
-messages, and crashes.
+It observes only what is visible outside the broker: packets, the times at which connections were closed, counts of
+dropped messages, and crashes.
 """
 
 from collections.abc import Callable
@@ -252,7 +252,7 @@ class Ledger:
     # --- at the end --------------------------------------------------------------------------------------------------
 
     def check_owed(self, lives: list[Life]) -> None:
-        """Check that every client received what it is owed. `lives` are the sessions at the end."""
+        """Check that every client received everything it is owed. `lives` contains the sessions at the end of the run."""
         promised = [
             sent
             for sent in self.sent
@@ -309,7 +309,7 @@ class Ledger:
                     return
 
     def check_retained(self, now: dict[str, bytes]) -> None:
-        """Check that each retained message at the end could be the last one published on its topic."""
+        """Check that each remaining retained message could be the last one published on its topic."""
         for topic in {sent.topic for sent in self.sent if sent.retain}:
             writes = [
                 s

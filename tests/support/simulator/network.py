@@ -114,7 +114,7 @@ class Link:
         self.clock.after(self._random.random() * 0.05, self._arrive_up)
 
     def go_dark(self, seconds: float) -> None:
-        """Close the client's end so that the broker notices only after `seconds`."""
+        """Close the client's end in such a way that the broker notices only after `seconds`."""
         self._up.clear()
         self.client_gone = True
         self.stalled = True
@@ -122,8 +122,8 @@ class Link:
         self.clock.after(seconds, self._arrive_up)
 
     def abandon(self, seconds: float) -> None:
-        """Stop sending and receiving at the client's end. Bytes in transit still arrive, and the
-        broker notices the end after `seconds`.
+        """Stop sending and receiving at the client's end. Bytes in transit still arrive. The broker notices the end
+        after `seconds`.
         """
         self.client_gone = True
         self.clock.after(seconds, self._end_up)

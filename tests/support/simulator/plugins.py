@@ -124,7 +124,7 @@ class Gate(Part):
 
 
 class Acl(Part):
-    """A plugin that denies by topic, and decides on every delivery."""
+    """A plugin that denies certain topics, and decides on every delivery."""
 
     authorize_actions = frozenset(Action)
 
@@ -242,8 +242,8 @@ class Watch(Part):
 
 
 class Warden(Part):
-    """A plugin that observes sessions and gives clients claims. The world uses its handle to disconnect clients and
-    revoke permissions.
+    """A plugin that observes sessions and gives clients claims. Through its handle, the world disconnects clients and
+    revokes permissions.
     """
 
     @hookimpl
@@ -264,7 +264,7 @@ class Scribe(Part):
 
 
 class Timekeeper(Part):
-    """A plugin that keeps state and sets timers. The world makes the changes through its handle."""
+    """A plugin that keeps state and sets timers. The world makes the changes through the plugin's handle."""
 
     @hookimpl
     def on_timer(self, key: str, data: bytes, broker: BrokerHandle) -> None:

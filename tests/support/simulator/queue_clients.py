@@ -139,7 +139,7 @@ class Feeder(QueueClient):
         self._pending: dict[int, int] = {}
 
     def publish(self, topic: str, count: int) -> None:
-        """Publish messages at QoS 1 while connected, as many as the broker allows."""
+        """While connected, publish as many messages at QoS 1 as the broker allows."""
         if self.open:
             made = []
             for _ in range(min(count, self.allowed - len(self._pending))):
@@ -162,7 +162,7 @@ class Feeder(QueueClient):
 
 
 class Worker(QueueClient):
-    """A consumer. It acknowledges after a while, or sometimes only once the world is calm."""
+    """A consumer. It acknowledges a message after a while, or sometimes only once the world is calm."""
 
     def __init__(
         self, world: World, ledger: QueueLedger, name: str, seed: int, window: int, filter: str, hold: float

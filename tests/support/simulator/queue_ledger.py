@@ -95,7 +95,7 @@ class QueueLedger:
         self._acked.add((one.queue, one.group, one.number))
 
     def confirmed(self, one: Delivered, at: float) -> None:
-        """Record that the broker had processed an acknowledgement by this time."""
+        """Record that the broker had processed an acknowledgement by the time `at`."""
         self._confirmed[one.place] = at
 
     def check_settled(self, groups: Iterable[str]) -> None:

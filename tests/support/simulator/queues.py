@@ -90,7 +90,7 @@ class Queues:
     # the broker's process --------------------------------------------------------------------------------------------
 
     def make(self) -> Plugin:
-        """Return a plugin for a broker that starts now, or the plugin of the running broker."""
+        """Return a plugin for a broker that is starting now, or the plugin of the running broker."""
         if self.plugin is None:
             self.plugin = QueuesPlugin(self.config, Context(PLUGIN))
         return self.plugin

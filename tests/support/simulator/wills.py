@@ -1,8 +1,8 @@
 """The invariants of wills.
 
-A will is published once if its connection ends without a normal DISCONNECT. It is not published before its delay or the
-session's end, and not at all if the client resumes its session in time. A watcher with a durable session and QoS 2
-subscribes to all wills, so it receives each will that was published.
+A will is published once if its connection ends without a normal DISCONNECT. It is not published before its delay has
+passed or the session has ended, and not at all if the client resumes its session in time. A watcher with a durable
+session and QoS 2 subscribes to all wills, so it receives each will that was published.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ class Wills:
     def confirmed(
         self, client: int, link: Link, present: bool, asked_at: float, now: float
     ) -> None:
-        """Settle the wills of earlier connections after a CONNACK on `link`."""
+        """Settle the wills of earlier connections once CONNACK has arrived on `link`."""
         rest = []
         for will in self.open.get(client, ()):
             if will.link is link:
@@ -181,8 +181,9 @@ class Wills:
                 will.gone = True
 
     def check(self, watcher: Life | None, watcher_id: str, now: float) -> None:
-        """Check at the end that all due wills were published. This requires a watcher whose session existed
-        throughout."""
+        """Check at the end that all due wills were published. This requires a watcher whose session existed the whole
+        time.
+        """
         if watcher is None:
             return
         since = min(

@@ -1,5 +1,6 @@
-"""The targets of the drivers `kafka` and `s3`. These servers keep data in memory, so tests suspend them instead of
-killing them."""
+"""The targets of the `kafka` and `s3` drivers. Their servers keep data in memory, so tests suspend the servers instead
+of killing them.
+"""
 
 import gzip
 import json

@@ -65,8 +65,9 @@ class SinkKill:
     stored: list[Stored] = field(default_factory=list)
 
     def run(self, rounds: int, say: Callable[[str], None] = lambda line: None) -> None:
-        """Kill the broker `rounds` times, and the sink's process more often. Then compare the target with the ledger.
-        Raises Broken."""
+        """Kill the broker `rounds` times, and the sink's process even more often. Then compare the target with the
+        ledger. Raises Broken.
+        """
         self._rng = random.Random(self.seed)
         self._config = self.folder / "hookmq.yaml"
         self._config.write_text(json.dumps(self._settings()))
@@ -129,7 +130,7 @@ class SinkKill:
             raise _Killed
 
     def _grow(self, publishing: "Future[None]") -> None:
-        """Wait until the target has new records, so that the next kill interrupts a sink that is writing."""
+        """Wait until the target has new records. This ensures that the next kill interrupts a sink that is writing."""
         count, began = len(self.read()), time.monotonic()
         while len(self.read()) == count and not publishing.done():
             if time.monotonic() - began > PATIENCE:
@@ -162,8 +163,7 @@ class SinkKill:
             await asyncio.sleep(0)  # the transport closes its socket in the next turn
 
     def _settle(self) -> None:
-        """Wait until the target has all acknowledged messages. Raises Broken if the target stops growing before
-        that."""
+        """Wait until the target has all acknowledged messages. Raises Broken if the target stops growing first."""
         count, since = -1, time.monotonic()
         while True:
             self.stored = self.read()

@@ -38,7 +38,7 @@ class Target(Protocol):
 
 
 class InfluxDbTarget:
-    """A measurement with one point for each message. Writing a point again does not add another."""
+    """A measurement with one point for each message. Writing a point a second time does not add another."""
 
     once = True
 

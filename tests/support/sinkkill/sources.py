@@ -199,7 +199,7 @@ class SourceKill:
     repeated: int = 0
 
     def run(self, rounds: int, say: Callable[[str], None] = lambda line: None) -> None:
-        """Kill the broker `rounds` times, and the source's process more often. Raises Broken."""
+        """Kill the broker `rounds` times, and the source's process even more often. Raises Broken."""
         self._rng = random.Random(self.seed)
         self._config = self.folder / "hookmq.yaml"
         self._config.write_text(json.dumps(self._settings()))
@@ -267,7 +267,7 @@ class SourceKill:
             raise _Killed
 
     def _grow(self, sending: threading.Thread) -> None:
-        """Wait until new messages are written, so that the next kill interrupts a source that is publishing."""
+        """Wait until new messages are written. This ensures that the next kill interrupts a source that is publishing."""
         count, began = len(self._read()), time.monotonic()
         while len(self._read()) == count and sending.is_alive():
             if time.monotonic() - began > PATIENCE:

@@ -1,4 +1,4 @@
-"""Verify and create password hashes in threads, with limits on their cost and on the number waiting.
+"""Verify and create password hashes in threads, with limits on their cost and on the number of waiting calls.
 
 Needs the extra ``passwords``: ``hookmq-toolkit[passwords]``.
 """

@@ -36,7 +36,7 @@ _BCRYPT_BYTES: Final = 72
 
 @dataclass(frozen=True)
 class Argon2:
-    """The cost of a new argon2id hash. The defaults are the second recommended option of RFC 9106."""
+    """The cost of a new argon2id hash. The defaults are the second option that RFC 9106 recommends."""
 
     memory: Size = setting(64 << 20, "memory for one hash", minimum=1 << 20, maximum=MAX_MEMORY)
     passes: int = setting(3, "passes over the memory", minimum=1, maximum=MAX_PASSES)

@@ -30,7 +30,7 @@ class Overlaps:
         self._room = self._limit
 
     def first(self, levels: list[str], open_end: bool, values: Mapping[str, str], best: int) -> int:
-        """Return the lowest rank below `best` of a rule that overlaps `levels`, otherwise `best`."""
+        """Return the lowest rank below `best` of any rule that overlaps `levels`, or `best` if there is no such rule."""
         dollar = levels[0].startswith("$")
         last = len(levels) - 1 if open_end else len(levels)
         nodes = [(self.root, 0)]  # node, and how many levels of its tail were compared
@@ -121,7 +121,7 @@ class Overlaps:
         return made
 
     def _open(self, node: Node) -> None:
-        """Merge the children of the nodes that `node` was merged from, by level name."""
+        """Merge, by level name, the children of all nodes that were merged into `node`."""
         node.opened = True
         children: dict[str, list[Node]] = {}
         variables: dict[str, list[Node]] = {}

@@ -173,7 +173,9 @@ def walk(
     values: Mapping[str, str],
     best: int,
 ) -> int:
-    """Return the lowest rank below `best` of an entry whose filter contains or matches `levels`, otherwise `best`."""
+    """Return the lowest rank below `best` of any entry whose filter contains or matches `levels`. Return `best` if there
+    is no such entry.
+    """
     dollar = levels[0].startswith("$")
     last = len(levels)
     nodes: list[tuple[Node, bool, int]] = [(root, False, 0)]
@@ -236,7 +238,7 @@ def _along(tail: list[str], levels: list[str], depth: int, values: Mapping[str, 
 
 
 def value_of(values: Mapping[str, str], name: str, depth: int) -> str | None:
-    """Return a variable's value, or None if it has no value that can be a level at `depth`."""
+    """Return a variable's value. Return None if it has no value, or a value that cannot be a level at `depth`."""
     value = values.get(name)
     if value is None or _usable(value) is None or (not depth and value.startswith("$")):
         return None

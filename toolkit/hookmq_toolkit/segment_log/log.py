@@ -59,9 +59,9 @@ class Trimmed(LookupError):
 class SegmentLog:
     """A segmented log in a folder; see the module docstring.
 
-    A new segment begins after `segment_size` bytes. Without `sync`, a flush writes without fsync: the records survive
-    a crash of the process but not a power cut. Without `verify`, `open` checks payloads only in the last segment; the
-    others are checked when they are read. With `salvage`, `open` skips damage that no crash can cause, instead of
+    A new segment begins after `segment_size` bytes. Without `sync`, a flush writes without fsync: the records survive a
+    crash of the process but not a power cut. Without `verify`, `open` checks payloads only in the last segment; other
+    payloads are checked when they are read. With `salvage`, `open` skips damage that no crash can cause, instead of
     refusing the log. `read` still stops at damage, and `next_good` returns the record to continue from.
     """
 
@@ -346,19 +346,19 @@ class SegmentLog:
 
     @property
     def buffered(self) -> int:
-        """Return the number of bytes that were appended and not yet passed to a write."""
+        """Return the number of bytes that have been appended but not yet passed to a write."""
         return sum(len(frame.payload) for frame in self._pending)
 
     def read(self, offset: int, size: int) -> list[Frame]:
-        """Return readable frames with about `size` bytes of payload, starting with the frame that holds record
-        `offset` and stopping at damage. Returns at least one frame if any is readable. This call blocks; make it in
-        any thread. Raises Trimmed, or StoreError if the first frame is damaged.
+        """Return readable frames with about `size` bytes of payload, starting with the frame that holds record `offset`
+        and stopping at damage. Returns at least one frame if any is readable. This call blocks, and may be made in any
+        thread. Raises Trimmed, or StoreError if the first frame is damaged.
         """
         return read_frames(list(self.segments), offset, self.readable, size)
 
     def next_good(self, offset: int) -> int:
         """Return the number of the next readable record, at most `readable`. Use it after `read` raised StoreError for
-        `offset`. This call blocks; make it in any thread. Raises OSError.
+        `offset`. This call blocks, and may be made in any thread. Raises OSError.
         """
         for segment in list(self.segments):
             if segment.base <= offset < segment.end:
@@ -367,7 +367,7 @@ class SegmentLog:
 
     def trim(self, offset: int) -> int:
         """Delete segments whose records are all below `offset`, except the last segment. Return how many were deleted.
-        This call blocks; make it in any thread. Raises StoreError.
+        This call blocks, and may be made in any thread. Raises StoreError.
         """
         with self._changing:
             return self._trim(offset)
@@ -393,7 +393,7 @@ class SegmentLog:
 
         `path` must be in the log's folder, and its name must end in ``.segment.new``. It must hold the same records,
         divided into frames in any way, and all of them must be committed. Current readers continue with the old file.
-        This call blocks; make it in any thread. Raises StoreError if `path` does not hold that segment.
+        This call blocks, and may be made in any thread. Raises StoreError if `path` does not hold that segment.
         """
         with self._changing:
             return self._replace(base, path)

@@ -1,4 +1,4 @@
-"""Read a log that another process writes, without its lock.
+"""Read a log that another process writes, without taking the log's lock.
 
 The reader must learn from the writer which records are committed: it must not read any others, because a crash may
 remove them. It also learns when files were created, deleted or replaced, and then calls `LogReader.refresh`. Files stay
@@ -84,8 +84,9 @@ class SegmentReader:
             position += used
 
     def places(self, end: int) -> Sequence[int]:
-        """Return the offsets of some frames before `end`, in order. They are about `_STEP` bytes apart. The file is
-        read up to `end`, but only once."""
+        """Return the offsets of some frames before `end`, in order. These frames are about `_STEP` bytes apart. The file
+        is read up to `end`, but only once.
+        """
         for _ in self.frames(end - 1, end):
             pass
         with self._indexing:
@@ -135,8 +136,8 @@ def frames(segments: Sequence[SegmentReader], offset: int, end: int) -> Iterator
     """Yield the frames of a log that hold any record from `offset` to just before `end`, without gaps. All records before
     `end` must be committed.
 
-    This call blocks; make it in any thread. Raises Trimmed if the first segment begins after `offset`, StoreError if
-    records are damaged or missing, and OSError.
+    This call blocks, and may be made in any thread. Raises Trimmed if the first segment begins after `offset`,
+    StoreError if records are damaged or missing, and OSError.
     """
     if segments and offset < segments[0].base:
         raise Trimmed(segments[0].base)

@@ -198,8 +198,9 @@ def log_of(path: Path) -> str:
 
 
 def head_of(path: Path, data: memoryview, name: str) -> Segment | None:
-    """Return the segment that `data`, the first bytes of the file `path`, describes, without frames. Return None if they
-    do not describe one. Raises StoreError if `name` is not the name of this segment."""
+    """Return the segment described by `data`, the first bytes of the file `path`. It has no frames yet. Return None if
+    `data` does not describe a segment. Raises StoreError if `name` is not the name of this segment.
+    """
     if len(data) < _HEAD.size:
         return None
     magic, check, length = _HEAD.unpack(data[: _HEAD.size])

@@ -1,4 +1,4 @@
-"""Test the segmented log. It fulfills the journal contract and distinguishes a crash from damage."""
+"""Test that the segmented log fulfills the journal contract, and that it distinguishes a crash from damage."""
 
 import os
 import shutil

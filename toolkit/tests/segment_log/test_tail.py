@@ -1,4 +1,4 @@
-"""Test that a log is followed while another process writes and trims it."""
+"""Test following a log while another process writes and trims it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
