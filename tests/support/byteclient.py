@@ -172,7 +172,7 @@ class ByteClient:
     # sending ----------------------------------------------------------------------------------------------------
 
     def send(self, *packets: bytes) -> Self:
-        """Send bytes in one segment."""
+        """Send bytes in a single segment."""
         self.transport.send(b"".join(packets))
         return self
 
@@ -191,7 +191,7 @@ class ByteClient:
         return self
 
     def publish(self, topic: m.Field, payload: bytes = b"", *args: int, **options: Any) -> None:
-        """Send PUBLISH."""
+        """Send PUBLISH, with arguments as for `mqttbytes.publish`."""
         self.send(m.publish(topic, payload, *args, level=self.level, **options))
 
     def subscribe(self, *filters: tuple[m.Field, int], properties: bytes = b"") -> None:

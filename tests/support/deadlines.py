@@ -1,6 +1,6 @@
 """End a test that takes too long, as pytest-timeout does with ``timeout_method = "thread"``, but with a single thread.
 
-pytest-timeout starts and joins a thread for each test. For a short test, that is a third of the run time.
+pytest-timeout starts and joins a thread for each test. For a short test, this takes a third of the run time.
 """
 
 import threading

@@ -145,6 +145,6 @@ def sink_broker(folder: Path, **sink: Any) -> Iterator[SinkBroker]:
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return the complete lines that the `file` driver has written to the folder ``out``."""
+    """Return the complete lines that the `file` driver has written to ``out`` in `folder`."""
     data = b"".join(path.read_bytes() for path in sorted((folder / "out").glob("*.jsonl*")))
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]

@@ -128,7 +128,7 @@ _TAG = re.compile(r"\[(MQTT(?:311)?-\d[^\]]*)\]")
 
 
 def tagged() -> dict[str, list[tuple[str, int]]]:
-    """For each statement, return where the broker's source names it, as (file below hookmq, line)."""
+    """For each statement, return the places where the broker's source names it: (file below hookmq, line)."""
     found: dict[str, list[tuple[str, int]]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")

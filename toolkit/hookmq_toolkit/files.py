@@ -245,4 +245,4 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: no caller waits for this check."""
+    """Do nothing, because no caller waits for this check."""

@@ -101,7 +101,7 @@ class Load:
             assert time.monotonic() < end, "the broker is too slow, or answers no more"
 
     def run_until(self, ended: Callable[[], bool]) -> None:
-        """Publish until `ended()` is true, but connect no more clients."""
+        """Publish until `ended()` is true, without connecting any further clients."""
         end = time.monotonic() + 6 * WAIT
         while not ended():
             if len(self._numbers) < WINDOW:
@@ -113,7 +113,7 @@ class Load:
             assert time.monotonic() < end, "the broker goes on"
 
     def step(self) -> None:
-        """Perform one random action and process the packets that have arrived."""
+        """Perform one random action, then process the packets that have arrived."""
         random = self.random
         while len(self._numbers) < WINDOW and random.random() < 0.7:
             self._publish()

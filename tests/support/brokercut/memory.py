@@ -104,7 +104,7 @@ class Memory:
             self.take(mark)
 
     def reader(self, name: str) -> Reader:
-        """Return a subscriber's record, creating it if necessary."""
+        """Return a subscriber's record. Create it if there is none."""
         found = self.readers.get(name)
         if found is None:
             found = self.readers[name] = Reader()

@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def broken(self) -> dict[str, int]:
-        """Return the guarantees that were broken, with their counts."""
+        """Return the broken guarantees, and how often each was broken."""
         names = ("lost", "duplicated", "invented", "reordered", "gaps")
         return {name: count for name in names if (count := getattr(self, name))}
 

@@ -89,7 +89,7 @@ class Broker:
         return self._broker.process.poll() is None
 
     def stop(self) -> int:
-        """Send SIGTERM and return the exit code."""
+        """Send SIGTERM, and return the exit code."""
         return self._broker.stop()
 
     def ends(self) -> tuple[str, dict[int, int]]:
@@ -240,7 +240,7 @@ def session(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return a process's children."""
+    """Return the pids of a process's children."""
     found: set[int] = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

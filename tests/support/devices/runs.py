@@ -1,7 +1,7 @@
 """A run in which devices publish, `hookmq-pipelines` writes tables, and one process after another is killed at a random
 moment.
 
-Bronze is a Parquet table of all messages, written by Spark's file sink. Silver is a Delta table without duplicates by
+Bronze is a Parquet table of all messages, written by Spark's file sink. Silver is a Delta table that is deduplicated by
 message-id, with one transaction per batch. A third table holds dead letters: messages that are not JSON. One seed
 determines all choices, but the exact moment of a kill also depends on the machine.
 """
@@ -64,7 +64,7 @@ class Summary:
 
     @property
     def broken(self) -> list[str]:
-        """Return descriptions of the guarantees that were broken."""
+        """Return descriptions of the broken guarantees."""
         found = [f"{one.table}: {one.broken} {one.examples}" for one in self.verdicts if one.broken]
         if self.sessions_lost or self.refused:
             found.append(f"{self.sessions_lost} sessions lost, {self.refused} refused")

@@ -5,7 +5,7 @@ from differential.playing import Script
 
 
 def scripts() -> dict[str, Script]:
-    """Return every script. The first word of a name is the script's module."""
+    """Return every script by name. The first word of a script's name is the module that defines it."""
     return {
         f"{module.__name__.rpartition('.')[2]}: {name}": script
         for module in (connecting, sessions, messages, subscriptions, malformed)

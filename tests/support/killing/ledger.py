@@ -55,7 +55,7 @@ class Counts:
     """PUBLISH, SUBSCRIBE or CONNECT packets refused with an error, and DISCONNECT packets from the broker."""
 
     def broken(self) -> dict[str, int]:
-        """Return the guarantees that were broken, with their counts."""
+        """Return the broken guarantees, and how often each was broken."""
         return {name: count for name, count in asdict(self).items() if name in BROKEN and count}
 
 

@@ -318,7 +318,7 @@ class Run:
         await made.ended()
 
     async def _fetch(self) -> None:
-        """Let the offline subscriber fetch its queue."""
+        """Let the offline subscriber fetch the messages in its queue."""
         if await self.offline.come(self.broker.port):
             await self._drain([self.offline])
             self.offline.disconnect()

@@ -67,7 +67,7 @@ class File:
         del self.changes[:count]
 
     def fail(self, before: int) -> None:
-        """Mark all changes recorded before position `before` as changes that will never be safe."""
+        """Record that changes made before position `before` will never be safe."""
         self._lost = before
 
 

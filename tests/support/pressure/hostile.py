@@ -1,10 +1,10 @@
 """Attacks by accepted clients. The checks limit how much memory and output each byte from a client may cause, and how
 much an attack may affect other clients.
 
-`amplification` sends many copies of each packet that an untrusted client can send, over connections that never read.
-The bytes held and sent for each byte received must stay below a factor, not counting the data that the configuration
-allows to be queued for a client. `hostile` runs several such attackers at once. Stalls are measured in the broker's own
-CPU time between a request and its answer, so other work on the machine does not count.
+`amplification` sends many copies of each packet that an untrusted client can send, over connections that never read. For
+each byte received, the number of bytes held and sent must stay below a limit. Data that the configuration allows to be
+queued for a client does not count. `hostile` runs several such attackers at once. Stalls are measured in the broker's
+own CPU time between a request and its answer, so other work on the machine does not count.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ class QueueCounts:
     cut one short."""
 
     def broken(self) -> dict[str, int]:
-        """Return the guarantees that were broken, with their counts."""
+        """Return the broken guarantees, and how often each was broken."""
         return {name: count for name, count in asdict(self).items() if name in BROKEN and count}
 
 

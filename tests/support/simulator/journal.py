@@ -62,7 +62,7 @@ class JournalDisk:
         return self.process
 
     def want(self, filters: tuple[str, ...]) -> None:
-        """Replace the topic filters of the messages that the journal wants."""
+        """Replace the filters that select messages for this journal."""
         self.filters = filters
         self.since = self.journals.clock.now
 

@@ -25,7 +25,7 @@ Kept = dict[Place, tuple[bytes, float | None]]
 
 
 class Change(NamedTuple):
-    """A key set to a value, or deleted (`value` is None)."""
+    """A change to a key: the new value, or None if the key is deleted."""
 
     space: str
     key: str

@@ -151,7 +151,7 @@ class Ledger:
 
     @staticmethod
     def _other_copy(life: Life, packet: Publish, sent: Sent) -> bool:
-        """Return whether this may be a permitted second copy of a message.
+        """Return whether `packet` may be a permitted second copy of a message.
 
         The first copy may have been lost at QoS 0, dropped, delivered before the subscription, or sent as a retained
         message to a subscription with Retain As Published.
@@ -170,7 +170,7 @@ class Ledger:
     def _drop_undone(self, life: Life, sent: Sent) -> bool:
         """Return whether a message may be queued again because a crash undid its drop.
 
-        This happens if the broker sent later messages but crashed before the drop was committed.
+        In that case, later messages had been sent already, but the broker crashed before it committed the drop.
         """
         dropped_at = sent.excused.get(life.client_id)
         return dropped_at is not None and self.crashed_between(dropped_at, dropped_at + 1.0)

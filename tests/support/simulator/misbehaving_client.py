@@ -157,7 +157,7 @@ class Rude:
     # --- actions -----------------------------------------------------------------------------------------------------
 
     def cell(self) -> None:
-        """Send a packet of one type in one phase of the connection."""
+        """Send a packet of a certain type in a certain phase of the connection."""
         kind = tuple(PacketType)[self.number % 15]
         phase = self.number // 15
         say = partial(self._say, kind)
@@ -255,7 +255,7 @@ class Rude:
         self._connect(say, client_id=self.world.victim or None, clean=clean, expiry=5)
 
     def flood(self) -> None:
-        """Exceed all of the broker's limits."""
+        """Exceed every limit of the broker."""
 
         def say() -> None:
             for number in range(1, self.random.choice((30, 80))):

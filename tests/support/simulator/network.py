@@ -222,13 +222,13 @@ class Link:
         self.reading = False
 
     def resume_reading(self) -> None:
-        """Deliver everything that the client sent in the meantime."""
+        """Deliver everything that the client has sent in the meantime."""
         if not self.reading:
             self.reading = True
             self.clock.after(0.0, self._let_through)
 
     def accepted(self) -> None:
-        """Mark the connection as accepted and deliver what arrived in the meantime."""
+        """Mark the connection as accepted, and deliver what has arrived in the meantime."""
         if not self.closing:
             self._let_through()
 

@@ -56,7 +56,7 @@ class World(Protocol):
         """Return the payload of a message that a plugin publishes."""
 
     def turned(self) -> None:
-        """Record that a session started, resumed or ended."""
+        """Record that a session has started, resumed or ended."""
 
     def journal(self, name: str) -> Journal:
         """Return the journal with this name for a starting broker."""

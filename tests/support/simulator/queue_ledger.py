@@ -69,7 +69,7 @@ class QueueLedger:
         self._accepted.add(number)
 
     def delivered(self, one: Delivered, who: str, written_at: float) -> None:
-        """Check a delivery that the broker wrote at `written_at`."""
+        """Check a delivery that the broker wrote at the time `written_at`."""
         self.deliveries += 1
         what = f"{one} to {who}"
         if one.number >= len(self._topics):

@@ -52,7 +52,7 @@ class Will:
         return self.link.broker_ended_at if self.ended_at is None else self.ended_at
 
     def due(self) -> float | None:
-        """Return the earliest time at which the will is due."""
+        """Return the earliest time at which the will may be published."""
         end = self.end()
         if end is None:
             return None
@@ -150,7 +150,7 @@ class Wills:
             )
 
     def crashing(self) -> None:
-        """Record which wills must be stored before a crash: those of open connections whose clients received CONNACK."""
+        """Record which wills must survive a crash: those of open connections whose clients received CONNACK."""
         for will in self.by_uid.values():
             will.standing = (
                 will.armed and will.end() is None and not will.said_bye and not will.cancelled

@@ -25,7 +25,7 @@ class Target(Protocol):
         """Return the driver's name and its settings for this target."""
 
     def read(self) -> list[Stored]:
-        """Return the stored records, in the order in which they were stored."""
+        """Return the stored records in the order in which they were stored."""
 
     def stop(self) -> None:
         """Kill the server."""

@@ -28,7 +28,8 @@ def read_password(user: str, stdin: bool, file: Path | None, twice: bool, most: 
     """Return the password of `user`, which has at most `most` bytes. In a terminal, prompt for it, twice if `twice` is
     true. This call blocks.
 
-    Raises ConfigError if there is no terminal, HookMQError if the password is empty or too long, and OSError.
+    Raises ConfigError if there is no terminal, HookMQError if the password is empty or too long, and OSError if reading
+    fails.
     """
     if stdin:
         line = sys.stdin.buffer.readline(most + 3)

@@ -164,7 +164,7 @@ def _overlap(name: str, level: str, values: Mapping[str, str], depth: int) -> bo
 
 
 def _least(root: Node) -> int:
-    """Return the lowest rank that ``#`` overlaps."""
+    """Return the lowest rank of a rule that ``#`` overlaps."""
     least = 1 << 62
     if root.rest is not None:
         least = root.rest[0].rank

@@ -46,7 +46,7 @@ class Node:
         self.opened = True
 
     def below(self, level: str) -> "Node | None":
-        """Return the child for `level` of a filter."""
+        """Return the child for a filter's level `level`."""
         if level == "+":
             return self.plus
         found = self.variables if is_variable(level) else self.children
@@ -66,7 +66,7 @@ class Node:
             self.children[level] = child
 
     def lower(self, names: list[str]) -> "Node":
-        """Return a copy of this node with the tail `names`."""
+        """Return a copy of this node whose tail is `names`."""
         made = Node(self.least, names)
         made.children = self.children
         made.plus = self.plus

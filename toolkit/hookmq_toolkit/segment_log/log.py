@@ -189,8 +189,9 @@ class SegmentLog:
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error
 
     def _drop(self, last: CommitId) -> int:
-        """Drop whole segments, then frames of the last segment. Commit numbers only increase within one store's
-        segments."""
+        """Drop whole segments, and then frames of what is now the last segment. Commit numbers only increase within the
+        segments of one store.
+        """
         before = self.next
         while self.segments[-1].store == last.store:
             segment = self.segments[-1]

@@ -30,7 +30,7 @@ _STEP: Final = 1 << 16
 class SegmentReader:
     """The file of one segment. `base` is the number of its first record, and `log` the id of its log.
 
-    All methods block, and may be called in any thread. They raise StoreError for damage, and OSError.
+    All methods block, and may be called in any thread. They raise StoreError for damage, and OSError if reading fails.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,9 @@ class SegmentReader:
             return self._offsets[: bisect_right(self._offsets, end - 1)]
 
     def _before(self, offset: int) -> tuple[int, int]:
-        """Return the position of a frame at or before `offset`, and its first record."""
+        """Return the position of a frame at or before the one with record `offset`, and the number of that frame's first
+        record.
+        """
         with self._indexing:
             at = bisect_right(self._offsets, offset) - 1
             return self._positions[at], self._offsets[at]
@@ -137,7 +139,7 @@ def frames(segments: Sequence[SegmentReader], offset: int, end: int) -> Iterator
     `end` must be committed.
 
     This call blocks, and may be made in any thread. Raises Trimmed if the first segment begins after `offset`,
-    StoreError if records are damaged or missing, and OSError.
+    StoreError if records are damaged or missing, and OSError if reading fails.
     """
     if segments and offset < segments[0].base:
         raise Trimmed(segments[0].base)

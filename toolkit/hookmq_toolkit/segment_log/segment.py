@@ -62,7 +62,7 @@ class Segment:
         return crc32(self.log.encode())
 
     def grown(self, frame: Frame, position: int, after: int) -> None:
-        """Add a frame that lies between `position` and `after`."""
+        """Add a frame that lies between the positions `position` and `after`."""
         if not self.positions or position - self.positions[-1] >= _SMALLEST_INDEX:
             self.positions.append(
                 position
