@@ -38,8 +38,8 @@ HEAVY = 100_000
 class Curve:
     """A plot. `values` are the values to measure, and `at` returns the load for a value.
 
-    `descriptors` returns the number of connections that the broker has at a value. Points above the open-file limit are
-    left out.
+    `descriptors` returns the number of connections that a value needs. Points above the open-file limit are left
+    out.
     """
 
     name: str
@@ -154,7 +154,7 @@ def keeps(name: str, count: int) -> dict[str, float]:
 def measure(
     curve: Curve, names: list[str], options: argparse.Namespace, limit: int
 ) -> Iterator[dict[str, Any]]:
-    """Measure a curve and yield its points. Brokers alternate at each value."""
+    """Measure a curve and yield its points. Brokers take turns at each value."""
     for value in curve.values:
         if value < options.least or (options.most and value > options.most):
             continue

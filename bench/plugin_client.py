@@ -41,8 +41,8 @@ LIMIT = 1.5
 class Case(NamedTuple):
     """How the messages of a step enter and leave the broker.
 
-    - `publisher`: "read" for all packets in one read, "reads" for one read per packet, "batch" for one call of
-      `publish_many`, "calls" for one call of `publish_later` per message.
+    - `publisher`: "read" for all packets in one read, "reads" for one read per packet, "batch" for one call to
+      `publish_many`, "calls" for one call to `publish_later` per message.
     - `subscriber`: "bytes" for a socket, "batch" for `on_messages`, "calls" for `on_message`.
     """
 

@@ -1,7 +1,7 @@
 """Queue producers and consumers over bare sockets, with one pair of classes per protocol.
 
-Each takes the bytes that its socket received and returns bytes to send. Messages have `SIZE` bytes. The first eight are
-the message's number: the producer's number in the upper part, and its message count in the lower. The classes
+Each takes the bytes that its socket received and returns bytes to send. Messages are `SIZE` bytes long. The first eight
+are the message's number: the producer's number in the upper part, and its message count in the lower. The classes
 understand only what the servers send in an error-free run, and raise Void for anything else.
 """
 

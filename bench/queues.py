@@ -1,8 +1,8 @@
 """``python -m bench.queues``: measure what a message in a durable queue costs in HookMQ, RabbitMQ, NATS JetStream and
 Redis.
 
-Each message is published, stored, confirmed to its producer, delivered to one consumer and acknowledged. Messages have
-256 bytes. There are 50 producers with at most 100 unconfirmed messages each, and 10 consumers with at most 100
+Each message is published, stored, confirmed to its producer, delivered to one consumer and acknowledged. Messages are 256
+bytes long. There are 50 producers with at most 100 unconfirmed messages each, and 10 consumers with at most 100
 unacknowledged messages each. Rows with the same durability are compared:
 
     disk      an acknowledged message was written with fsync

@@ -1,5 +1,4 @@
-"""``python -m bench.ratelimit``: measure the cost of rate limits: of a single `take`, and of a PUBLISH in memory and
-over TCP.
+"""``python -m bench.ratelimit``: measure what rate limits cost: a single `take`, and a PUBLISH in memory and over TCP.
 
 Over TCP, one publisher and one subscriber load a broker through loopback. The figure is the broker's CPU time per
 message, which other work on the machine hardly affects.
@@ -120,8 +119,8 @@ def in_process(plugins: list[Any], count: int, qos: int) -> float:
 def wire(limits: list[dict[str, Any]], qos: int, seconds: float = 1.0) -> float:
     """Return the broker's CPU microseconds per PUBLISH over loopback TCP.
 
-    There is one publisher and one subscriber. Payloads have 30 bytes, and at most 200 messages are outstanding. Raises
-    NativeError.
+    There is one publisher and one subscriber. Payloads are 30 bytes long, and at most 200 messages are outstanding.
+    Raises NativeError.
     """
     settings: dict[str, Any] = {"auth": {"default": "allow"}, "authz": {"default": "allow"}}
     if limits:

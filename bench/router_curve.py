@@ -42,7 +42,7 @@ class Route:
 
 
 def filters(count: int) -> list[str]:
-    """Return a mix of `count` filters, which is the same in every run."""
+    """Return a mix of `count` filters. The mix is the same in every run."""
     made: list[str] = []
     for n in range(count):
         site, device = n % SITES, n // SITES

@@ -182,7 +182,7 @@ def _like(base: Scenario, name: str, title: str, group: str, **changes: object) 
 
 
 def plugged(count: int) -> Scenario:
-    """Return a scenario with pairs, in which `count` plugins are called for each message."""
+    """Return a scenario with pairs of clients, with `count` plugins that are called for each message."""
     title = f"{count} plugin{'s' if count > 1 else ''} in on_publish"
     return _like(_PLAIN, f"plugins-{count}", title, "plugins", variant=f"plugins-{count}")
 

@@ -153,8 +153,9 @@ def entries(url: str) -> int:
 
 
 class Arrivals:
-    """Counts, in a thread, the messages of `bench.durable_load` that a broker delivers. `count` is the current
-    number."""
+    """Counts the messages of `bench.durable_load` that a broker delivers, in a thread of its own. `count` is the count so
+    far.
+    """
 
     def __init__(self, port: int) -> None:
         self.count = 0

@@ -1,6 +1,6 @@
 """``python -m bench.sinks``: measure how fast messages reach a target, through a sink and through common alternatives.
 
-Publishers send a fixed number of messages of 64 bytes at QoS 1, with 1,000 in flight. The rate covers the time from the
+Publishers send a fixed number of 64-byte messages at QoS 1, with 1,000 in flight. The rate covers the time from the
 first PUBLISH until the target has the last message. Each row is measured `--rounds` times, alternating with the others.
 
     PostgreSQL    a sink; a paho subscriber that commits each row; one that commits up to 1,000 rows at a time

@@ -73,7 +73,7 @@ def build() -> str:
 
 
 def subject(sink: bool, api: int) -> durable.Subject:
-    """Return a broker with storage. If `sink` is true, it also has the sink."""
+    """Return a broker with storage. If `sink` is true, it also has a sink."""
     text = BASE + (SINK.replace("@API@", str(api)) if sink else "")
     return durable.Subject("hookmq", "hookmq", text)
 

@@ -45,8 +45,9 @@ class Axis:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return the values to mark. On a logarithmic axis, these are powers of ten, with 2 and 5 times each if there
-        are few. Otherwise there are about five steps."""
+        """Return the values to mark. On a logarithmic axis, mark powers of ten. If there are only a few, also mark 2 and
+        5 times each power. On a linear axis, mark about five evenly spaced values.
+        """
         if self.log:
             first, last = round(math.log10(self.low)), round(math.log10(self.high))
             digits = (1, 2, 5) if last - first < 3 else (1,)

@@ -112,9 +112,7 @@ def _nodes(node: ast.AST, types: bool) -> Iterator[ast.AST]:
 
 
 def tag() -> str:
-    """Return the interpreter's tag. It names this interpreter's folder in ``_compiled``, like
-    `hookmq.build.TAG`.
-    """
+    """Return the interpreter's tag. Like `hookmq.build.TAG`, it names this interpreter's folder in ``_compiled``."""
     return EXTENSION_SUFFIXES[0].split(".")[1]
 
 

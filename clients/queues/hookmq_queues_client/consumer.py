@@ -29,7 +29,7 @@ def is_lasting(error: BaseException) -> bool:
 
 
 class Consumer:
-    """The messages for one group of a queue, as an asynchronous iterator with its own connection.
+    """An asynchronous iterator over the messages for one group of a queue. It has its own connection.
 
     The consumer connects when you request the first message, and reconnects if the connection ends. The iteration then
     continues, and unsettled messages are delivered again. The consumer has at most `prefetch` unsettled messages. The

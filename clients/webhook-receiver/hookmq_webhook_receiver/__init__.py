@@ -1,4 +1,4 @@
-"""Receive the events that the `webhook` plugin of a HookMQ broker sends. This package does not depend on the broker's.
+"""Receive the events that the `webhook` plugin of a HookMQ broker sends. This package does not depend on the broker.
 
 receiver = Receiver(["whsec_..."])
 for event in receiver.read(request.headers, body):  # raises VerificationError, ValueError

@@ -121,8 +121,9 @@ class PacketReader(ClientConnection):
         return bytes(kept)
 
     def _check_budget(self, size: int) -> None:
-        """Before the client is accepted, limit the bytes that it may send to `connect_bytes`. Until CONNECT is
-        complete, refuse any excess. While its decision is pending, leave the excess unread."""
+        """Enforce `connect_bytes`, the limit on what a client may send before it is accepted. Until CONNECT is complete,
+        refuse any excess. While a decision is pending, leave the excess unread.
+        """
         if self.phase is Phase.OPEN or size + self.held_bytes <= self.scope.connect_bytes:
             return
         if self.phase is not Phase.DECIDING:

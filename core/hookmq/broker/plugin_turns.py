@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class PluginTurns:
-    """Gives each plugin client that asked for a turn its turn, in order. All turns run in a single runtime call, because
+    """Runs the turns that plugin clients have asked for, in order. All turns run in a single runtime call, because
     a call per client would cost as much as a message.
     """
 

@@ -1,7 +1,7 @@
 """`on_published` events that wait until the packets of their turn have been written.
 
 Publishers' acknowledgements do not wait for the `Message` objects that observers need. If no hook has seen a message
-yet, its object is made only when observers are notified.
+yet, its object is created only when observers are notified.
 """
 
 from collections.abc import Iterable

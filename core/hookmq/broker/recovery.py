@@ -78,8 +78,8 @@ def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], N
 
 
 def begin(state: BrokerState, orphans: Groups) -> None:
-    """Drop the queues of `orphans` and set the deadlines of the sessions that `recover` loaded. Report stored state of
-    plugins that are not configured.
+    """Drop the queues of `orphans` and set the deadlines of the sessions that `recover` loaded. Report any stored state
+    of plugins that are not configured.
     """
     configured = {one.id for one in state.hooks.plugins}
     unused = [

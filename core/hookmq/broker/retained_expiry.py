@@ -71,8 +71,9 @@ class Kept(Outgoing):
 
     @property
     def most(self) -> int:
-        """Return how many encodings to keep. Each one copies the payload. Each subscription identifier and each second
-        of remaining lifetime needs its own encoding."""
+        """Return how many encodings to keep. Each one holds a copy of the payload. Each subscription identifier and each
+        second of remaining lifetime needs its own encoding.
+        """
         return FORMS if self.size <= SMALL else 1
 
     def without_id(self) -> Outgoing:

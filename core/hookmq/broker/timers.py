@@ -16,7 +16,7 @@ SLICE: Final = 64
 
 
 class Deadline:
-    """A call that is due at `when`, in seconds of the runtime's monotonic clock."""
+    """A call that is due at `when`, in seconds on the runtime's monotonic clock."""
 
     __slots__ = ("call", "order", "owner", "when")
 

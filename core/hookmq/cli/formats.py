@@ -112,7 +112,7 @@ def check(template: str) -> str:
 def render(message: ReceivedMessage, template: str, now: float, terminal: bool = False) -> bytes:
     """Format `message`, received at `now` (seconds since the epoch), with `template`.
 
-    For a terminal, `harmless` escapes the fields, but payloads keep their tabs and line ends.
+    For a terminal, `harmless` escapes the fields, but payloads keep their tabs and line breaks.
     """
     out = bytearray()
     position = 0

@@ -300,8 +300,8 @@ def _no_room(
     result: PublishResult,
 ) -> None:
     """Handle a PUBLISH that a full journal cannot take. Send MQTT 5 clients a reason code. For 3.x clients, delay the
-    acknowledgement until there is room. If a client has too much waiting, stop reading from it, and disconnect it after
-    `hold_timeout`.
+    acknowledgement until there is room. If too much of a client's data is waiting, stop reading from the client, and
+    disconnect it after `hold_timeout`.
     """
     state = connection.state
     message, later = result.message, result.later

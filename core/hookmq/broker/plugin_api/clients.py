@@ -49,7 +49,7 @@ class Clients(HandleBase):
         return result
 
     def explain_connect(self, request: ClientRequest) -> Awaitable[Explained]:
-        """Ask each plugin separately, in a later turn, whether it would accept a client."""
+        """Ask each plugin separately, in a later turn, whether that plugin would accept a client."""
         self._only_on_loop("explain_connect()")
         packet = self._connect_packet(request)
         return self._result_of(partial(self._explain_connect, request, packet))

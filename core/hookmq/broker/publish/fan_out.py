@@ -220,7 +220,7 @@ def _serve_slice(state: BrokerState, jobs: list[FanOutJob], end: int, steps: int
 
 
 def _collect_next(state: BrokerState) -> None:
-    """Continue with large messages that were waiting, until one of them is again served in slices."""
+    """Continue with the large messages that were waiting, until one of them must be served in slices."""
     state.commit_pause.commit_now()  # the commit waits for one large message, not for all
     enough = state.work + _STEPS
     while state.after_collecting and state.collecting is None:

@@ -32,8 +32,9 @@ _Chosen = deque[tuple[Session, Subscription]]
 
 
 def revoke(state: BrokerState, client_id: str | None, filter: str | None) -> None:
-    """Ask plugins again about the subscriptions of `client_id` that overlap with `filter`. None means all clients or
-    filters."""
+    """Ask plugins again about the subscriptions of `client_id` that overlap with `filter`. None means all clients, or all
+    filters.
+    """
     state.publishers.changed(client_id)
     chosen: _Chosen = deque()
     if client_id is None:

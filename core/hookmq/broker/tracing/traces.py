@@ -205,7 +205,7 @@ class Traces:
     # events of observer hooks --------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Report observers' events to the traces, if there are any. This is also called after a reload."""
+        """Report observers' events to the running traces, if any. This is also called after a reload."""
         state = self._state
         state.watch(self._observed if self._running else None, _WATCHED, self._watch)
 
