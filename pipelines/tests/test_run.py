@@ -140,7 +140,12 @@ def test_python_that_is_too_slow_to_start(monkeypatch: pytest.MonkeyPatch) -> No
             2,
             "double, at bigint`: [PARSE_SYNTAX_ERROR]",
         ),
-        ("gold", ["gold.metrics.0=warmth"], 2, "gold.metrics names 'warmth', which is not a column"),
+        (
+            "gold",
+            ["gold.metrics.0=warmth"],
+            2,
+            "gold.metrics names 'warmth', which is not a column",
+        ),
         ("gold", ["gold.metrics.0=device"], 2, "gold.metrics names 'device', which is string"),
         ("gold", ["tables.gold.path=/proc/none"], 1, "/proc/none"),
     ],
