@@ -251,14 +251,14 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """``auth:`` what happens if no plugin decides on a connection."""
+    """``auth:`` what happens if no plugin accepts or refuses a connection."""
 
     default: Verdict = setting("deny", "the decision if no plugin decides in on_connect")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthzSettings:
-    """``authz:`` what happens if no plugin decides on an action."""
+    """``authz:`` what happens if no plugin allows or denies an action."""
 
     default: Verdict = setting("deny", "the decision if no plugin decides in authorize")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, conf: "Conf") -> list[Query]:
-    """Return the query ``metrics``. It also writes the dead letters if a table is configured for them."""
+    """Return the ``metrics`` query, which also writes the dead letters if a table is configured for them."""
     by, tables = conf.sparkplug, conf.tables
     assert by is not None
     assert tables.metrics is not None

@@ -98,7 +98,7 @@ class FileSource:
         return self._keys
 
     def load(self) -> tuple[FileStamp, KeySet]:
-        """Read the file, as `read` does, for a `FileWatch`. This call blocks. Raises ConfigError."""
+        """Read the file for a `FileWatch`, in the same way as `read`. This call blocks. Raises ConfigError."""
         try:
             return self.read()
         except UnusableKey as error:

@@ -1,7 +1,8 @@
 """Encode events as CloudEvents 1.0 (structured, binary or batch) or in a plain envelope.
 
-The same events have the same body and ids at every attempt, even after a restart. Values from clients cannot break the
-headers or the JSON. A payload that is valid JSON is copied byte for byte; any other becomes text or base64.
+On every attempt, the same events are encoded with the same body and ids, even after a restart. Values from clients
+cannot break the headers or the JSON. A payload that is valid JSON is copied byte for byte. Any other payload is encoded
+as text or base64.
 """
 
 import base64
