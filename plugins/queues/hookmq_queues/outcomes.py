@@ -138,22 +138,32 @@ class Outcomes:
         """Handle a message that could not be sent to its consumer. It becomes a dead letter, or is dropped if there is
         no dead-letter queue.
         """
+        lease = self._group.leases.get(offset)
+        if lease is None or lease.token != token:
+            return  # settled, or taken away
         message, time = self._log.get(offset), self._broker.time()
         if not self._limits.config.dead_letter:
             if self.settle(offset):
                 self._owner.count("refused")
         elif message is None or not self._owner.takes_dead_letters():
-            if self._group.release(
-                offset, token
-            ):  # try again when it is in memory, or there is room
+            # Try again when it is in memory, or there is room.
+            if self._group.release(offset, token):
                 self._group.defer(offset, time + PAUSE)
                 self._state.dirty = True
         elif self._limits.expires_at(message) <= time:
             self.expire(offset, message, time)
-        elif offset in self._group.leases:
+        else:
             self.bury(offset, message, "refused")
             self.has_buried = True
             self._owner.count("refused")
+
+    def store_buried(self) -> None:
+        """If a message became a dead letter in this turn, store the state in its commit. If that fails, a crash may
+        repeat the dead letter.
+        """
+        if self.has_buried:
+            self.has_buried = False
+            self._state.store()
 
     def abandon(self, consumer: Consumer) -> None:
         """Make a consumer's messages ready again if it has acknowledged them but can no longer settle them."""

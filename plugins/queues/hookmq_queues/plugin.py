@@ -391,6 +391,7 @@ class QueuesPlugin(Plugin):
         for outcomes, tokens in touched.items():
             outcomes.acknowledged(tokens)
         for outcomes in touched:
+            outcomes.store_buried()
             outcomes.schedule()
         for queue in {outcomes.queue: None for outcomes in touched}:
             if queue in self.queues:  # it may have been deleted

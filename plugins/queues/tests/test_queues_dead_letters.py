@@ -74,6 +74,36 @@ def test_a_message_that_cannot_be_sent_to_its_consumer(make: Make) -> None:
     undertaker.expect_nothing()
 
 
+def test_a_refused_message_is_not_doubled_by_a_crash(make: Any) -> None:
+    """The broker ends between the commit of the dead letter and the next one."""
+    harness = make(Refuses(None, Context("refuses")), queues=QUEUES)
+    harness.connect("p").publish("$queue/jobs/a", b"bad", 1)
+    commit = make.store.commit
+    stopped: list[int] = []
+
+    def until_dead(records: Any, done: Any) -> None:
+        if stopped:
+            return
+        commit(records, done)
+        log = plugin_of(harness).queues["dead"].log
+        assert isinstance(log, QueueLog)
+        if log.log.flushed:
+            stopped.append(1)
+
+    make.store.commit = until_dead
+    harness.connect("c").subscribe("$queue/jobs/#", 1)
+    harness.settle()
+    assert stopped
+    make.crash(harness)
+    make.store.commit = commit
+    harness = make(Refuses(None, Context("refuses")), queues=QUEUES)
+    harness.connect("c").subscribe("$queue/jobs/#", 1)
+    harness.settle()
+    undertaker = dead(harness)
+    undertaker.expect_message("$queue/dead/jobs/a", b"bad", 1)
+    undertaker.expect_nothing()
+
+
 def test_a_message_reaches_its_limit(make: Make) -> None:
     recorder = HookRecorder("on_event")
     harness = make(recorder, queues=QUEUES)
