@@ -140,7 +140,7 @@ def publish(port: int, rate: int, stop: threading.Event) -> int:
                 if not data:
                     raise durable_load.Void("the publisher was disconnected")
                 received += len(data)
-            time.sleep(SLICE)
+            time.sleep(SLICE)  # the publisher writes what has become due once for each slice
     return sent
 
 
@@ -173,7 +173,7 @@ class Pipeline:
                 return min(later)
             if time.monotonic() > last:
                 raise durable_load.Void(f"{job} has no batch after {START:g} s")
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks; a commit has the time of its file
 
     def configuration(self, job: str) -> dict[str, Any]:
         """Return a driver's configuration. Silver reads the bronze table."""
@@ -260,7 +260,7 @@ def measure(
         until = since + seconds
         while time.time() < until and not sending.done():
             pipeline.check()
-            time.sleep(0.2)
+            time.sleep(0.2)  # between two checks that all processes still run
         for job in pipeline.drivers:
             at = until
             for _ in range(

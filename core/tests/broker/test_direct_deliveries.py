@@ -1,4 +1,4 @@
-"""Test how a plugin delivers messages to single clients: what is sent, when nothing is, and how each delivery ends."""
+"""Test how a plugin delivers messages to individual clients, and how each delivery ends."""
 
 from collections.abc import Callable
 from typing import Any

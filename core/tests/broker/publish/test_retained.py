@@ -1,4 +1,4 @@
-"""Test retained messages: which are stored, and when, to whom and how they are sent."""
+"""Test which retained messages are stored, when they are sent and to which clients."""
 
 from collections.abc import Callable
 from typing import Any
