@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from math import isnan, nan
 from typing import Final
 
-from hookmq.mqtt_api import EMPTY, In, Properties, decode_section, encode_section
+from hookmq.mqtt_api import EMPTY, In, decode_section, encode_section
 from hookmq.plugin import Message
 from hookmq.storage_api import MessageColumns, make_message
 
@@ -26,6 +26,8 @@ _QOS: Final = 3
 _NO_SENDER: Final = 4
 _RETAIN: Final = 8
 """The flags of a message: its QoS, whether it has no sender, and RETAIN."""
+_QOS_OF: Final = bytes(flags & _QOS for flags in range(256))
+"""The QoS for each value of the flags."""
 _SAME: Final = struct.Struct("<BH")
 """The fields before a text: whether all messages share it, and its length."""
 _CLIENT: Final = "client"
@@ -107,10 +109,27 @@ def _add_values(parts: list[bytes | bytearray], values: Sequence[bytes]) -> None
 
 def decode_columns(data: bytes) -> list[Message]:
     """Return the messages in a block. Raises ValueError if the bytes are damaged."""
+    found = read_columns(data)
+    retained, properties, origins, expires = (
+        found.retained, found.properties, found.origins, found.expires,
+    )  # fmt: skip
+    return [
+        make_message(
+            topic, payload, qos, row in retained, properties.get(row, EMPTY), sender, origins.get(row, _CLIENT),
+            time, expires.get(row),
+        )
+        for row, (topic, payload, qos, sender, time) in enumerate(
+            zip(found.topics, found.payloads, found.qos, found.senders, found.times, strict=True)
+        )
+    ]  # fmt: skip
+
+
+def read_columns(data: bytes) -> MessageColumns:
+    """Return the messages in a block, without an object for each message. Raises ValueError if the bytes are damaged."""
     if not data:
-        return []
+        return MessageColumns()
     try:
-        return _Block(data).messages()
+        return _Block(data).columns()
     except Exception as error:
         raise ValueError(f"not a block of messages: {error}") from error
 
@@ -125,29 +144,35 @@ class _Block:
         self._data = data
         self._at = _HEAD.size
 
-    def messages(self) -> list[Message]:
-        count = self._count
+    def columns(self) -> MessageColumns:
+        count, found = self._count, MessageColumns()
         flags = self._take(count)
-        times = struct.unpack(f"<{count}d", self._take(8 * count))
-        topics, senders, origins = self._texts(), self._texts(), self._texts()
-        payloads = self._values("I")
-        expires: Sequence[float] = [nan] * count
+        found.qos = list(flags.translate(_QOS_OF))
+        found.times = list(struct.unpack(f"<{count}d", self._take(8 * count)))
+        found.topics = self._texts()
+        senders: list[str | None] = [*self._texts()]
+        if max(flags, default=0) > _QOS:
+            for row, flag in enumerate(flags):
+                if flag & _NO_SENDER:
+                    senders[row] = None
+                if flag & _RETAIN:
+                    found.retained[row] = True
+        found.senders = senders
+        origins = self._texts()
+        if origins.count(_CLIENT) != count:
+            found.origins = {row: one for row, one in enumerate(origins) if one != _CLIENT}
+        found.payloads = self._values("I")
         if self._optional & _EXPIRES:
             expires = struct.unpack(f"<{count}d", self._take(8 * count))
-        properties = [EMPTY] * count
+            found.expires = {row: one for row, one in enumerate(expires) if not isnan(one)}
         if self._optional & _PROPERTIES:
-            properties = list(map(_properties, self._values("I")))
+            sections = enumerate(self._values("I"))
+            found.properties = {
+                row: decode_section(one, In.PUBLISH) for row, one in sections if one
+            }
         if self._at != len(self._data):
             raise ValueError(f"{len(self._data) - self._at} bytes too many")
-        return [
-            make_message(
-                topic, payload, flag & _QOS, flag & _RETAIN != 0, section,
-                None if flag & _NO_SENDER else sender, origin, time, None if isnan(expiry) else expiry,
-            )
-            for topic, payload, flag, section, sender, origin, time, expiry in zip(
-                topics, payloads, flags, properties, senders, origins, times, expires, strict=True
-            )
-        ]  # fmt: skip
+        return found
 
     def _take(self, size: int) -> bytes:
         """Return the next `size` bytes."""
@@ -167,8 +192,11 @@ class _Block:
         size = struct.calcsize(f"<{self._count}{kind}")
         lengths = struct.unpack(f"<{self._count}{kind}", self._take(size))
         joined = self._take(sum(lengths))
+        first = lengths[0]
+        if lengths.count(first) == len(lengths):
+            return (
+                [joined[a : a + first] for a in range(0, len(joined), first)]
+                if first
+                else [b""] * len(lengths)
+            )
         return [joined[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]
-
-
-def _properties(section: bytes) -> Properties:
-    return decode_section(section, In.PUBLISH) if section else EMPTY

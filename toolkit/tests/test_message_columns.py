@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 from hookmq.plugin import EMPTY, Message, Properties
 from hookmq.storage_api import MessageColumns, collect
-from hookmq_toolkit.message_columns import decode_columns, encode_columns
+from hookmq_toolkit.message_columns import decode_columns, encode_columns, read_columns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +46,14 @@ def test_messages_survive(messages: list[Message]) -> None:
     assert [[getattr(one, name) for name in names] for one in found] == [
         [getattr(one, name) for name in names] for one in messages
     ]
+
+
+@given(st.lists(MESSAGES, max_size=8))
+def test_columns_survive(messages: list[Message]) -> None:
+    columns = collect(messages)
+    found = read_columns(encode_columns(columns))
+    names = [name for name in MessageColumns.__slots__ if name != "room"]
+    assert [getattr(found, name) for name in names] == [getattr(columns, name) for name in names]
 
 
 def test_no_messages_are_no_bytes() -> None:

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from zlib import crc32
 
-from hookmq.plugin import StoreError
-from hookmq_toolkit.message_columns import decode_columns
+from hookmq.plugin import Message, StoreError
+from hookmq_toolkit.message_columns import decode_columns, read_columns
 from hookmq_toolkit.segment_log import Frame, LogTail, Trimmed
 
-from hookmq_sinks.lane import Entry, Lane
+from hookmq_sinks.lane import Lane
+from hookmq_sinks.lane_queue import Entry
 from hookmq_sinks.record_maker import RecordMaker
+from hookmq_sinks.record_run import RecordRun
 from hookmq_sinks.record_template import RecordError
 
 AGAIN = 5.0
@@ -38,6 +40,8 @@ class Feed:
         self._size = size
         self._log = log
         self._more = asyncio.Event()
+        self._whole = maker.plain and len(lanes) == 1
+        """Whether the lane gets whole runs instead of single records."""
 
     def advance(self, end: int) -> None:
         """Record that messages below `end` are committed."""
@@ -83,12 +87,25 @@ class Feed:
 
     def _add(self, frame: Frame) -> None:
         now = asyncio.get_running_loop().time()
-        lanes, count, maker = self._lanes, len(self._lanes), self._maker
         offset = frame.offset
         try:
-            messages = decode_columns(frame.payload)
+            if self._whole:
+                columns = read_columns(frame.payload)
+                start = max(0, self.read_to - offset)
+                if start < len(columns):
+                    self._lanes[0].add(
+                        RecordRun(
+                            self._maker, columns, offset, start, len(columns), self._name, now
+                        )
+                    )
+            else:
+                self._add_each(decode_columns(frame.payload), offset, now)
         except ValueError as error:
             raise StoreError(f"record {offset}: {error}") from error
+        self.read_to = frame.end
+
+    def _add_each(self, messages: list[Message], offset: int, now: float) -> None:
+        lanes, count, maker = self._lanes, len(self._lanes), self._maker
         for message in messages:
             if offset >= self.read_to:
                 record = maker.bare(message, self._name, offset)
@@ -104,4 +121,3 @@ class Feed:
                 ]
                 lane.add(Entry(record, reason, len(record.payload) + len(record.topic), now))
             offset += 1
-        self.read_to = frame.end

@@ -3,11 +3,10 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from hookmq_toolkit.breaker import Breaker
@@ -15,7 +14,9 @@ from hookmq_toolkit.breaker import Breaker
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.driver import Driver, DriverContext, Rejected, TargetUnavailable
 from hookmq_sinks.extras import extra_hint
+from hookmq_sinks.lane_queue import Entry, LaneQueue
 from hookmq_sinks.record import Batch, Position, Record
+from hookmq_sinks.record_run import RecordRun
 
 CRASHES: Final = 3
 """The number of unexpected errors after which a batch is split into single records, and after which a single record
@@ -23,15 +24,6 @@ becomes a dead letter."""
 MAX_OFFSET: Final = (1 << 63) - 1
 CLOSING: Final = 5.0
 """Seconds that a driver may take to close."""
-
-
-class Entry(NamedTuple):
-    """A waiting record, the reason why it cannot be written ('' if it can), its size, and the time when it was read."""
-
-    record: Record
-    reason: str
-    size: int
-    at: float
 
 
 @dataclass
@@ -104,9 +96,8 @@ class Lane:
         self._changed = changed
         self._counts = counts
         self._breaker = breaker
-        self._queue: deque[Entry] = deque()
+        self._queue = LaneQueue()
         self._replays: deque[Replay] = deque()
-        self._bytes = 0
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -127,14 +118,13 @@ class Lane:
 
     # for the feed ----------------------------------------------------------------------------------------------------
 
-    def add(self, entry: Entry) -> None:
-        """Add an entry. Its offset must be higher than those of earlier entries."""
-        if entry.record.offset < self._skip_below:
-            return
-        self._queue.append(entry)
-        self._bytes += entry.size
+    def add(self, entry: Entry | RecordRun) -> None:
+        """Add an entry or a run. Its offsets must be higher than those of earlier ones."""
+        self._queue.add(entry)
+        if self._skip_below:
+            self._queue.drop_below(self._skip_below)
         batch = self._config.batch
-        if len(self._queue) >= 2 * batch.messages or self._bytes >= 2 * batch.bytes:
+        if len(self._queue) >= 2 * batch.messages or self._queue.bytes >= 2 * batch.bytes:
             self._room.clear()
         self._wake.set()
 
@@ -145,12 +135,12 @@ class Lane:
     @property
     def low(self) -> int | None:
         """The offset of the first record that is not done, or None if the lane has none."""
-        return self._queue[0].record.offset if self._queue else None
+        return self._queue.first
 
     @property
     def oldest(self) -> float | None:
         """The time when the broker received the first message that is not done, or None if the lane has none."""
-        return self._queue[0].record.received_at if self._queue else None
+        return self._queue.received_at
 
     @property
     def waiting(self) -> int:
@@ -197,8 +187,8 @@ class Lane:
             await self._wake.wait()
             return 0
         batch, loop = self._config.batch, asyncio.get_running_loop()
-        until = self._queue[0].at + batch.age
-        while len(self._queue) < batch.messages and self._bytes < batch.bytes:
+        until = self._queue.read_at + batch.age
+        while len(self._queue) < batch.messages and self._queue.bytes < batch.bytes:
             left = until - loop.time()
             if left <= 0 or self.stopping:
                 break
@@ -214,12 +204,7 @@ class Lane:
         """Return the number of entries that fit into one batch, which is at least one."""
         if self._crashes >= CRASHES:
             return 1
-        batch, size = self._config.batch, 0
-        for count, entry in enumerate(islice(self._queue, batch.messages)):
-            size += entry.size
-            if count and size > batch.bytes:
-                return count
-        return min(len(self._queue), batch.messages)
+        return self._queue.fitting(self._config.batch.messages, self._config.batch.bytes)
 
     async def _open_until_ready(self) -> None:
         """Open the target, so that mistakes are found even before the first message arrives."""
@@ -274,7 +259,7 @@ class Lane:
         if self._crashes >= 2 * CRASHES and self._queue and not self._blamed:
             # Smaller batches did not help. This record alone makes the driver fail.
             self._blamed, self._crashes = True, CRASHES
-            self._queue[0] = self._queue[0]._replace(reason=f"the driver failed: {reason}")
+            self._queue.refuse_first(f"the driver failed: {reason}")
         self._failed(reason, self._blamed)
 
     def _failed(self, reason: str, permanent: bool = False) -> None:
@@ -334,7 +319,7 @@ class Lane:
         if held.offset < self.reached and self._known:
             raise TargetBehind(held.offset)
         self._skip_below = max(self._skip_below, held.offset)
-        self._take_while(lambda entry: entry.record.offset < held.offset)
+        self._drop_below(held.offset)
         self.reached = max(self.reached, held.offset)
         self._known = True
         self._changed()
@@ -353,12 +338,10 @@ class Lane:
     async def _write_first(self, count: int) -> None:
         """Write the first `count` entries of the queue. If the target already has some of them, write only the rest."""
         assert self._driver is not None
-        entries = list(islice(self._queue, count))
-        if not entries:
+        if not len(self._queue):
             return
-        position = Position(self._context.log_id, entries[-1].record.offset + 1)
-        good = [one.record for one in entries if not one.reason]
-        dead = [(one.record, one.reason) for one in entries if one.reason]
+        good, dead, end = self._queue.peek(count)
+        position = Position(self._context.log_id, end)
         loop = asyncio.get_running_loop()
         while True:
             if dead:
@@ -369,7 +352,7 @@ class Lane:
             began = loop.time()
             try:
                 async with asyncio.timeout(self._config.timeout):
-                    await self._driver.write(Batch(tuple(good), position))
+                    await self._driver.write(Batch(good, position))
             except Rejected as error:
                 dead, good, stored = _rejected(good, error)
                 if stored:
@@ -378,8 +361,7 @@ class Lane:
                 continue
             self._count(len(good), loop.time() - began)
             break
-        last = entries[-1]
-        self._take_while(lambda entry: entry.record.offset <= last.record.offset)
+        self._drop_below(end)
         self.reached = position.offset
         self._known = True
         self._ignore_target = False
@@ -412,12 +394,10 @@ class Lane:
         counts.written += records
         counts.write_seconds += seconds
 
-    def _take_while(self, wanted: Callable[[Entry], bool]) -> None:
-        queue = self._queue
-        while queue and wanted(queue[0]):
-            self._bytes -= queue.popleft().size
-        batch = self._config.batch
-        if len(queue) < 2 * batch.messages and self._bytes < 2 * batch.bytes:
+    def _drop_below(self, offset: int) -> None:
+        queue, batch = self._queue, self._config.batch
+        queue.drop_below(offset)
+        if len(queue) < 2 * batch.messages and queue.bytes < 2 * batch.bytes:
             self._room.set()
 
     @property
@@ -427,7 +407,7 @@ class Lane:
 
 
 def _rejected(
-    good: list[Record], error: Rejected
+    good: Sequence[Record], error: Rejected
 ) -> tuple[list[tuple[Record, str]], list[Record], bool]:
     """Split a batch. Return the dead letters, the other records, and whether the others are stored. Raises
     RuntimeError if the driver's error names no record of the batch.

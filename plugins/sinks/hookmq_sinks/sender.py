@@ -27,6 +27,7 @@ from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.cursor import Cursor, read_cursor, write_cursor
 from hookmq_sinks.dead_letters import DeadLetters, read_file
 from hookmq_sinks.driver import DriverContext, TargetUnavailable
+from hookmq_sinks.event_loop import new_event_loop
 from hookmq_sinks.feed import Feed
 from hookmq_sinks.lane import Counts, Lane, TargetAhead, TargetBehind
 from hookmq_sinks.record import Record
@@ -430,7 +431,7 @@ def main() -> int:
         return 1
     try:
         # Not `asyncio.run`: it would wait for the threads of a driver that is stuck.
-        code = asyncio.new_event_loop().run_until_complete(serve(given))
+        code = new_event_loop().run_until_complete(serve(given))
     except (StoreError, OSError) as error:
         tell(failed=str(error))
         code = 1

@@ -22,6 +22,7 @@ from hookmq.config_api import bind_values
 from hookmq.plugin import ReasonCode
 
 from hookmq_sinks.dead_letters import DeadLetters
+from hookmq_sinks.event_loop import new_event_loop
 from hookmq_sinks.extras import extra_hint
 from hookmq_sinks.intake import AGAIN
 from hookmq_sinks.record import Record
@@ -366,8 +367,11 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)  # the broker decides when to end
     with suppress(OSError):
         os.nice(NICE)
-    with suppress(EOFError, ConnectionError):
-        asyncio.run(run(int(sys.argv[1])))
+    with (
+        suppress(EOFError, ConnectionError),
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        runner.run(run(int(sys.argv[1])))
     return 0
 
 

@@ -17,7 +17,8 @@ from hookmq_sinks.driver import (
     Rejected,
     TargetUnavailable,
 )
-from hookmq_sinks.lane import Counts, Entry, Lane, TargetBehind
+from hookmq_sinks.lane import Counts, Lane, TargetBehind
+from hookmq_sinks.lane_queue import Entry
 from hookmq_sinks.testing import LOG_ID, make_record
 from hookmq_toolkit.breaker import Breaker
 

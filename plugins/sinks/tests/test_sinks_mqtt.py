@@ -221,11 +221,11 @@ async def test_the_window_is_kept_and_the_order_too(tmp_path: Path, remote: Mosq
     one = driver(tmp_path, remote.port, window=3)
     await one.open()
     most = 0
-    take = one._take
+    take = one._window.take
 
     def count(packet: Any) -> None:
         nonlocal most
-        most = max(most, len(one._waiting))
+        most = max(most, one._window.count)
         take(packet)
 
     assert one._link is not None

@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from hookmq.mqtt_api import (
     EMPTY,
+    In,
     Properties,
-    Puback,
-    Pubcomp,
     Publish,
-    Pubrec,
     Pubrel,
     encode,
+    encode_section,
     validate_topic,
 )
 from hookmq.plugin import HookMQError, setting
@@ -39,13 +38,16 @@ from hookmq_sinks.driver import (
     TargetUnavailable,
     template_setting,
 )
+from hookmq_sinks.mqtt.ack_window import AckWindow, OutPacket, require
 from hookmq_sinks.mqtt.hops import PATH, UserProperties, is_loop, with_hop
 from hookmq_sinks.mqtt.in_flight import InFlight, packet_id, read_in_flight
 from hookmq_sinks.mqtt.link import MqttLink
-from hookmq_sinks.mqtt.reasons import REFUSED, LinkError, code_text
+from hookmq_sinks.mqtt.reasons import REFUSED, LinkError
 from hookmq_sinks.mqtt.remap import TopicMap
 from hookmq_sinks.mqtt.remote import RemoteBroker
+from hookmq_sinks.mqtt.run_encoder import Coded, RunEncoder
 from hookmq_sinks.mqtt.settings import RemoteAddress, RemoteSettings
+from hookmq_sinks.record_run import RecordRun
 
 _CHUNK: Final = 1 << 16
 """Bytes that are collected before they are written to the socket."""
@@ -69,16 +71,6 @@ class MqttSettings(RemoteSettings):
     )
 
 
-class _Packet(NamedTuple):
-    """An encoded PUBLISH. `place` is the record's index in its batch."""
-
-    place: int
-    offset: int
-    id: int
-    qos: int
-    data: bytes
-
-
 class MqttDriver(Driver):
     """Publishes to a remote broker; see the module docstring."""
 
@@ -90,13 +82,22 @@ class MqttDriver(Driver):
         super().__init__(settings, context)
         lane = context.slot.removeprefix(context.sink)
         client_id = settings.client_id or f"hookmq-{settings.broker}-{context.sink}"
-        self._remote = RemoteBroker(settings, client_id + lane, self._take)
+        self._window = AckWindow()
+        self._remote = RemoteBroker(settings, client_id + lane, self._window.take)
         if lane and not lane.startswith(":1/"):
             self._remote.state_topic = ""
         self._remote_name = settings.remote_name
         self._map = TopicMap(settings.rules, to_remote=True)
         self._template = RecordTemplate(settings.topic, "topic")
         self._exact = settings.qos == 2 or any(one.qos == 2 for one in settings.rules)
+        self._runs: RunEncoder | None = None
+        """Encodes whole runs; None if each record has to be encoded by itself."""
+        if not self._exact and all(one.split(".")[0] == "topic" for one in self._template.names):
+            empty = Record("", 0, "", b"")
+            section = b""
+            if settings.level == 5:
+                section = encode_section(self._properties(empty, None), In.PUBLISH)
+            self._runs = RunEncoder(self._place_topic, section, self._encode_one)
         self._path: Path | None = None
         if context.folder is not None:
             name = re.sub(r"[^A-Za-z0-9_.-]", "-", context.slot)
@@ -104,15 +105,8 @@ class MqttDriver(Driver):
         self._state = InFlight(context.log_id)
         self._link: MqttLink | None = None
         self._idle: asyncio.Task[None] | None = None
-        self._waiting: dict[int, _Packet] = {}
-        self._releasing: set[int] = set()
-        self._codes: dict[int, int] = {}
-        """The reason codes of refused packets, by the record's index in the batch."""
-        self._moved = asyncio.Event()
-        self._enough = 0
         self._done: set[int] = set()
         """If a batch was partly rejected, the offsets of its records that have already arrived."""
-        self._plain: dict[int, Properties] = {}
         self._counts = {"connections": 0, "expired": 0, "loops": 0, "sent_again": 0}
 
     # open and close --------------------------------------------------------------------------------------------------
@@ -149,7 +143,8 @@ class MqttDriver(Driver):
         except LinkError as error:
             raise TargetUnavailable(error.reason, error.permanent) from error
         self._link = link
-        link.lost.add_done_callback(lambda _: self._moved.set())
+        self._window.link = link
+        link.lost.add_done_callback(lambda _: self._window.wake())
         self._counts["connections"] += 1
         top = link.connack.properties.maximum_qos
         wanted = max(
@@ -173,7 +168,7 @@ class MqttDriver(Driver):
     async def _stay_connected(self, link: MqttLink) -> None:
         """Reconnect if the connection is lost while the driver is idle, so that the state topic stays correct."""
         reason = await asyncio.shield(link.lost)
-        if self._waiting or self._releasing or self._state.sent:
+        if self._window.count or self._state.sent:
             return  # `write` reports it, and the engine opens a new driver
         self.context.log("warning", "sinks.bridge_lost", reason=reason.reason)
         delay = _AGAIN
@@ -207,7 +202,26 @@ class MqttDriver(Driver):
 
     # packets ---------------------------------------------------------------------------------------------------------
 
-    def _encode(self, index: int, record: Record) -> _Packet | None:
+    def _place(self, record: Record) -> tuple[str, int]:
+        """Return the topic at the remote broker and the QoS. Raises RecordError."""
+        found = self._map.find(record.topic)
+        topic, qos = (
+            found if found is not None else (self._template.fill(record), self.settings.qos)
+        )
+        try:
+            validate_topic(topic)
+        except HookMQError as error:
+            raise RecordError(f"{topic[:100]!r} is not a topic: {error}") from None
+        return topic, qos
+
+    def _place_topic(self, topic: str) -> tuple[str, int]:
+        return self._place(Record("", 0, topic, b""))
+
+    def _encode_one(self, record: Record) -> bytes | None:
+        packet = self._encode(0, record)
+        return None if packet is None else packet.data
+
+    def _encode(self, index: int, record: Record) -> OutPacket | None:
         """Return the packet for a record, or None if the record has expired or is in a loop. Raises RecordError."""
         settings = self.settings
         if record.user_properties and is_loop(
@@ -215,12 +229,7 @@ class MqttDriver(Driver):
         ):
             self._counts["loops"] += 1
             return None
-        found = self._map.find(record.topic)
-        topic, qos = found if found is not None else (self._template.fill(record), settings.qos)
-        try:
-            validate_topic(topic)
-        except HookMQError as error:
-            raise RecordError(f"{topic[:100]!r} is not a topic: {error}") from None
+        topic, qos = self._place(record)
         properties = EMPTY
         if settings.level == 5:
             seconds = None
@@ -240,7 +249,7 @@ class MqttDriver(Driver):
             raise RecordError(
                 f"the packet of {len(data)} bytes exceeds the remote broker's limit of {most}"
             )
-        return _Packet(index, record.offset, number, qos, data)
+        return OutPacket(index, record.offset, number, qos, data)
 
     def _properties(self, record: Record, seconds: int | None) -> Properties:
         given: UserProperties = record.user_properties
@@ -258,43 +267,6 @@ class MqttDriver(Driver):
             user_property=with_hop(given, self.settings.broker),
         )
 
-    def _take(self, packet: Any) -> None:
-        """Handle an acknowledgement from the remote broker."""
-        if isinstance(packet, Puback | Pubrec):
-            sent = self._waiting.get(packet.packet_id)
-            if sent is None or (sent.qos == 2) is not isinstance(packet, Pubrec):
-                if isinstance(packet, Pubrec) and packet.code < 0x80 and self._link is not None:
-                    self._link.send(
-                        Pubrel(packet.packet_id, 0x92 if self._link.version == 5 else 0)
-                    )
-                return
-            if packet.code >= 0x80:
-                self._codes[sent.place] = packet.code
-            del self._waiting[packet.packet_id]
-        elif isinstance(packet, Pubcomp):
-            self._releasing.discard(packet.packet_id)
-        else:
-            return
-        if len(self._waiting) + len(self._releasing) <= self._enough:
-            self._moved.set()
-
-    async def _until(self, left: int) -> None:
-        """Wait until at most `left` packets are unacknowledged. Raises TargetUnavailable."""
-        link = self._link
-        assert link is not None
-        while len(self._waiting) + len(self._releasing) > left:
-            if link.lost.done():
-                break
-            self._enough = left
-            self._moved.clear()
-            await self._moved.wait()
-        self._require(link)
-
-    def _require(self, link: MqttLink) -> None:
-        if link.lost.done():
-            error = link.lost.result()
-            raise TargetUnavailable(error.reason, error.permanent)
-
     # write -----------------------------------------------------------------------------------------------------------
 
     async def write(self, batch: Batch) -> None:
@@ -302,10 +274,12 @@ class MqttDriver(Driver):
         link = self._link
         if link is None:
             raise TargetUnavailable("not connected")
-        self._require(link)
+        require(link)
         if await self._remote.better():
             raise TargetUnavailable("returning to an address that is preferred")
-        packets: list[_Packet] = []
+        if self._runs is not None and batch.runs and await self._write_runs(link, batch.runs):
+            return
+        packets: list[OutPacket] = []
         refused: dict[int, str] = {}
         for index, record in enumerate(batch.records):
             if record.offset in self._done:
@@ -319,7 +293,7 @@ class MqttDriver(Driver):
                 packets.append(packet)
         if not self._exact:
             await self._send(link, packets)
-            refused.update(self._refusals())
+            refused.update(self._window.refusals(REFUSED))
             if refused:
                 raise Rejected(refused, stored=True)
             return
@@ -328,12 +302,58 @@ class MqttDriver(Driver):
         await self._write_exactly(link, packets, batch.position.offset)
         self._done.clear()
 
+    async def _write_runs(self, link: MqttLink, runs: Sequence[RecordRun]) -> bool:
+        """Publish whole runs. Return False, having sent nothing, if each record has to be encoded by itself."""
+        assert self._runs is not None
+        most = link.connack.properties.maximum_packet_size
+        coded: list[Coded] = []
+        counts = dict(self._counts)
+        for run in runs:
+            try:
+                one = self._runs.encode(run, most)
+            except RecordError:
+                one = None
+            if one is None:
+                self._counts.update(
+                    counts
+                )  # the records are counted when each is encoded by itself
+                return False
+            coded.append(one)
+        place, end = 0, runs[0].first
+        for run, one in zip(runs, coded, strict=True):
+            if run.first != end:
+                await self._window.until(0)  # the packet ids skip some numbers here
+            end = run.end
+            await self._send_run(link, run.first, place, one)
+            place += len(run)
+        await self._drained(link)
+        await self._window.until(0)
+        if refused := self._window.refusals(REFUSED):
+            raise Rejected(refused, stored=True)
+        return True
+
+    async def _send_run(self, link: MqttLink, offset: int, place: int, coded: Coded) -> None:
+        """Send a run's packets without exceeding the window. `place` is the index of its first record in the batch."""
+        packets = coded.packets
+        if not coded.qos:
+            link.send_bytes(b"".join(packets))
+            await self._drained(link)
+            return
+        window = min(self.settings.window_for(1), link.receive_maximum)
+        step = max(1, window // 2)
+        for start in range(0, len(packets), step):
+            part = packets[start : start + step]
+            await self._window.until(window - len(part))
+            self._window.expect(offset + start, place + start, len(part))
+            link.send_bytes(b"".join(part))
+            await self._drained(link)
+
     async def _send(
-        self, link: MqttLink, packets: Sequence[_Packet], again: Sequence[int] = ()
+        self, link: MqttLink, packets: Sequence[OutPacket], again: Sequence[int] = ()
     ) -> None:
         """Send packets without exceeding the window, and wait for their acknowledgements."""
         window = min(self.settings.window_for(2 if self._exact else 1), link.receive_maximum)
-        waiting = self._waiting
+        waiting = self._window.waiting
         parts: list[bytes] = []
         size = 0
         for packet in packets:
@@ -342,7 +362,7 @@ class MqttDriver(Driver):
                 if len(waiting) >= window or packet.id in waiting:
                     link.send_bytes(b"".join(parts))
                     parts, size = [], 0
-                    await self._until(0 if packet.id in waiting else window // 2)
+                    await self._window.until(0 if packet.id in waiting else window // 2)
                 waiting[packet.id] = packet
                 if packet.offset in again:
                     data = bytes((data[0] | _DUP,)) + data[1:]
@@ -355,7 +375,7 @@ class MqttDriver(Driver):
                 await self._drained(link)
         link.send_bytes(b"".join(parts))
         await self._drained(link)
-        await self._until(0)
+        await self._window.until(0)
 
     async def _drained(self, link: MqttLink) -> None:
         try:
@@ -363,22 +383,9 @@ class MqttDriver(Driver):
         except LinkError as error:
             raise TargetUnavailable(error.reason, error.permanent) from error
 
-    def _refusals(self) -> dict[int, str]:
-        """Return the reasons for records that the remote broker will never accept, by index. Raises TargetUnavailable
-        for any other refusal.
-        """
-        codes, self._codes = self._codes, {}
-        for code in codes.values():
-            if code not in REFUSED:
-                raise TargetUnavailable(f"the remote broker refused a message: {code_text(code)}")
-        return {
-            index: f"the remote broker refused it: {code_text(code)}"
-            for index, code in codes.items()
-        }
-
     # exactly once ----------------------------------------------------------------------------------------------------
 
-    async def _write_exactly(self, link: MqttLink, packets: list[_Packet], end: int) -> None:
+    async def _write_exactly(self, link: MqttLink, packets: list[OutPacket], end: int) -> None:
         window = min(self.settings.window_for(2 if self._exact else 1), link.receive_maximum)
         runs = [packets[at : at + window] for at in range(0, len(packets), window)]
         for number, run in enumerate(runs):
@@ -388,7 +395,7 @@ class MqttDriver(Driver):
         if not runs:
             await self._save(end, self._state.sent)
 
-    async def _write_run(self, link: MqttLink, run: list[_Packet], end: int) -> None:
+    async def _write_run(self, link: MqttLink, run: list[OutPacket], end: int) -> None:
         state, last = self._state, run[-1].offset
         exact = [one.offset for one in run if one.qos == 2]
         ids = {one.id for one in run}
@@ -403,9 +410,9 @@ class MqttDriver(Driver):
         if exact and (*exact, *later) != state.sent:
             await self._save(run[0].offset, (*exact, *later))
         await self._send(link, run, again)
-        bad = {one.offset for one in run if one.place in self._codes}
+        bad = {one.offset for one in run if one.place in self._window.codes}
         state.sent = tuple(one for one in state.sent if one not in bad)
-        if refused := self._refusals():
+        if refused := self._window.refusals(REFUSED):
             raise Rejected(refused)
         await self._save(end, state.sent)
         if to_release := state.to_release:
@@ -418,9 +425,9 @@ class MqttDriver(Driver):
         assert link is not None
         released = set(offsets)
         ids = [packet_id(one) for one in offsets]
-        self._releasing.update(ids)
+        self._window.releasing.update(ids)
         link.send_bytes(b"".join(encode(Pubrel(one), link.version) for one in ids))
-        await self._until(0)
+        await self._window.until(0)
         self._state.sent = tuple(one for one in self._state.sent if one not in released)
 
     async def _save(self, offset: int, sent: tuple[int, ...], *, sync: bool = True) -> None:

@@ -22,6 +22,7 @@ from hookmq.mqtt_api import (
     frame,
 )
 
+from hookmq_sinks.mqtt.acks import ACK
 from hookmq_sinks.mqtt.reasons import LinkError, disconnected, network_error, refused_connack
 from hookmq_sinks.mqtt.settings import RemoteAddress
 
@@ -51,6 +52,8 @@ class MqttLink(asyncio.Protocol):
         self._greeting: asyncio.Future[Connack] = loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
+        self._expected, self._matched = b"", 0
+        self._on_matched: Callable[[], None] = _nothing
         self._writable = asyncio.Event()
         self._writable.set()
         self._ended = asyncio.Event()
@@ -137,6 +140,32 @@ class MqttLink(asyncio.Protocol):
             self._said = self._loop.time()
             self._transport.write(data)
 
+    def expect(self, data: bytes, matched: Callable[[], None]) -> None:
+        """Expect the packets `data`, each of `ACK` bytes. If they arrive in this order, they are counted instead of being
+        decoded, and `matched` is called.
+        """
+        self._expected, self._matched, self._on_matched = data, 0, matched
+
+    @property
+    def missing(self) -> bytes:
+        """The expected packets that have not arrived."""
+        return self._expected[self._matched :]
+
+    @property
+    def missing_count(self) -> int:
+        """The number of expected packets that have not arrived."""
+        return (len(self._expected) - self._matched) // ACK
+
+    def _match(self, data: bytes) -> int:
+        """Compare the beginning of `data` with the expected packets. Return how many bytes are equal whole packets."""
+        start = self._matched
+        size = min(len(data) // ACK * ACK, len(self._expected) - start)
+        if not size or not data.startswith(self._expected[start : start + size]):
+            return 0
+        self._matched = start + size
+        self._on_matched()
+        return size
+
     async def drained(self) -> None:
         """Wait until the write buffer has room. Raises LinkError if the connection is lost."""
         if not self._writable.is_set():
@@ -182,7 +211,7 @@ class MqttLink(asyncio.Protocol):
         self._heard = self._loop.time()
         self.pinged = False
         data = self._buffer + data if self._buffer else data
-        at = 0
+        at = self._match(data) if self._expected else 0
         try:
             if not self._greeting.done() and data[0] != _CONNACK:
                 raise LinkError(_NO_CONNACK)
@@ -246,3 +275,7 @@ class MqttLink(asyncio.Protocol):
             self.send(Pingreq())
             self.pinged = True
         self._timer = self._loop.call_later(max(0.05, self._keep_alive / 8), self._watch)
+
+
+def _nothing() -> None:
+    """Do nothing, because no packets are expected."""
