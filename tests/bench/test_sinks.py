@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import sink_targets, sinks
+from bench import sink_cost, sink_targets, sinks
 from bench.durable_load import Void
 
 
@@ -53,3 +53,10 @@ def test_latencies_are_compared_with_a_target_that_works() -> None:
         "| works | 1.00 | 1.00 | 1.00 | 1.00x |",
         "| never answers | 1.00 | 2.00 | 2.00 | 2.00x |",
     ]
+
+
+def test_the_cost_of_a_sink_is_counted_by_process() -> None:
+    without, logged = sink_cost.measure(False, 2000), sink_cost.measure(True, 2000)
+    assert without["broker"] > 0
+    assert (without["storage"], without["sink"]) == (pytest.approx(0, abs=without["broker"]), 0)
+    assert min(logged.values()) > 0

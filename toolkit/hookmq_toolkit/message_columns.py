@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import isnan, nan
-from typing import Final
+from typing import Final, cast
 
 from hookmq.mqtt_api import EMPTY, In, decode_section, encode_section
 from hookmq.plugin import Message
@@ -60,11 +60,12 @@ def encode_columns(columns: MessageColumns) -> bytes:
     if not count:
         return b""
     flags = bytearray(columns.qos)
-    senders = columns.senders
+    senders = cast("list[str]", columns.senders)
     if None in senders:
-        for row, sender in enumerate(senders):
+        for row, sender in enumerate(columns.senders):
             if sender is None:
                 flags[row] |= _NO_SENDER
+        senders = [sender or "" for sender in senders]
     for row in columns.retained:
         flags[row] |= _RETAIN
     origins = [_CLIENT]
@@ -77,7 +78,7 @@ def encode_columns(columns: MessageColumns) -> bytes:
         _HEAD.pack(_VERSION, optional, count), flags, struct.pack(f"<{count}d", *columns.times),
     ]  # fmt: skip
     _add_texts(parts, columns.topics)
-    _add_texts(parts, [sender or "" for sender in senders])
+    _add_texts(parts, senders)
     _add_texts(parts, origins)
     _add_values(parts, columns.payloads)
     if columns.expires:

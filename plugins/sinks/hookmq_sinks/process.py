@@ -194,7 +194,7 @@ class SenderProcess:
             self._advance()  # the process is not reading: send only the newest position, later
         elif end != self._told:
             self._told = end
-            self._write({"end": end})
+            process.stdin.write(b'{"end":%d}\n' % end)  # the most frequent line
 
     def pause(self, paused: bool) -> None:
         """Pause the sink, or resume it."""
