@@ -39,7 +39,8 @@ from typing import Any, ClassVar, TypeVar
 
 from hookmq.plugin import HookMQError
 
-from hookmq_sinks.record import Batch, Position, Record, json_default, to_bytes
+from hookmq_sinks.batch import Batch
+from hookmq_sinks.record import Position, Record, json_default, to_bytes
 from hookmq_sinks.record_template import RecordError, RecordTemplate, template_setting
 
 __all__ = [

@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple
 
 from hookmq_toolkit.breaker import Breaker
 
+from hookmq_sinks.batch import Batch
 from hookmq_sinks.config import SinkConfig
 from hookmq_sinks.driver import Driver, DriverContext, Rejected, TargetUnavailable
 from hookmq_sinks.extras import extra_hint
 from hookmq_sinks.lane_queue import Entry, LaneQueue
-from hookmq_sinks.record import Batch, Position, Record
+from hookmq_sinks.record import Position, Record
 from hookmq_sinks.record_run import RecordRun
 
 CRASHES: Final = 3

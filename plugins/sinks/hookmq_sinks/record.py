@@ -1,12 +1,8 @@
 """Records, the messages that a driver writes in batches."""
 
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from hookmq_sinks.record_run import RecordRun
+from typing import Any, Final
 
 NOT_DECODED: Final = object()
 """The value of a record until its payload is decoded."""
@@ -85,30 +81,3 @@ def json_default(value: Any) -> Any:
     if hasattr(value, "isoformat"):
         return value.isoformat()
     return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Records in offset order, and the position that the target reaches once they are stored.
-
-    `records` is empty if all records of a batch were rejected. Only a driver with `holds_position` gets such a batch,
-    so that it can store the position.
-
-    `runs` holds the same messages as columns, if the sink neither decodes nor transforms payloads and has no key. It is
-    empty otherwise. A driver that uses `runs` instead of `records` needs no object for each message.
-    """
-
-    records: Sequence[Record]
-    position: Position
-
-    @property
-    def runs(self) -> "tuple[RecordRun, ...]":
-        """The messages as columns; see the class."""
-        runs: tuple[RecordRun, ...] = getattr(self.records, "runs", ())
-        return runs
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records)

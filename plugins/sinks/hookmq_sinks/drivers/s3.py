@@ -45,7 +45,7 @@ from hookmq_sinks.driver import (
     make_each,
     template_setting,
 )
-from hookmq_sinks.drivers.s3_rows import JsonLines, Parquet, Rows, Type
+from hookmq_sinks.drivers.rows import JsonLines, Parquet, Rows, Type
 
 OWN: Final = "_hookmq"
 """The folder that holds the positions. Spark and Hive ignore names that begin with an underscore."""

@@ -1,4 +1,4 @@
-"""The contents of the objects that the `s3` driver writes: JSON lines, or Parquet with typed columns."""
+"""The contents of the files that the `file` and `s3` drivers write: JSON lines, or Parquet with typed columns."""
 
 import gzip
 import io
@@ -9,7 +9,6 @@ from math import isfinite
 from typing import Any, Final, Literal, Protocol
 
 from hookmq_sinks.driver import Record, RecordError, RecordTemplate, json_default, to_bytes
-from hookmq_sinks.drivers.file import envelope
 
 Type = Literal["string", "long", "double", "boolean", "timestamp", "binary"]
 Row = Any
@@ -84,6 +83,15 @@ class Parquet:
         import pyarrow as pa  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+        table = pa.Table.from_pylist(list(rows), schema=self.schema())
+        sink = io.BytesIO()
+        pq.write_table(table, sink, compression=self._compression)
+        return sink.getvalue()
+
+    def schema(self) -> Any:
+        """Return the schema of each file, a `pyarrow.Schema`."""
+        import pyarrow as pa
+
         types = {
             "string": pa.string(), "long": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(),
             "timestamp": pa.timestamp("us", tz="UTC"), "binary": pa.binary(),
@@ -93,10 +101,7 @@ class Parquet:
         else:
             columns = [(name, types[kind]) for name, kind in _WHOLE.items()]
             columns.append(("user_properties", pa.list_(pa.list_(pa.string()))))
-        table = pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
-        sink = io.BytesIO()
-        pq.write_table(table, sink, compression=self._compression)
-        return sink.getvalue()
+        return pa.schema(columns)
 
 
 _WHOLE: Final[Mapping[str, Type]] = {
@@ -113,6 +118,28 @@ def _whole(record: Record) -> dict[str, Any]:
     row["payload"] = record.body
     row["user_properties"] = [list(one) for one in record.user_properties]
     return row
+
+
+def envelope(record: Record) -> dict[str, Any]:
+    """Return a message's payload and all its properties as a JSON value. Unset properties are omitted."""
+    made: dict[str, Any] = {
+        "id": record.id, "topic": record.topic, "received_at": record.received_at, "qos": record.qos,
+    }  # fmt: skip
+    if isinstance(record.value, bytes):
+        try:
+            made["payload"] = record.value.decode()
+        except UnicodeDecodeError:
+            made["payload_base64"] = record.value
+    else:
+        made["payload"] = record.value
+    for name in ("key", "client_id", "content_type", "response_topic", "correlation_data"):
+        if (value := getattr(record, name)) is not None:
+            made[name] = value
+    if record.retain:
+        made["retain"] = True
+    if record.user_properties:
+        made["user_properties"] = list(record.user_properties)
+    return made
 
 
 def _field(template: Any, name: str) -> Callable[[Record], Any]:
@@ -136,7 +163,10 @@ def _convert(name: str, value: Any, kind: Type) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else to_bytes(value).decode()
+    if isinstance(value, str):
+        value.encode()  # JSON may contain half of a surrogate pair
+        return value
+    return to_bytes(value).decode()
 
 
 def _long(value: Any) -> int:
@@ -181,3 +211,5 @@ _CONVERT: Final[Mapping[Type, Callable[[Any], Any]]] = {
     "timestamp": _timestamp,
     "binary": to_bytes,
 }
+
+__all__ = ["JsonLines", "Parquet", "Row", "Rows", "Type", "envelope"]
