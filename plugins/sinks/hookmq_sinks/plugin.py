@@ -1,7 +1,7 @@
 """The `sinks` plugin."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,13 +16,12 @@ from hookmq.plugin import (
     Timer,
     hookimpl,
 )
-from hookmq_toolkit.sink_control import read_control
 from hookmq_toolkit.sinks import SERVICE
 from hookmq_toolkit.sources import SERVICE as SOURCES
 
 from hookmq_sinks.config import SinksConfig
 from hookmq_sinks.control import SinkControl
-from hookmq_sinks.intake import Intake
+from hookmq_sinks.members import Members
 from hookmq_sinks.metrics import register
 from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sink_log import LOG, SinkLog
@@ -30,7 +29,6 @@ from hookmq_sinks.source_control import SourceControl
 from hookmq_sinks.source_metrics import register_sources
 from hookmq_sinks.source_process import SourceProcess
 
-STOP: Final = 5.0
 CHECK_EVERY: Final = 5.0
 
 
@@ -42,10 +40,7 @@ class SinksPlugin(Plugin):
 
     def __init__(self, config: SinksConfig, context: Context) -> None:
         super().__init__(config, context)
-        self.sinks: list[SinkLog] = []
-        self.processes: list[SenderProcess] = []
-        self.intakes: list[Intake] = []
-        self.receivers: list[SourceProcess] = []
+        self.members: Members | None = None
         self._broker: BrokerHandle | None = None
         self._timer: Timer | None = None
         control = SinkControl(
@@ -54,6 +49,21 @@ class SinksPlugin(Plugin):
         )
         self.offered_services = {SERVICE: control, SOURCES: SourceControl(lambda: self.receivers)}
         self._control = control
+
+    @property
+    def sinks(self) -> Sequence[SinkLog]:
+        """The logs of the sinks."""
+        return () if self.members is None else self.members.sinks
+
+    @property
+    def processes(self) -> Sequence[SenderProcess]:
+        """The processes of the sinks."""
+        return () if self.members is None else self.members.processes
+
+    @property
+    def receivers(self) -> Sequence[SourceProcess]:
+        """The processes of the sources."""
+        return () if self.members is None else self.members.receivers
 
     @property
     def notes(self) -> Sequence[str]:
@@ -72,13 +82,8 @@ class SinksPlugin(Plugin):
         """Return a journal for each sink. Raises StoreError if a folder contains a sink that is not configured."""
         self._broker = broker
         self._refuse_strange(self.config.path)
-        self.sinks = [
-            SinkLog(one, self.config.path, broker.runtime, sync=self.config.sync, plugin=self.id)
-            for one in self.config.sinks
-        ]
-        self.intakes = [Intake(one, self.id, broker) for one in self.config.sources]
-        marks = [one.journal for one in self.intakes if one.journal is not None]
-        return (*self.sinks, *marks)
+        self.members = Members(self.config, self.id, broker, self.log)
+        return self.members.journals
 
     def _refuse_strange(self, path: Path) -> None:
         known = {one.name for one in self.config.sinks}
@@ -92,29 +97,39 @@ class SinksPlugin(Plugin):
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
         """Start a process for each sink."""
-        self.processes = [SenderProcess(one, self.config.sync) for one in self.sinks]
-        for one in self.processes:
-            one.paused = read_control(one.sink.folder).paused
-            one.start()
-        self.receivers = [
-            SourceProcess(one, self.config.path / one.config.name, self.log) for one in self.intakes
-        ]
-        for receiver in self.receivers:
-            receiver.paused = read_control(receiver.folder).paused
+        assert self.members is not None
+        self.members.start()
         self._look()
 
     @hookimpl
     async def on_ready(self, broker: BrokerHandle) -> None:
         """Start a process for each source. From now on, the broker can publish their messages."""
-        for one in self.receivers:
-            one.start()
+        assert self.members is not None
+        self.members.start_sources()
+
+    def reconfigure(self, config: SinksConfig) -> Callable[[], None]:
+        """Check `config`, and return a function that begins to add, remove and change sinks and sources.
+
+        Unchanged ones keep running. Raises ConfigError if `config` changes a setting that needs a restart.
+        """
+        members = self.members
+        if members is not None:
+            members.check(config)
+
+        def apply() -> None:
+            self.config = config
+            if members is not None:
+                members.change(config)
+
+        return apply
 
     def _look(self) -> None:
         """Check the free disk space."""
         assert self._broker is not None
+        assert self.members is not None
         with suppress(OSError):
             low = shutil.disk_usage(self.config.path).free < self.config.min_free
-            for one in self.sinks:
+            for one in self.members.sinks:
                 one.low_disk = low
         self._timer = self._broker.runtime.call_later(CHECK_EVERY, self._look)
 
@@ -124,12 +139,8 @@ class SinksPlugin(Plugin):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for receiver in self.receivers:
-            await receiver.stop(min(deadline, STOP))
-        for process in self.processes:
-            await process.stop(min(deadline, STOP))
-        for sink in self.sinks:
-            sink.close()
+        if self.members is not None:
+            await self.members.stop(deadline)
         broker.invalidate_routes()
 
     @hookimpl

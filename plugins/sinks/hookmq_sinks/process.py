@@ -29,22 +29,24 @@ _BACKLOG: Final = 1 << 16
 class SenderProcess:
     """Manages the process of one sink. Call `start` and `stop` on a running event loop.
 
-    `status` is the last status that the process reported. `on_status` is called when it changes.
+    `status` is the last status that the process reported. `on_status` is called when it changes. `before` is the stopped
+    process that this one replaces after a change of the settings; its counters are continued.
     """
 
-    def __init__(self, sink: SinkLog, sync: bool) -> None:
+    def __init__(self, sink: SinkLog, sync: bool, before: "SenderProcess | None" = None) -> None:
         self.sink = sink
         self.status: dict[str, Any] = {"state": "starting", "reason": ""}
         self.on_status: Callable[[dict[str, Any]], None] = _ignore
         self.last_error = ""
         self.last_error_at: float | None = None
-        self.restarts = 0
+        self.restarts: int = 0 if before is None else before.restarts
         self.pid = 0
         self.paused = False
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._sync = sync
-        self._before: dict[str, float] = {}
+        self._before: dict[str, float] = {} if before is None else before.counts
+        self._first = before is None
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._told = 0
@@ -84,7 +86,7 @@ class SenderProcess:
             "end": self.sink.log.readable,
             "sync": self._sync,
             "paused": self.paused,
-            "first": not self.restarts,
+            "first": self._first,
         }
 
     async def _run(self) -> None:
@@ -102,7 +104,7 @@ class SenderProcess:
             self._asked.clear()
             if self._stopping:
                 return
-            self._before = self.counts
+            self._before, self._first = self.counts, False
             self.status = {
                 **self.status,
                 "state": "failed",

@@ -1,6 +1,7 @@
 """Find drivers by name, among the entry points in the group ``hookmq.sink_drivers``."""
 
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -16,6 +17,7 @@ def driver_names() -> list[str]:
     return sorted({one.name for one in entry_points(group=GROUP)})
 
 
+@cache
 def find_driver(name: str) -> type[Driver]:
     """Return the class of a driver. Raises ConfigError if it is not installed or not a driver."""
     found: list[EntryPoint] = list(entry_points(group=GROUP, name=name))

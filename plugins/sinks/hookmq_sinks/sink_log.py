@@ -35,13 +35,11 @@ class SinkLog:
         sync: bool = True,
         plugin: str = "sinks",
     ) -> None:
-        self.config = config
         self.name = f"{plugin}: sink {config.name}"
         self.folder = path / config.name
         self.log = SegmentLog(
             self.folder / LOG,
             runtime.run_blocking,
-            segment_size=max(1 << 14, min(64 << 20, config.max_bytes // 8)),
             sync=sync,
             verify=False,
         )
@@ -53,15 +51,11 @@ class SinkLog:
         `drop_oldest`."""
         self._runtime = runtime
         self._plugin = plugin
-        self._wanted = [compile_filter(one) for one in config.topics]
-        self._excluded = [compile_filter(one) for one in config.exclude]
-        self._drops_new = config.on_full == "drop_new"
-        self._blocks = config.on_full == "block"
-        self._max = config.max_bytes
         self._low_disk = False
         self._stored = 0
         """The size of the segments and of all messages that were passed to the log."""
         self._room = Room(PER_RECORD)
+        self._no_limit = self._room.limit
         self._columns = MessageColumns(self._room)
         self._commit: CommitId | None = None
         """The commit of the newest buffered message; None if no message is buffered."""
@@ -69,6 +63,22 @@ class SinkLog:
         self._fill = Fill(self._say_fill)
         self._trimming = False
         self._closed = False
+        self.configure(config)
+
+    def configure(self, config: SinkConfig) -> None:
+        """Use other settings for the same sink. The caller has to invalidate the broker's routes."""
+        self.config = config
+        self._wanted = [compile_filter(one) for one in config.topics]
+        self._excluded = [compile_filter(one) for one in config.exclude]
+        self._drops_new = config.on_full == "drop_new"
+        self._blocks = config.on_full == "block"
+        self._max = config.max_bytes
+        self.log.segment_size = max(1 << 14, min(64 << 20, config.max_bytes // 8))
+        self._settle()
+
+    def retire(self) -> None:
+        """Store no more messages. Those that were appended are still written."""
+        self._closed = True
 
     # Journal ---------------------------------------------------------------------------------------------------------
 
@@ -110,6 +120,8 @@ class SinkLog:
         """Compute how large the buffered messages may get before the log is full."""
         if self._blocks or self._drops_new:
             self._room.limit = 0 if self._low_disk else self._max - self._stored
+        else:
+            self._room.limit = self._no_limit
 
     def columns(self, topic: str) -> MessageColumns:
         """Return the columns that buffer messages. All topics share them."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from typing import Any, Final, Literal
 
@@ -15,6 +15,7 @@ from hookmq_sinks.source import Source
 GROUP: Final = "hookmq.sink_sources"
 
 
+@cache
 def find_source(name: str) -> type[Source]:
     """Return the class of a source. Raises ConfigError if it is not installed or not a source."""
     found = list(entry_points(group=GROUP, name=name))
