@@ -430,7 +430,7 @@ class ClientConnection(ConnectionState):
         acknowledgement.publishes = int(qos == 1)
         if relies:  # [MQTT-4.3.2-4, 4.3.3-8] [MQTT311-4.3.2-2]
             acknowledgement.add_condition()
-            self.state.committer.after_commit(acknowledgement.met)
+            self.state.committer.after_commit(acknowledgement.met, True, acknowledgement)
         self.answer(acknowledgement)
 
     def answer(self, acknowledgement: Acknowledgement) -> None:

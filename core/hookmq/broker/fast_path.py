@@ -230,7 +230,7 @@ def _publish(
     acknowledgement.data = data
     if recorded:
         acknowledgement.add_condition()
-        committer.after_commit(acknowledgement.met)
+        committer.after_commit(acknowledgement.met, True, acknowledgement)
     connection.answer(acknowledgement)
     state.writes.schedule()
 
@@ -270,7 +270,7 @@ def _store(
         if not _join(connection, answer, 1):
             acknowledgement = Acknowledgement(connection.release, answer, 1)
             acknowledgement.add_condition()
-            state.committer.after_commit(acknowledgement.met)
+            state.committer.after_commit(acknowledgement.met, True, acknowledgement)
             connection.answer(acknowledgement)
     state.writes.schedule()
 
@@ -284,7 +284,7 @@ def _join(connection: ClientConnection, data: bytes, publishes: int) -> bool:
     last = answers[-1]
     if last.then is not None or len(last.data) >= _JOINED:
         return False
-    if not connection.state.committer.still_last(last.met):
+    if not connection.state.committer.still_last(last):
         return False
     last.data += data
     last.publishes += publishes
@@ -352,7 +352,7 @@ def _forward_durable(
     if not _join(connection, answer, 1):
         acknowledgement = Acknowledgement(connection.release, answer, 1)
         acknowledgement.add_condition()
-        state.committer.after_commit(acknowledgement.met)
+        state.committer.after_commit(acknowledgement.met, True, acknowledgement)
         connection.answer(acknowledgement)
     state.writes.schedule()
     return True

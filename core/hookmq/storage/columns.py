@@ -5,7 +5,7 @@ the broker adds the fields of each message to them. See `hookmq.storage.protocol
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from hookmq.model.message import Message
 from hookmq.mqtt.properties import EMPTY, Properties
@@ -118,6 +118,26 @@ class MessageColumns:
             message.topic, message.payload, message.qos, message.properties, message.sender, message.received_at,
             message.expires_at,
         )  # fmt: skip
+
+    def microseconds(self) -> tuple[list[int], int, int]:
+        """Return when each message arrived, in microseconds since the epoch, and the smallest and largest of these
+        numbers. There must be at least one message.
+        """
+        found: list[int] = []
+        last = self.times[0]
+        low = high = int(last * 1e6)
+        number: Any = low  # as an object, compiled code creates it once for each time
+        for time in self.times:
+            if time != last:  # messages that arrived together have the same time
+                last = time
+                micros = int(time * 1e6)
+                if micros < low:
+                    low = micros
+                elif micros > high:
+                    high = micros
+                number = micros
+            found.append(number)
+        return found, low, high
 
     def take(self) -> "MessageColumns":
         """Move all messages to a new object and return that. The room does not change."""

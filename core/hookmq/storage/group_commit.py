@@ -66,6 +66,7 @@ class GroupCommit:
         "_held",
         "_identity",
         "_journaled",
+        "_last_owner",
         "_members",
         "_pending",
         "_put",
@@ -133,6 +134,8 @@ class GroupCommit:
         """The number of records that were removed and are now None."""
         self._bytes = 0
         self._waiters: list[Callable[[], None]] = []
+        self._last_owner: object | None = None
+        """The owner of the newest waiter."""
         self._splits: list[int] = []
         self._sizes: list[int] = []
         """Bytes up to each index in `_splits`."""
@@ -280,24 +283,29 @@ class GroupCommit:
         """Mark the current effect as complete, so that the next `flush` may commit it."""
         self._held = False
 
-    def after_commit(self, call: Callable[[], None], may_split: bool = True) -> None:
+    def after_commit(
+        self, call: Callable[[], None], may_split: bool = True, owner: object | None = None
+    ) -> None:
         """Run `call` once every record added before this call is committed.
 
-        The batch may be split here, unless `may_split` is False because more records of the same effect follow.
+        The batch may be split here, unless `may_split` is False because more records of the same effect follow. `owner`
+        identifies the call for `still_last`.
         """
         if self._failed is not None:
             self.collecting = True
+            self._last_owner = owner
             self._waiters.append(call)
             self._splits.append(len(self._records) if may_split and not self._held else _NO_SPLIT)
             self._sizes.append(self._bytes)
 
-    def still_last(self, call: Callable[[], None]) -> bool:
-        """If `call` is the newest waiter of the batch, make it also wait for all records added since, and return True.
+    def still_last(self, owner: object) -> bool:
+        """If the newest waiter of the batch belongs to `owner`, make it also wait for all records added since, and
+        return True.
 
         The batch may then be split here instead of at the waiter's old point.
         """
-        waiters = self._waiters
-        if not waiters or self._held or waiters[-1] != call:
+        # Comparing owners is cheaper than creating and comparing bound methods, and this runs for each message.
+        if self._last_owner is not owner or self._held or not self._waiters:
             return False
         if not _NO_SPLIT < self._splits[-1] < MAX_RECORDS or self._sizes[-1] >= MAX_BYTES:
             return False  # the batch must be split at the old point

@@ -50,6 +50,15 @@ def test_a_part_has_the_rows_from_its_start() -> None:
     assert_same(messages(columns.part(2, 9)), [PLAIN, RARE])
 
 
+def test_times_in_microseconds() -> None:
+    columns = collect(
+        Message("t", b"", received_at=time) for time in (2.5, 2.5, 1.25, 9.000001, 2.5, 1.9999999)
+    )
+    wanted = [2_500_000, 2_500_000, 1_250_000, 9_000_001, 2_500_000, 1_999_999]
+    assert columns.microseconds() == (wanted, 1_250_000, 9_000_001)
+    assert collect([PLAIN]).microseconds() == ([1_500_000], 1_500_000, 1_500_000)
+
+
 def test_what_is_taken_is_gone() -> None:
     columns = collect([RARE])
     taken = columns.take()

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from zlib import crc32
 
 from hookmq.plugin import EMPTY, Message, Properties
@@ -48,6 +48,9 @@ _TEXT: Final = frozenset({TOPIC, CLIENT_ID, CONTENT_TYPE, RESPONSE_TOPIC})
 _LONG: Final = 1 << 10
 _REMEMBERED: Final = 1 << 16
 """Limits on the texts whose encoding is remembered: the length of each in characters, and their number."""
+_STEPS: Final = 1 << 12
+_LENGTHS: Final = 64
+"""Limits on the offsets that are remembered: the number of values, and of lengths."""
 MAX_ROWS: Final = 1 << 16
 MAX_BYTES: Final = 4 << 20
 """Size in bytes at which a new block begins. A single record may be larger."""
@@ -132,10 +135,11 @@ def assemble(block: Block) -> bytes:
 
 def sealed(head: tuple[int, ...], parts: Sequence[Data]) -> bytes:
     """Return a block, given its header fields from `length` on and the parts that follow the header."""
-    body = b"".join(parts)
     start = HEADER.pack(MAGIC, 0, *head)
-    check = crc32(body, crc32(start[CHECKED:]))
-    return b"".join((MAGIC, check.to_bytes(4, "little"), start[CHECKED:], body))
+    check = crc32(start[CHECKED:])
+    for part in parts:  # checking the parts saves a copy of all of them
+        check = crc32(part, check)
+    return b"".join((MAGIC, check.to_bytes(4, "little"), start[CHECKED:], *parts))
 
 
 def read_head(data: Data, position: int = 0) -> Head:
@@ -274,11 +278,9 @@ def build_columns(partition: int, base: int, columns: MessageColumns) -> Block:
     The function processes whole columns, because calling Python code for each message would take most of the time.
     """
     count = len(columns)
-    times = [int(time * 1e6) for time in columns.times]
+    times, low, high = columns.microseconds()
     buffers: Buffers = {(TIMESTAMP, VALUES): struct.pack(f"<{count}q", *times)}
-    text = _encoded.__getitem__
-    topics: list[Any] = list(map(text, columns.topics))
-    _variable(buffers, TOPIC, topics)
+    _texts(buffers, TOPIC, columns.topics)
     _variable(buffers, PAYLOAD, columns.payloads)
     buffers[QOS, VALUES] = bytes(columns.qos)
     retained = bytearray(count)
@@ -286,7 +288,11 @@ def build_columns(partition: int, base: int, columns: MessageColumns) -> Block:
         retained[row] = 1
     buffers[RETAIN, VALUES] = retained
     nulls: dict[int, int] = {}
-    _nullable(buffers, nulls, CLIENT_ID, list(map(text, columns.senders)))
+    senders = columns.senders
+    if None in senders:
+        _nullable(buffers, nulls, CLIENT_ID, list(map(_encoded.__getitem__, senders)))
+    else:
+        _texts(buffers, CLIENT_ID, cast("list[str]", senders))
     if columns.properties:
         properties = [EMPTY] * count
         for row, one in columns.properties.items():
@@ -304,12 +310,44 @@ def build_columns(partition: int, base: int, columns: MessageColumns) -> Block:
                 for one in properties
             ],
         )
-    low, high = min(times), max(times)
     return Block(partition, base, base + count, count, False, low, high, buffers, nulls)
 
 
 def _offsets(values: Sequence[Any]) -> bytes:
-    return struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
+    count, first = len(values), len(values[0]) if values else 0
+    if count > 2 and len(values[-1]) == len(values[count >> 1]) == first:
+        # Payloads and names of devices often have the same length.
+        lengths = list(map(len, values))
+        if lengths.count(first) == count:
+            return _steps(first, count)
+    return struct.pack(f"<{count + 1}i", *accumulate(map(len, values), initial=0))
+
+
+def _steps(length: int, count: int) -> bytes:
+    """Return the offsets of `count` values of the same length."""
+    if count > _STEPS or length > _LONG:
+        return struct.pack(f"<{count + 1}i", *(length * row for row in range(count + 1)))
+    found = _equal.get(length)
+    if found is None:
+        found = struct.pack(f"<{_STEPS + 1}i", *(length * row for row in range(_STEPS + 1)))
+        if len(_equal) >= _LENGTHS:
+            _equal.clear()
+        _equal[length] = found
+    return found[: 4 * count + 4]
+
+
+_equal: Final[dict[int, bytes]] = {}
+"""The offsets of `_STEPS` values, by the length of each value."""
+
+
+def _texts(buffers: Buffers, column: int, texts: Sequence[str]) -> None:
+    """Add a column of texts, none of which is null."""
+    joined = "".join(texts)
+    if joined.isascii():  # one byte for each character
+        buffers[column, OFFSETS] = _offsets(texts)
+        buffers[column, VALUES] = joined.encode()
+    else:
+        _variable(buffers, column, cast("list[bytes]", list(map(_encoded.__getitem__, texts))))
 
 
 def _variable(buffers: Buffers, column: int, values: Sequence[Data]) -> None:

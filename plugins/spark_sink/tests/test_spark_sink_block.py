@@ -89,6 +89,30 @@ def test_a_block_contains_the_messages_as_published(
         assert position % 8 == 0
 
 
+@pytest.mark.parametrize(("rows", "length"), [(3, 0), (3, 1025), (4096, 7), (4097, 7), (9, 2)])
+@pytest.mark.parametrize("odd", [None, 0, 1, -1])
+def test_payloads_of_equal_length(rows: int, length: int, odd: int | None) -> None:
+    """The offsets of values with the same length are not computed one by one, unless one value differs."""
+    payloads = [
+        number.to_bytes(2, "big")[: length % 3].ljust(length, b".") for number in range(rows)
+    ]
+    if odd is not None:
+        payloads[odd] += b"!"
+    one = block.parse(block.encode(0, 0, [Message("t", payload) for payload in payloads]))
+    assert block.column(one, block.PAYLOAD) == payloads
+    assert block.column(one, block.TOPIC) == [b"t"] * rows
+
+
+def test_texts_that_are_not_ascii() -> None:
+    texts = ["t/ä", "t/\ud800", "t/" + "ä" * 2000, "t/a", ""]
+    messages = [Message(text, b"", sender=text) for text in texts]
+    for number in range(3):  # a text that was encoded before is remembered
+        one = block.parse(block.encode(0, 0, messages[number:]))
+        wanted = [text.encode("utf-8", "replace") for text in texts[number:]]
+        assert block.column(one, block.TOPIC) == wanted
+        assert block.column(one, block.CLIENT_ID) == wanted
+
+
 @given(MESSAGES, st.data())
 def test_merged_blocks_are_the_block_of_all(messages: list[Message], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(messages)), max_size=3)) | {len(messages)})

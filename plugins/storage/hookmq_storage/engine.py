@@ -91,13 +91,15 @@ def queue_rows(plan: Plan, owner_of: Callable[[str], int], heads: Heads) -> Rows
     return rows, entries, inline
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Return the device and inode of the file at `path`, or None if it is not accessible."""
+def _identity(path: str) -> tuple[tuple[int, int] | None, int]:
+    """Return the device and inode of the file at `path`, and its size in bytes. Return None and 0 if it is not
+    accessible.
+    """
     try:
         found = os.stat(path)
     except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return None, 0
+    return (found.st_dev, found.st_ino), found.st_size
 
 
 class Engine:
@@ -127,7 +129,9 @@ class Engine:
         self._marked_at = 0.0
         self._path = str(folder / DATABASE)
         self._wal = f"{self._path}-wal"
-        self._files = _identity(self._path), _identity(self._wal)
+        self._files = _identity(self._path)[0], _identity(self._wal)[0]
+        self.log_bytes = 0
+        """The log's size in bytes after the newest commit."""
         self.ended = bool(db.execute("SELECT 1 FROM owner WHERE name IS NULL").fetchone())
         """Whether ended sessions or expired messages are left to sweep."""
         self._loose: list[int] = []
@@ -141,21 +145,26 @@ class Engine:
         Raises sqlite3.Error if the commit fails, or StoreError if the files were replaced. After that, it is unknown
         what is on disk, and only `abandon` may be called.
         """
-        plan = reduce(operations)
         db = self.db
-        db.execute("BEGIN IMMEDIATE")
-        self._apply(plan)
+        # If only journals stored something, a single statement is the whole transaction.
+        empty = isinstance(operations, list) and not operations
+        if not empty:
+            plan = reduce(operations)
+            db.execute("BEGIN IMMEDIATE")
+            self._apply(plan)
+            self.next_message = max(self.next_message, plan.next_message)
         self.number += 1
-        self.next_message = max(self.next_message, plan.next_message)
         alone = db.execute(
             "UPDATE state SET number = ?1, next_message = ?2, at = ?3 WHERE number = ?1 - 1 AND identity = ?4",
             (self.number, self.next_message, self._now(), self.identity),
         )
         if alone.rowcount != 1:
             # The lock was removed and another process wrote. The broker's state no longer matches the database.
-            db.execute("ROLLBACK")
+            if not empty:
+                db.execute("ROLLBACK")
             raise StoreError("another process wrote to it; two brokers cannot share a folder")
-        db.execute("COMMIT")
+        if not empty:
+            db.execute("COMMIT")
         self._still_there()
         if self.durability == "group":
             self.mark()
@@ -182,7 +191,8 @@ class Engine:
         """Raise StoreError if the files or their folder were removed or replaced. Anything written to the open files
         would then be missing at the next startup.
         """
-        found = _identity(self._path), _identity(self._wal)
+        log, self.log_bytes = _identity(self._wal)
+        found = _identity(self._path)[0], log
         if found != self._files:
             if self._files[1] is None and None not in found and found[0] == self._files[0]:
                 self._files = found  # SQLite creates the log on demand

@@ -108,10 +108,10 @@ class Checkpoints:
             raise self._error
 
     def after_commit(self) -> None:
-        """Start a checkpoint if one is due. Call this between two commits. Raises sqlite3.Error, as `check` does."""
+        """Start a checkpoint if one is due. Call this after each commit. Raises sqlite3.Error, as `check` does."""
         self.check()
         engine = self._engine
-        size = engine.wal_size()
+        size = engine.log_bytes
         if size <= engine.limits.wal:
             return
         if self._wanted.is_set():
@@ -183,12 +183,18 @@ def _write(
     poll.register(connection, select.POLLIN)
     swept = time.monotonic()
     parts: list[Any] = []
+    # A commit without rows, as for a stream, frees no pages and leaves the database's size as it was.
+    size = engine.size()
+    changed = True
     while True:
-        if not parts and not poll.poll(0):
-            while engine.ended and not poll.poll(0):
-                engine.sweep()
-            while not poll.poll(0) and engine.give_back():
-                pass
+        if not parts:
+            if (engine.ended or changed) and not poll.poll(0):
+                while engine.ended and not poll.poll(0):
+                    engine.sweep()
+                    changed = True
+                while changed and not poll.poll(0):
+                    changed = engine.give_back()
+                size = engine.size()
             if not poll.poll(_IDLE * 1000):
                 engine.ended = True  # messages may have expired in the meantime
                 if engine.durability == "group":
@@ -213,11 +219,14 @@ def _write(
         number = engine.commit(batch)
         checkpoints.check()
         took = time.perf_counter() - began
-        told = (DONE, number, engine.next_message, took, engine.size(), engine.wal_size())
-        connection.sendall(frame(told))
+        if batch:
+            changed = True
+            size = engine.size()
+        connection.sendall(frame((DONE, number, engine.next_message, took, size, engine.log_bytes)))
         checkpoints.after_commit()
         if engine.ended and time.monotonic() - swept > _DUTY:
             engine.sweep()
+            changed = True
             swept = time.monotonic()
 
 

@@ -64,7 +64,7 @@ def on_pubrel(connection: ClientConnection, packet: Packet) -> None:
         if session.durable and state.recording:
             state.committer.add(DropReceived(session.client_id, packet.packet_id))
             answer.add_condition()
-            state.committer.after_commit(answer.met)
+            state.committer.after_commit(answer.met, True, answer)
             state.writes.schedule()
         connection.answer(answer)
         return
@@ -77,7 +77,7 @@ def on_pubrel(connection: ClientConnection, packet: Packet) -> None:
     if session.durable and state.committer.busy:
         # The commit in progress may contain the first PUBREL for this id: until it ends, the id must not be reused.
         answer.add_condition()
-        state.committer.after_commit(answer.met)
+        state.committer.after_commit(answer.met, True, answer)
         state.writes.schedule()
     connection.answer(answer)
 
