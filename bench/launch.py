@@ -50,6 +50,12 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+def ended_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process's children that have ended and were waited for, in steps of 10 ms."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
 def process_tree(pid: int) -> list[int]:
     """Return `pid` and all its current descendants, read from /proc/*/stat."""
     parents: dict[int, int] = {}

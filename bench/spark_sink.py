@@ -9,7 +9,8 @@ rows alternate, and the last column compares each row with the first.
     sink and session         both the log and the queue
 
 The line below the table shows what a stream adds to the cost of a message: the difference between ``sink`` and ``no
-recipient``. That includes the log's thread and the processes that merge files and serve readers.
+recipient``. That includes the log's thread, the storage process and the process that serves readers. Files that are
+full are merged and compressed by a process of low priority, which the next line shows.
 
 After a run with a sink, the stream must contain every acknowledged message. Beyond those, it may contain only the last
 messages sent.
@@ -92,16 +93,20 @@ def stored(api: int) -> dict[int, int]:
     return {int(place): one["latest"] for place, one in known["partitions"].items()}
 
 
-def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple[float, float]:
-    """Measure acknowledged messages a second, and the broker's CPU microseconds per message."""
+def rate(
+    sink: bool, session: bool, case: durable.Case, seconds: float
+) -> tuple[float, float, float]:
+    """Measure acknowledged messages a second, the broker's CPU microseconds per message, and those for merging files."""
     api = launch.free_port()
     with durable.running(subject(sink, api)) as broker:
         if session:
             durable_load.subscribe(broker.port)
         pids = broker.pids()
-        before = [launch.cpu_seconds(pid) for pid in pids]
+        before, ended = [launch.cpu_seconds(pid) for pid in pids], launch.ended_seconds(broker.pid)
         acked, took, _ = durable_load.publish(broker.port, case.window, case.publishers, seconds)
         used = sum(launch.cpu_seconds(pid) - start for pid, start in zip(pids, before, strict=True))
+        merging = launch.ended_seconds(broker.pid) - ended
+        merging += sum(launch.cpu_seconds(pid) for pid in set(broker.pids()).difference(pids))
         count = sum(acked)
         if session:
             durable_load.fetch(broker.port, acked)
@@ -109,7 +114,7 @@ def rate(sink: bool, session: bool, case: durable.Case, seconds: float) -> tuple
             found = sum(stored(api).values())
             if not count <= found <= count + case.window:
                 raise durable_load.Void(f"{count} were acknowledged, {found} are in the stream")
-    return count / took, used * 1e6 / count
+    return count / took, used * 1e6 / count, merging * 1e6 / count
 
 
 def read_for_ever(api: int, begin: Any, counter: Any) -> None:
@@ -211,25 +216,27 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
     options = parser.parse_args()
     case = durable.Case(1000, 50)
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in ROWS}
+    rates: dict[str, list[tuple[float, float, float]]] = {name: [] for name, _, _ in ROWS}
     for _ in range(options.rounds):
         for name, sink, session in ROWS:
             rates[name].append(rate(sink, session, case, options.seconds))
-    alone = statistics.median(one for one, _ in rates["storage alone"])
+    alone = statistics.median(one for one, *_ in rates["storage alone"])
     print(f"{'':<18} {'msg/s (median, all)':<34} {'CPU us':>7} {'to storage':>11}")
     for name, runs in rates.items():
-        middle = statistics.median(one for one, _ in runs)
-        every = " ".join(f"{one:,.0f}" for one, _ in sorted(runs))
-        used = statistics.median(one for _, one in runs)
+        middle = statistics.median(one for one, *_ in runs)
+        every = " ".join(f"{one:,.0f}" for one, *_ in sorted(runs))
+        used = statistics.median(one for _, one, _ in runs)
         print(f"{name:<18} {middle:>9,.0f}  ({every}) {used:>9.1f} {middle / alone:>10.2f}x")
-    costs = {name: statistics.median(one for _, one in runs) for name, runs in rates.items()}
+    costs = {name: statistics.median(one for _, one, _ in runs) for name, runs in rates.items()}
     beyond = costs["sink"] - costs["no recipient"]
-    reached = statistics.median(one for one, _ in rates["sink"])
+    reached = statistics.median(one for one, *_ in rates["sink"])
+    merging = statistics.median(one for *_, one in rates["sink"])
     print(
         f"a message in a stream costs {beyond:.1f} us more than one without a recipient (at most {COST:g} expected), "
         f"and the sink stores {reached:,.0f} msg/s (at least {RATE:,} expected); {build()} build, "
         f"load average {os.getloadavg()[0]:.1f}"
     )
+    print(f"merging and compressing full files costs another {merging:.1f} us per message")
 
     api = launch.free_port()
     timed: dict[int, list[list[float]]] = {0: [], 2: []}

@@ -1,11 +1,15 @@
 """Rewrite a sealed segment, merging and compressing each partition's small blocks.
 
-``python -P -m hookmq_spark_sink.merge SEGMENT TARGET COMPRESSION`` runs as a separate process, so that it does not
-compete with the broker's event loop for the interpreter lock.
+``python -P -m hookmq_spark_sink.merge`` runs as a separate process, so that it does not compete with the broker's event
+loop for the interpreter lock. It reads a request from each line of its input: a list of the segment's path, the
+target's path and the compression, as JSON. It answers each request with the text of an error, which is empty if the
+segment was merged. It ends at the end of its input, or when it has been idle for a while.
 """
 
 import ctypes
+import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,6 +27,8 @@ BYTES: Final = 2 << 20
 """Target size of a merged block in bytes."""
 ROWS: Final = 1 << 16
 NICE: Final = 10
+IDLE: Final = 10.0
+"""Seconds without a request after which the process ends."""
 _DEATH_SIGNAL: Final = 1
 """The value of PR_SET_PDEATHSIG."""
 
@@ -85,11 +91,21 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def main() -> int:
-    """Merge the segment named on the command line. Return the exit code."""
+def main(idle: float = IDLE) -> int:
+    """Serve requests until there are no more. Return the exit code."""
     die_with_parent()
     os.nice(NICE)
-    merge(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    poll = select.poll()
+    poll.register(sys.stdin, select.POLLIN)
+    # The broker sends a request only after the answer to the one before, so none is left in Python's buffer.
+    while poll.poll(idle * 1000) and (request := sys.stdin.readline()):
+        source, target, compression = json.loads(request)
+        try:
+            merge(Path(source), Path(target), compression)
+            said = ""
+        except Exception as error:
+            said = str(error) or repr(error)
+        print(json.dumps(said), flush=True)
     return 0
 
 

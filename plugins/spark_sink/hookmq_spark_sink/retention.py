@@ -1,10 +1,13 @@
 """Delete and merge segments in a thread."""
 
+import json
 import os
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -171,46 +174,86 @@ def keep_up(plan: Plan) -> Upkeep:
 
 
 class MergeProcess:
-    """Runs `merge.merge` in a separate process. `stop` ends it for good, and may be called from any thread."""
+    """Runs `merge.merge` in a separate process. `stop` ends it for good, and may be called from any thread.
+
+    The process serves one segment after the other, because starting Python costs about as much as merging a segment. It
+    ends when it has been idle for a while.
+    """
 
     def __init__(self) -> None:
         self.stopped = False
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, source: Path, target: Path, compression: str) -> None:
         """Merge a segment. Raises OSError, StoreError or subprocess.SubprocessError if that fails, and Stopped after
-        `stop`.
+        `stop`. Only one thread may call this at a time.
         """
-        words = ["-P", "-m", "hookmq_spark_sink.merge", str(source), str(target), compression]
+        request = json.dumps([str(source), str(target), compression]).encode() + b"\n"
+        fresh, process = self._running()
+        answer = self._ask(process, request)
+        if not answer and not fresh and process.wait() == 0:
+            # It was idle for too long, and ended before it received the request.
+            fresh, process = self._running()
+            answer = self._ask(process, request)
+        if self.stopped:
+            raise Stopped
+        said = json.loads(answer) if answer else f"exit code {process.wait()}"
+        if said:
+            raise StoreError(f"merging {source}: {said}")
+
+    def _running(self) -> tuple[bool, "subprocess.Popen[bytes]"]:
+        """Return whether the process had to be started, and the process."""
         with self._lock:
             if self.stopped:
                 raise Stopped
+            known = self._process
+            if known is not None and known.poll() is None:
+                return False, known
+            self._close()
             self._process = subprocess.Popen(
-                [sys.executable, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
+                [sys.executable, "-P", "-m", "hookmq_spark_sink.merge"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
-        with self._process as process:
-            try:
-                _, said = process.communicate(timeout=_LONGEST)
-            except BaseException:
-                process.kill()
-                raise
-        if self.stopped:
-            raise Stopped
-        if process.returncode:
-            last = said.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-            raise StoreError(f"merging {source}: {last[0]}")
+            return True, self._process
+
+    @staticmethod
+    def _ask(process: "subprocess.Popen[bytes]", request: bytes) -> bytes:
+        """Send a request and return the answer, or nothing if the process has ended. Raises subprocess.TimeoutExpired if
+        it takes too long.
+        """
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+        except OSError:
+            return b""
+        poll = select.poll()
+        poll.register(process.stdout, select.POLLIN)
+        if not poll.poll(_LONGEST * 1000):
+            process.kill()
+            raise subprocess.TimeoutExpired(process.args, _LONGEST)
+        return process.stdout.readline()
+
+    def _close(self) -> None:
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                with suppress(OSError):  # what could not be sent is sent again
+                    pipe.close()
 
     def stop(self) -> None:
         """Kill the process, and do not start another."""
         with self._lock:
             self.stopped = True
-            if self._process is not None and self._process.poll() is None:
+            if self._process is not None:
                 self._process.kill()
+                with suppress(subprocess.TimeoutExpired):  # a hanging disk
+                    self._process.wait(1.0)
+                self._close()
 
 
 def _remove(plan: Plan, removed: list[Sealed], done: Upkeep) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,11 +308,53 @@ def not_now(source: Path, target: Path, compression: str) -> None:
 
 def test_merging_is_a_process_of_its_own(keep: Keep) -> None:
     kept = keep(**SMALL)
-    kept.stream.upkeep.merge = MergeProcess()
+    kept.stream.upkeep.merge = merging = MergeProcess()
     while len(kept.stream.summaries) < 2:
         kept.publish(b"x")
+    merging.stop()
     assert kept.stream.counts.merged == 1
     assert kept.payloads() == [b"x"] * kept.stream.latest[0]
+
+
+def test_one_process_merges_several_segments(keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process is started only if the last one has ended: after it was idle, or because it was killed."""
+    kept = keep(**SMALL)
+    kept.stream.upkeep.merge = not_now
+    while len(kept.stream.summaries) < 3:
+        kept.publish(b"x")
+    started: list[Any] = []
+    popen = subprocess.Popen
+
+    def start(*given: Any, **more: Any) -> Any:
+        started.append(popen(*given, **more))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    merging = MergeProcess()
+    source, target = kept.stream.log.segments[0].path, kept.stream.folder / "copy"
+    for _ in range(3):
+        merging(source, target, "zstd")
+        target.unlink()
+    assert len(started) == 1
+    with pytest.raises(StoreError, match=f"merging {target}: .*No such file"):
+        merging(target, target, "zstd")
+    merging(source, target, "zstd")
+    assert len(started) == 1
+    started[0].stdin.close()  # it ends, as when it was idle
+    assert started[0].wait(60) == 0
+    merging(source, target, "zstd")
+    assert len(started) == 2
+    started[1].kill()
+    started[1].wait(60)
+    merging(source, target, "zstd")
+    assert len(started) == 3
+    merging.stop()
+    assert started[2].wait(60) == -9
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    merging = MergeProcess()
+    with pytest.raises(StoreError, match=f"merging {source}: exit code 1"):
+        merging(source, target, "zstd")
+    merging.stop()
 
 
 def test_a_kill_during_the_merge_loses_and_doubles_nothing(keep: Keep) -> None:
