@@ -1,7 +1,17 @@
 """``python -m bench.spark_reading``: compare how fast Spark reads the log with how fast it reads files.
 
 All sources contain the same messages, and the same query writes them to Parquet. The runs alternate. The table shows
-rows a second, and the CPU seconds of Java, of Spark's Python processes, and of the reader process that serves the log.
+rows a second, the seconds before the query's batch begins, and the CPU seconds of Java, of Spark's Python processes,
+and of the reader process that serves the log.
+
+    log         the stream, through the read API
+    parquet     Parquet files, with Spark's own source
+    json        JSON files, with Spark's own source
+    prepared    a Python data source that passes on Arrow batches which are already in memory: no Python data source
+                can be faster, whatever it reads
+
+``--conf NAME=VALUE`` adds a setting of Spark, which applies to all of them, and ``--option NAME=VALUE`` an option of
+the log's reader.
 
 This module also contains the part of ``bench.spark_sink`` that requires Spark. That part measures rows a second from
 the log into Parquet, compared with Spark's own source reading the same rows from Parquet files. It also measures the
@@ -230,15 +240,20 @@ def report(port: int, api: int, streams: pathlib.Path, rounds: int, seconds: flo
     return {"rows_per_second": found, "latency": late}
 
 
-def compare(messages: int, rounds: int, warm: int) -> dict[str, Any]:
-    """Measure each source. Return the runs, grouped by source."""
+def compare(
+    messages: int, rounds: int, warm: int, settings: dict[str, str], extra: dict[str, str]
+) -> dict[str, Any]:
+    """Measure each source with these settings of Spark and options of the log's reader. Return the runs, grouped by
+    source.
+    """
     with tempfile.TemporaryDirectory(dir=pathlib.Path(__file__).parent, prefix=".spark-") as name:
         folder = pathlib.Path(name)
         size = spark_log.fill(folder / "streams", messages)
         print(f"{messages:,} messages, {size / messages:.0f} bytes each in the log", flush=True)
         with spark_log.serving(folder / "streams") as (port, reader):
             given = {
-                "read": options(port), "folder": name, "rounds": rounds, "warm": warm, "reader": reader,
+                "read": options(port) | extra, "folder": name, "rounds": rounds, "warm": warm, "reader": reader,
+                "settings": settings,
             }  # fmt: skip
             with spark("comparison", given) as told:
                 found: dict[str, Any] = next(told, {})
@@ -254,13 +269,15 @@ def show(rows: int, runs: dict[str, list[dict[str, float]]]) -> None:
         for name, every in runs.items()
     }
     print(
-        f"{'':<24} {'rows/s':>10} {'to Parquet':>11} {'CPU s':>7} {'to Parquet':>11} {'Java':>6} {'Python':>7} {'log':>5}"
+        f"{'':<24} {'rows/s':>10} {'to Parquet':>11} {'start s':>8} {'batch s':>8} {'CPU s':>7} {'to Parquet':>11}"
+        f" {'Java':>6} {'Python':>7} {'log':>5}"
     )
     for name, one in middle.items():
         files = middle[" ".join(["parquet", *name.split()[1:]])]
         used, theirs = (sum(x[k] for k in ("java", "python", "reader")) for x in (one, files))
         print(
-            f"{name:<24} {rows / one['seconds']:>10,.0f} {files['seconds'] / one['seconds']:>10.2f}x {used:>7.2f}"
+            f"{name:<24} {rows / one['seconds']:>10,.0f} {files['seconds'] / one['seconds']:>10.2f}x"
+            f" {one['seconds'] - one['batches']:>8.2f} {one['batches']:>8.2f} {used:>7.2f}"
             f" {theirs / used:>10.2f}x {one['java']:>6.2f} {one['python']:>7.2f} {one['reader']:>5.2f}"
         )
     print(f"load average: {os.getloadavg()[0]:.1f}")
@@ -272,9 +289,14 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each source that count")
     parser.add_argument("--warm", type=int, default=2, help="runs of each source before those")
+    parser.add_argument("--conf", action="append", default=[], help="a setting of Spark")
+    parser.add_argument("--option", action="append", default=[], help="an option of the reader")
     parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
     given = parser.parse_args()
-    found = compare(given.messages, given.rounds, given.warm)
+    settings, extra = (
+        dict(one.split("=", 1) for one in words) for words in (given.conf, given.option)
+    )
+    found = compare(given.messages, given.rounds, given.warm, settings, extra)
     show(found["rows"], found["runs"])
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1))

@@ -12,22 +12,97 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructField, StructType
-from pyspark_mqtt.schema import BASE
+from pyspark_mqtt.arrow import arrow_schema
+from pyspark_mqtt.schema import BASE, columns
 
 HERTZ = os.sysconf("SC_CLK_TCK")
 SCHEMA = StructType([StructField(name, kind) for name, kind in BASE.items()])
 
 
-def session() -> SparkSession:
-    """Return a session with two cores and minimal overhead."""
-    spark = (
+BATCH = 10_000
+"""Rows in each prepared Arrow batch, as in those of the log's reader."""
+
+
+class Prepared(DataSource):
+    """A Python data source that does nothing but pass on Arrow batches that are already in memory.
+
+    It shows the limit for any Python data source. `prepare` writes its files, one for each task.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "prepared"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return PreparedReader(self.options["path"])
+
+
+class PreparedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of `Prepared`: a stream with a single batch."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"end": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        pass
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return {"end": 1}
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        return [InputPartition(str(path)) for path in sorted(Path(self.folder).iterdir())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is not None:
+            # The file is in the system's cache, and its pages are passed on without a copy.
+            file = pa.ipc.open_file(pa.memory_map(partition.value))
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number)
+
+
+def prepare(rows: Path, folder: Path, tasks: int = 2) -> None:
+    """Write the rows of a Parquet table as uncompressed Arrow batches, for `Prepared`."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(rows, coerce_int96_timestamp_unit="us")
+    table = table.cast(arrow_schema(columns(SCHEMA))).combine_chunks()
+    folder.mkdir()
+    share = -(-table.num_rows // tasks)
+    for task in range(tasks):
+        part = table.slice(task * share, share)
+        with pa.ipc.new_file(str(folder / f"{task}.arrow"), part.schema) as file:
+            file.write_table(part, BATCH)
+
+
+def session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session with two cores, minimal overhead and these additional settings."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -37,8 +112,10 @@ def session() -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -89,6 +166,8 @@ def source(spark: SparkSession, name: str, given: dict[str, Any]) -> DataFrame:
     if chosen == "log":
         return spark.readStream.format("mqtt").schema(some).options(**given["read"]).load()
     folder = f"{given['folder']}/{chosen}"
+    if chosen == "prepared":
+        return spark.readStream.format(chosen).load(folder)
     frame = spark.readStream.format(chosen).schema(SCHEMA).load(folder)
     return frame.select(*some.names) if columns else frame
 
@@ -135,15 +214,17 @@ def used(
 
 def comparison(given: dict[str, Any]) -> dict[str, Any]:
     """Measure the elapsed and CPU seconds of AvailableNow queries that write to Parquet. They read the log, Parquet
-    files and JSON files in turn.
+    files, JSON files and prepared Arrow batches in turn.
     """
-    spark, folder = session(), Path(given["folder"])
+    spark, folder = session(given["settings"]), Path(given["folder"])
     log = spark.read.format("mqtt").schema(SCHEMA).options(**given["read"]).load()
     log.repartition(20).write.parquet(str(folder / "parquet"))
     files = spark.read.parquet(str(folder / "parquet"))
     files.write.json(str(folder / "json"))
     rows = files.count()
-    names = ("log", "parquet", "json", "log payload,topic", "parquet payload,topic")
+    prepare(folder / "parquet", folder / "prepared")
+    spark.dataSource.register(Prepared)
+    names = ("log", "parquet", "json", "prepared", "log payload,topic", "parquet payload,topic")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(given["rounds"] + given["warm"]):
         for name in names if number % 2 else reversed(names):
