@@ -146,6 +146,38 @@ def test_the_log_is_bounded(tmp_path: Path, loop: Any) -> None:
     assert not (tmp_path / "data" / f"{DATABASE}-wal").exists()
 
 
+def test_commits_without_rows(tmp_path: Path, loop: Any) -> None:
+    """A commit of journals alone keeps the size of the database, and leaves its number on the disk."""
+    store = opened(tmp_path / "data", loop)
+    commit(store, loop, *(PutRetained(Message(f"t/{n}", bytes(40_000), 1, True)) for n in range(9)))
+    size = store.stats.database_bytes
+    assert size > 9 * 40_000
+    log = store.stats.log_bytes
+    for _ in range(3):
+        commit(store, loop)
+    assert store.stats.database_bytes == size
+    assert store.stats.log_bytes - log <= 3 * 2 * (4096 + 24)
+    number = store.last_commit().number
+    assert number == 4
+    close(store, loop)
+    again = opened(tmp_path / "data", loop)
+    assert again.last_commit().number == number
+    close(again, loop)
+
+
+def test_a_commit_without_rows_is_one_statement(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "data", VirtualRuntime())
+    list(store.load())
+    engine = store._engine
+    assert engine is not None
+    seen: list[str] = []
+    engine.db.set_trace_callback(seen.append)
+    assert engine.commit([]) == 1
+    assert [one.split()[0] for one in seen] == ["UPDATE"]
+    engine.db.set_trace_callback(None)
+    store.close(lambda: None)
+
+
 class Unmovable:
     """A connection on which the log cannot be merged into the database."""
 
