@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
-from hookmq_toolkit.sinks import DeadLetterPage, SinkState
+from hookmq_toolkit.sinks import DeadLetterPage, ReplayResult, SinkProblem, SinkState
 
 SERVICE: Final = "sources"
 """The name of the service in `Plugin.offered_services`."""
@@ -55,3 +55,18 @@ class SourceManager(Protocol):
 
     async def list_source_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
         """Return messages that could not be published, oldest first, starting after number `after`."""
+
+    async def test_source(self, name: str) -> Sequence[SinkProblem]:
+        """Connect to the origin and disconnect again, without receiving anything. This may create a group of consumers. A
+        source that is connected has no problems.
+
+        Returns all problems that the test found.
+        """
+
+    async def replay_source_letters(self, name: str) -> ReplayResult:
+        """Publish all dead letters again. Messages that the broker still does not accept remain dead letters. If the
+        broker ends during a replay, the next replay may publish some of the messages again.
+        """
+
+    async def purge_source_letters(self, name: str) -> int:
+        """Delete all dead letters, and return their number."""

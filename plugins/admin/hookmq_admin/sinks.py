@@ -184,6 +184,27 @@ async def list_source_letters(call: Call) -> Any:
     return {"items": [_letter(one, call.payloads) for one in page.items], "after": page.cursor}
 
 
+async def test_source(call: Call) -> Any:
+    """Open a source's origin and close it."""
+    with reported():
+        found = await source_manager_of(call.broker).test_source(call.parts["source"])
+    return {"problems": [asdict(one) for one in found]}
+
+
+async def replay_source_letters(call: Call) -> Any:
+    """Publish a source's dead letters again."""
+    with reported():
+        manager = source_manager_of(call.broker)
+        return asdict(await manager.replay_source_letters(call.parts["source"]))
+
+
+async def purge_source_letters(call: Call) -> Any:
+    """Delete a source's dead letters."""
+    with reported():
+        manager = source_manager_of(call.broker)
+        return {"purged": await manager.purge_source_letters(call.parts["source"])}
+
+
 # responses -----------------------------------------------------------------------------------------------------------
 
 
@@ -251,5 +272,11 @@ ROUTES: Final = (
           query={"limit": FEW,
                  "after": Field("integer", "only dead letters above this number", minimum=0, maximum=1 << 62)},
           errors=_CHANGED),
+    Route("POST", _SOURCE + "/test", "testSource", _O, "Open the origin of a source, without receiving anything",
+          test_source, record(problems=listed(record(key=TEXT, message=TEXT, hint=TEXT))), body={}, errors=_CHANGED),
+    Route("POST", _SOURCE + "/dead-letters/replay", "replaySourceDeadLetters", _A, "Publish all dead letters again",
+          replay_source_letters, record(written=WHOLE, failed=WHOLE), body={}, change=True, errors=_CHANGED),
+    Route("DELETE", _SOURCE + "/dead-letters", "purgeSourceDeadLetters", _A, "Delete all dead letters of a source",
+          purge_source_letters, record(purged=WHOLE), change=True, errors=_CHANGED),
 )
 # fmt: on

@@ -69,7 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     command("list", "List the sinks and sources", _list, sink=False)
     command("status", "Print the state of one sink or source", _status, source=True)
-    command("test", "Open the target of a sink and check it, without writing anything", _test)
+    command(
+        "test",
+        "Open the target of a sink and check it, or the origin of a source",
+        _test,
+        source=True,
+    )
     command(
         "pause", "Pause a sink, which continues to store messages, or a source", _pause, source=True
     )
@@ -100,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--limit", type=count, default=20, help="maximum number of messages (default: 20)"
     )
     choice = letters.add_mutually_exclusive_group()
-    choice.add_argument("--replay", action="store_true", help="write all of them again")
+    choice.add_argument("--replay", action="store_true", help="write or publish all of them again")
     choice.add_argument("--purge", action="store_true", help="delete all of them")
 
 
@@ -177,18 +182,20 @@ def _status(api: ApiClient, arguments: argparse.Namespace) -> Any:
 
 
 def _test(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    problems = api.ask("POST", _path(arguments) + "/test", body={})["problems"]
+    path = _find(api, arguments)[0]
+    word = "target" if path.startswith("/sinks/") else "origin"
+    problems = api.ask("POST", path + "/test", body={})["problems"]
     if arguments.json:
         print(json.dumps(problems, indent=2))
     else:
         for one in problems:
-            where = f"target.{one['key']}: " if one["key"] else ""
+            where = f"{word}.{one['key']}: " if one["key"] else ""
             hint = f" ({one['hint']})" if one["hint"] else ""
             print(f"{where}{one['message']}{hint}")
     if problems:
         return 1
     if not arguments.json:
-        print("the target is ready")
+        print(f"the {word} is ready")
     return None
 
 
@@ -223,7 +230,7 @@ def _deliveries(api: ApiClient, arguments: argparse.Namespace) -> None:
 
 
 def _dead_letters(api: ApiClient, arguments: argparse.Namespace) -> Any:
-    path = _path(arguments) + "/dead-letters"
+    path = _find(api, arguments)[0] + "/dead-letters"
     if arguments.replay:
         found = api.ask("POST", path + "/replay", body={})
         if found["failed"]:
@@ -233,7 +240,7 @@ def _dead_letters(api: ApiClient, arguments: argparse.Namespace) -> Any:
         return found
     if arguments.purge:
         return api.ask("DELETE", path)
-    items = list(_listed(api, _find(api, arguments)[0] + "/dead-letters", arguments.limit))
+    items = list(_listed(api, path, arguments.limit))
     if arguments.json:
         print(json.dumps(items, indent=2))
         return None

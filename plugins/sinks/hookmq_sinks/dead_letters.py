@@ -4,7 +4,7 @@ import json
 import os
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,11 +23,15 @@ _KEPT: Final = tuple(one.name for one in fields(Record) if one.name not in ("val
 
 
 class DeadLetter(NamedTuple):
-    """A record that could not be written, the reason, and the time in epoch seconds at which the sink gave up."""
+    """A record that could not be written, the reason, and the time in epoch seconds at which the sink gave up.
+
+    `broken` says that a source could not make a message of what it received. Such a letter cannot be published.
+    """
 
     record: Record
     reason: str
     at: float
+    broken: bool = False
 
 
 class DeadLetters:
@@ -68,13 +72,18 @@ class DeadLetters:
         self._size = os.fstat(self._file).st_size
         sync_folder(self.folder)
 
-    def add(self, letters: Sequence[tuple[Record, str]]) -> int:
-        """Store dead letters on disk, skipping those that are already stored. Return how many are new."""
+    def add(
+        self, letters: Sequence[tuple[Record, str]], broken: Collection[str] = frozenset()
+    ) -> int:
+        """Store dead letters on disk, skipping those that are already stored. Return how many are new. `broken` contains
+        the ids of those that cannot be published.
+        """
         lines: list[bytes] = []
         for record, reason in letters:
             if record.id not in self._ids:
                 self._ids.add(record.id)
-                lines.append(encode_letter(DeadLetter(record, reason, time.time())))
+                letter = DeadLetter(record, reason, time.time(), record.id in broken)
+                lines.append(encode_letter(letter))
         if not lines:
             return 0
         if self._file < 0 or self._size >= self._max_file:
@@ -112,11 +121,12 @@ class DeadLetters:
         many were deleted.
         """
         try:
-            ids = {one.record.id for one in read_file(path)}
+            found = read_file(path)
         except FileNotFoundError:
             return 0  # removed since, because the letters needed too much space
+        ids = {one.record.id for one in found}
         self._ids -= ids
-        self.add(again)
+        self.add(again, {one.record.id for one in found if one.broken})
         path.unlink(missing_ok=True)
         sync_folder(self.folder)
         self.count -= len(ids)
@@ -153,6 +163,8 @@ def read_file(path: Path) -> list[DeadLetter]:
 def encode_letter(letter: DeadLetter) -> bytes:
     """Encode a dead letter as a line of JSON. Bytes become text if they are valid UTF-8, and base64 otherwise."""
     made: dict[str, Any] = {"reason": letter.reason, "at": round(letter.at, 3)}
+    if letter.broken:
+        made["broken"] = True
     for name in _KEPT:
         value = getattr(letter.record, name)
         if name in _BYTES and value is not None:
@@ -169,13 +181,13 @@ def decode_letter(line: bytes) -> DeadLetter:
     """Decode the dead letter in a line. Raises ValueError if the line is damaged."""
     try:
         found = json.loads(line)
-        reason, at = found.pop("reason"), found.pop("at")
+        reason, at, broken = found.pop("reason"), found.pop("at"), found.pop("broken", False)
         for name in _BYTES:
             if (packed := found.pop(f"{name}_base64", None)) is not None:
                 found[name] = b64decode(packed)
             elif name in found:
                 found[name] = found[name].encode()
         found["user_properties"] = tuple((a, b) for a, b in found.get("user_properties", ()))
-        return DeadLetter(Record(**found), reason, at)
+        return DeadLetter(Record(**found), reason, at, broken)
     except (TypeError, KeyError) as error:
         raise ValueError(f"not a dead letter: {error}") from None

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hookmq_toolkit.sinks import DeadLetterPage, SinkError
+from hookmq_toolkit.sinks import DeadLetterPage, ReplayResult, SinkError, SinkProblem
 from hookmq_toolkit.sources import SourceStatus
 
-from hookmq_sinks.control import read_letters, store_paused
+from hookmq_sinks.control import LONG, REPLY, read_letters, store_paused
 from hookmq_sinks.source_process import SourceProcess
 
+TEST: Final = 70.0
+"""Seconds that a test may take: the origin may be opened twice, once by the source itself."""
 _COUNTS: Final = ("batches", "connections", "delayed", "skipped")
 
 
@@ -42,6 +44,18 @@ class SourceControl:
     async def list_source_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
         """Return dead letters, oldest first."""
         return await asyncio.to_thread(read_letters, self._find(name).folder, after, limit)
+
+    async def test_source(self, name: str) -> Sequence[SinkProblem]:
+        """Connect to the origin, unless the source is connected."""
+        return [SinkProblem(**one) for one in await self._find(name).ask("test", TEST)]
+
+    async def replay_source_letters(self, name: str) -> ReplayResult:
+        """Try again to publish all dead letters."""
+        return ReplayResult(**await self._find(name).ask("replay", LONG))
+
+    async def purge_source_letters(self, name: str) -> int:
+        """Delete all dead letters."""
+        return int(await self._find(name).ask("purge", REPLY))
 
 
 def status_of(process: SourceProcess) -> SourceStatus:

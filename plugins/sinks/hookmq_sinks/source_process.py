@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from hookmq_toolkit.sinks import SinkError
+
 from hookmq_sinks.intake import Intake
 from hookmq_sinks.plain import plain_value
 from hookmq_sinks.source_wire import MESSAGES, decode_messages, encode_json, read_frame
@@ -42,6 +44,8 @@ class SourceProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
 
     @property
     def name(self) -> str:
@@ -61,6 +65,10 @@ class SourceProcess:
             except OSError as error:
                 reason = f"its process cannot be started: {error.strerror}"
             self.pid, self._process, self._writer = 0, None, None
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_exception(SinkError("failed", "the source's process ended"))
+            self._asked.clear()
             if self._stopping:
                 return
             self.restarts += 1
@@ -138,6 +146,12 @@ class SourceProcess:
         if "forget" in told:
             await self.intake.forget(told["forget"])
             self._say({"forgotten": True})
+        future = self._asked.pop(told.get("reply", 0), None)
+        if future is not None and not future.done():
+            if "refused" in told:
+                future.set_exception(SinkError("conflict", told["refused"]))
+            else:
+                future.set_result(told.get("value"))
         return str(told.get("failed", ""))
 
     def _set(self, status: dict[str, Any]) -> None:
@@ -156,6 +170,25 @@ class SourceProcess:
         """Pause the source, or resume it."""
         self.paused = paused
         self._say({"pause": paused})
+
+    async def ask(self, what: str, seconds: float) -> Any:
+        """Send a request to the process, and return its reply. Raises SinkError."""
+        if self._writer is None:
+            reason = self.status["reason"]
+            raise SinkError("failed", f"the source's process does not run: {reason}")
+        self._number += 1
+        number = self._number
+        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._say({"do": what, "id": number})
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            raise SinkError(
+                "failed", f"no reply from the source's process within {seconds:g} s"
+            ) from None
+        finally:
+            self._asked.pop(number, None)
 
     async def stop(self, deadline: float) -> None:
         """End the process, giving it `deadline` seconds to acknowledge the committed messages."""

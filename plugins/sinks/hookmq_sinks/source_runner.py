@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Final
 from hookmq.config_api import bind_values
 from hookmq.plugin import ReasonCode
 
+from hookmq_sinks.broker_socket import BrokerEnded, BrokerSocket
 from hookmq_sinks.dead_letters import DeadLetters
 from hookmq_sinks.event_loop import new_event_loop
 from hookmq_sinks.extras import extra_hint
@@ -28,6 +28,7 @@ from hookmq_sinks.intake import AGAIN
 from hookmq_sinks.record import Record
 from hookmq_sinks.source import Incoming, Source, SourceContext, SourceUnavailable
 from hookmq_sinks.source_config import SourceConfig
+from hookmq_sinks.source_requests import SourceRequests
 from hookmq_sinks.source_wire import encode_frame, encode_json, encode_message, read_frame
 
 NICE: Final = 5
@@ -41,63 +42,6 @@ TELL_EVERY: Final = 0.5
 BUSY_FIRST: Final = 0.1
 BUSY_LONGEST: Final = 5.0
 """The first and the longest delay before retrying a message that the broker refused temporarily."""
-
-
-class BrokerEnded(Exception):
-    """The broker closed the socket."""
-
-
-class BrokerSocket:
-    """The socket to the broker. Each request gets one reply, and replies arrive in request order."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._waiting: deque[asyncio.Future[dict[str, Any]]] = deque()
-        self.stopping = False
-        """Whether the broker has asked this process to end, or has ended itself."""
-        self.paused = False
-        self.changed = asyncio.Event()
-        self._closed = False
-
-    async def read(self) -> None:
-        """Receive replies until the broker ends."""
-        try:
-            while True:
-                _, data = await read_frame(self._reader)
-                told = json.loads(data)
-                if "stop" in told:
-                    self.stopping = True
-                    self.changed.set()
-                elif "pause" in told:
-                    self.paused = told["pause"]
-                    self.changed.set()
-                elif self._waiting:
-                    waiting = self._waiting.popleft()
-                    if not waiting.done():
-                        waiting.set_result(told)
-        except (EOFError, OSError, ValueError):
-            pass
-        self._closed = self.stopping = True
-        self.changed.set()
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_exception(BrokerEnded())
-
-    def tell(self, **what: Any) -> None:
-        """Send a JSON frame."""
-        self._writer.write(encode_json(what))
-
-    async def ask(self, frame: bytes) -> dict[str, Any]:
-        """Send a frame, and return the broker's reply. Raises BrokerEnded."""
-        if self._closed:
-            raise BrokerEnded
-        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(reply)
-        self._writer.write(frame)
-        await self._writer.drain()
-        return await reply
 
 
 class SourceRunner:
@@ -120,6 +64,13 @@ class SourceRunner:
             "connections": 0,
         }
         self._source: Source | None = None
+        self._connected = False
+        self._opening = asyncio.Lock()
+        """Held while the origin is opened, so that a test does not open it at the same time."""
+        self._requests = SourceRequests(
+            self.config, self.letters, broker, self._opening, lambda: self._connected
+        )
+        broker.on_request = self._requests.take
         self._begun = time.time_ns()
         self._letter = 0
         self._busy = False
@@ -215,13 +166,14 @@ class SourceRunner:
         kind = self.config.kind
         self._source = source = kind(self.config.origin, context)
         try:
-            async with asyncio.timeout(OPENING):
+            async with self._opening, asyncio.timeout(OPENING):
                 await source.open()
         except ImportError as error:
             reason = "; ".join(filter(None, (str(error), extra_hint(kind.extra))))
             raise SourceUnavailable(reason, True) from error
         except TimeoutError:
             raise SourceUnavailable("no answer in time") from None
+        self._connected = True
         self.counts["connections"] += 1
         if self.state != "active":
             self.log("info", "sources.available")
@@ -282,13 +234,17 @@ class SourceRunner:
         self, messages: Sequence[Incoming], codes: Sequence[int], reasons: Mapping[int, str]
     ) -> None:
         letters: list[tuple[Record, str]] = []
+        broken: set[str] = set()
         for at, (one, code) in enumerate(zip(messages, codes, strict=True)):
             if code >= 0x80:
                 self.counts["refused"] += 1
                 if not one.answered:
                     self._letter += 1
                     word = f"the broker refused it: {ReasonCode(code).text} (0x{code:02X})"
-                    letters.append((self._record(one), one.problem or reasons.get(at, word)))
+                    record = self._record(one)
+                    letters.append((record, one.problem or reasons.get(at, word)))
+                    if one.problem:
+                        broken.add(record.id)
         if not letters:
             return
         first, reason = letters[0]
@@ -300,7 +256,7 @@ class SourceRunner:
             return
         while True:
             try:
-                await asyncio.to_thread(self.letters.add, letters)
+                await asyncio.to_thread(self.letters.add, letters, broken)
                 return
             except OSError as error:
                 self.state, self.reason = "failed", f"dead letters: {error.strerror}"
@@ -317,6 +273,7 @@ class SourceRunner:
 
     async def _close(self) -> None:
         source, self._source = self._source, None
+        self._connected = False
         if source is not None:
             try:
                 async with asyncio.timeout(CLOSING):

@@ -144,3 +144,52 @@ def test_entries_are_published_once_and_poison_is_kept(
     with sink_broker(tmp_path, sources=[one], rules=RULES) as broker:
         until(lambda: broker.ask("GET", "/sources/orders")["state"] == "paused")
     client.close()
+
+
+def test_dead_letters_of_a_source_are_replayed_and_purged(
+    tmp_path: Path, server: RedisServer, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    client = redis.Redis(port=server.port)
+    origin = {
+        "url": server.url, "streams": ["orders"],
+        "publish": {"topic": "t/${property.to}", "content_type": "application/json"},
+    }  # fmt: skip
+    one = {"name": "orders", "driver": "redis", "retry_first": "10ms", "origin": origin}
+    with sink_broker(tmp_path, sources=[one], rules=RULES) as broker:
+        monkeypatch.setenv("HOOKMQ_ADMIN_URL", broker.base.removesuffix("/api/v1"))
+        monkeypatch.setenv("HOOKMQ_ADMIN_TOKEN", broker.token)
+
+        def command(*words: str) -> tuple[int, str]:
+            code = run_command(["sinks", *words])
+            out, err = capsys.readouterr()
+            return code, out + err
+
+        for number, place in enumerate(("secret", "a/+", "secret")):
+            client.xadd("orders", {"to": place, "payload": f'{{"n": {number}}}'})
+        until(lambda: broker.ask("GET", "/sources/orders")["dead_letters"] == 3)
+        code, text = command("dead-letters", "orders", "--replay")
+        assert (code, "0 written, 3 are dead letters again" in text) == (1, True)
+        letters = broker.ask("GET", "/sources/orders/dead-letters")["items"]
+        assert "not authorized" in letters[0]["reason"]
+        assert letters[0]["topic"] == "t/secret"
+
+        (tmp_path / "rules.yaml").write_text('rules: [{allow: all, topic: "#"}]\n')
+        broker.served.signal(signal.SIGHUP)
+        broker.served.wait_for("node.reloaded")
+        assert broker.ask("POST", "/sources/orders/dead-letters/replay", {}) == {
+            "written": 2, "failed": 1
+        }  # fmt: skip
+        until(lambda: rows(broker) == [{"n": 0}, {"n": 2}])
+        until(lambda: broker.ask("GET", "/sources/orders")["dead_letters"] == 1)
+        assert command("dead-letters", "orders", "--purge")[0] == 0
+        assert broker.ask("GET", "/sources/orders/dead-letters")["items"] == []
+
+        assert command("test", "orders") == (0, "the origin is ready\n")
+        assert command("pause", "orders")[0] == 0
+        until(lambda: broker.ask("GET", "/sources/orders")["state"] == "paused")
+        assert command("test", "orders") == (0, "the origin is ready\n")
+        server.close()
+        code, text = command("test", "orders")
+        assert (code, "Connection refused" in text) == (1, True)
+        assert command("test", "none")[0] == 1
