@@ -176,7 +176,7 @@ crash-sinks: install  ## kill a broker with a sink (or with a source: SOURCE=red
 	.venv/bin/python tests/crash/sinks --kills $(KILLS) $(if $(SOURCE),--source $(SOURCE))
 
 test-sources: install  ## run all tests of sources, also those of RabbitMQ and Kafka that CI leaves out
-	HOOKMQ_LONG_TESTS=1 .venv/bin/python -m pytest -q plugins/sinks/tests/test_sinks_*_source.py plugins/sinks/tests/test_sinks_source*.py
+	HOOKMQ_LONG_TESTS=1 .venv/bin/python -m pytest -q plugins/sinks/tests/test_sinks_*_source.py plugins/sinks/tests/test_sinks_source*.py tests/crash/sinks/test_sinks_source_crash.py
 
 crash-spark: install .venv-spark/warm  ## kill broker, Spark and jobs KILLS times and check that tables hold each message once
 	@JAVA_HOME=$$($(PYTHON) spark/java.py $(UV) .venv-spark) && export JAVA_HOME && \

@@ -58,5 +58,6 @@ def test_latencies_are_compared_with_a_target_that_works() -> None:
 def test_the_cost_of_a_sink_is_counted_by_process() -> None:
     without, logged = sink_cost.measure(False, 2000), sink_cost.measure(True, 2000)
     assert without["broker"] > 0
-    assert (without["storage"], without["sink"]) == (pytest.approx(0, abs=without["broker"]), 0)
+    assert without["storage"] < without["broker"]
+    assert without["sink"] == 0
     assert min(logged.values()) > 0

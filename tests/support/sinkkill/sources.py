@@ -14,10 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.request import Request, urlopen
 
+from hookmq_toolkit.segment_log.segment import read as read_segment
+from kafka_mock import KafkaMock
 from nats_server import NatsServer
+from ports import free_port
 from postgres_server import PostgresServer
 from rabbitmq_server import RabbitMqServer
 from redis_server import RedisServer
@@ -30,6 +35,7 @@ from sinkkill.rounds import PATIENCE, Broken
 KEYS: Final = ("a", "b", "c")
 EACH: Final = 600
 """The number of entries that are sent in a round."""
+_HTTP_TOKEN: Final = "0123456789abcdef"
 TOPIC: Final = "kill/${property.key}"
 
 
@@ -46,8 +52,8 @@ class Origin(Protocol):
     def source(self) -> Mapping[str, Any]:
         """Return the source's `driver` and `origin` settings."""
 
-    def send(self, key: str, payload: bytes) -> None:
-        """Store an entry."""
+    def send(self, key: str, payload: bytes) -> bool | None:
+        """Store an entry. Return False if the origin did not accept it."""
 
     def close(self) -> None:
         """Stop the server."""
@@ -178,7 +184,80 @@ class RabbitMqOrigin:
         self._server.close()
 
 
+class KafkaOrigin:
+    """A topic in librdkafka's mock cluster, with one partition in use. The mock cluster is not a full broker."""
+
+    once = True
+
+    def __init__(self) -> None:
+        from confluent_kafka import Producer
+
+        self._cluster = KafkaMock()
+        self._servers = ",".join(self._cluster.servers)
+        self._producer = Producer({"bootstrap.servers": self._servers})
+        self._producer.list_topics("kill", 10)  # creates it
+
+    def source(self) -> Mapping[str, Any]:
+        origin = {
+            "servers": self._cluster.servers, "topics": ["kill"], "group": "kill",
+            "publish": {"topic": TOPIC}, "session_timeout": "6s", "batch": 10,
+        }  # fmt: skip
+        return {"driver": "kafka", "origin": origin}
+
+    def send(self, key: str, payload: bytes) -> None:
+        self._producer.produce("kill", payload, headers={"key": key}, partition=0)
+        if self._producer.flush(30):
+            raise Broken("the mock cluster did not accept an entry")
+
+    def acknowledged(self) -> int:
+        """Return the committed offset of the group: the number of entries that are acknowledged."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "kill"})
+        (found,) = consumer.committed([TopicPartition("kill", 0)], timeout=30)
+        consumer.close()
+        return max(0, int(found.offset))
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+class HttpOrigin:
+    """A program that sends each entry with one POST, and does not repeat it. A response with status 200 means that the
+    entry is published. After an error, the entry may or may not be published.
+    """
+
+    once = True
+
+    def __init__(self) -> None:
+        self._port = free_port()
+
+    def source(self) -> Mapping[str, Any]:
+        token = {"token": _HTTP_TOKEN, "identity": "web", "topics": ["kill/#"]}
+        return {
+            "driver": "http", "origin": {"bind": f"127.0.0.1:{self._port}", "tokens": [token]},
+        }  # fmt: skip
+
+    def send(self, key: str, payload: bytes) -> bool:
+        body = {"topic": f"kill/{key}", "payload": json.loads(payload), "qos": 1}
+        headers = {"Authorization": f"Bearer {_HTTP_TOKEN}", "Content-Type": "application/json"}
+        request = Request(
+            f"http://127.0.0.1:{self._port}/publish", json.dumps(body).encode(), headers
+        )
+        try:
+            with urlopen(request, timeout=30) as answer:
+                return int(answer.status) == 200
+        except (OSError, HTTPException):
+            threading.Event().wait(0.02)  # the source is down
+            return False
+
+    def close(self) -> None:
+        """Do nothing: each entry has its own connection."""
+
+
 ORIGINS: Final[Mapping[str, Callable[[], Origin]]] = {
+    "http": HttpOrigin,
+    "kafka": KafkaOrigin,
     "nats": NatsOrigin,
     "postgres": PostgresOrigin,
     "rabbitmq": RabbitMqOrigin,
@@ -197,6 +276,8 @@ class SourceKill:
     broker_kills: int = 0
     source_kills: int = 0
     repeated: int = 0
+    acknowledged: int = 0
+    """The highest number of entries that the origin counted as acknowledged after a kill, if it counts them."""
 
     def run(self, rounds: int, say: Callable[[str], None] = lambda line: None) -> None:
         """Kill the broker `rounds` times, and the source's process even more often. Raises Broken."""
@@ -243,8 +324,9 @@ class SourceKill:
         for at in range(EACH):
             key = KEYS[at % len(KEYS)]
             number = self.ledger.publish(key)
-            self.origin.send(key, json.dumps({"key": key, "number": number}).encode())
-            self.ledger.acknowledge(key, number)
+            payload = json.dumps({"key": key, "number": number}).encode()
+            if self.origin.send(key, payload) is not False:
+                self.ledger.acknowledge(key, number)
 
     def _round(self) -> None:
         rng = self._rng
@@ -263,13 +345,24 @@ class SourceKill:
             served.process.kill()
             served.process.wait(30)
             self.broker_kills += 1
+            self._check_acknowledged()
             sending.join()
             raise _Killed
+
+    def _check_acknowledged(self) -> None:
+        """Raise Broken if the origin counts more entries as acknowledged than the broker has on disk."""
+        if isinstance(self.origin, KafkaOrigin):
+            count = self.origin.acknowledged()  # first: the source's process may still be ending
+            path = max((self.folder / "sinks/written/log").glob("*.segment"))
+            stored = read_segment(path, True, False).end
+            if count > stored:
+                raise Broken(f"{count} entries are acknowledged, but only {stored} are stored")
+            self.acknowledged = max(self.acknowledged, count)
 
     def _grow(self, sending: threading.Thread) -> None:
         """Wait until new messages are written. This ensures that the next kill interrupts a source that is publishing."""
         count, began = len(self._read()), time.monotonic()
-        while len(self._read()) == count and sending.is_alive():
+        while len(self._read()) == count and (sending.is_alive() or count < self.ledger.total):
             if time.monotonic() - began > PATIENCE:
                 raise Broken("nothing is published while the origin is filled")
             threading.Event().wait(0.02)
