@@ -4,7 +4,9 @@ Latency: one client publishes at QoS 1 at a steady rate and waits for each PUBAC
 take turns. A *live* service responds immediately, a *dead* service's port is closed, and a *silent* service accepts
 connections but never responds.
 
-Events: an outbox with its dispatcher and sender runs in one process, and the service runs in another.
+Events: clients publish at a fixed rate, or as fast as possible. A broker with a webhook sends a signed event for each
+message to an aiohttp service. The table shows the CPU time for each event: of the broker, in addition to a broker
+without a webhook, and of the sending process.
 
 Cost: the CPU time that an in-memory broker needs for a PUBLISH. With the webhook, this includes packing and queueing
 the event and passing it to a service that accepts everything.
@@ -16,7 +18,9 @@ gives them.
 
 import argparse
 import asyncio
+import json
 import os
+import select
 import socket
 import statistics
 import subprocess
@@ -26,24 +30,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.request import urlopen
 
+import aiohttp
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Publish
-from hookmq.plugin import Message
-from hookmq.server.asyncio_runtime import AsyncioRuntime
-from hookmq.storage.records import CommitId
 from hookmq_testing import DurableStore, Harness, make_plugin
-from hookmq_toolkit.breaker import Breaker
-from hookmq_webhook.catalog import published
-from hookmq_webhook.config import BatchConfig, OutboxConfig, WebhookConfig
-from hookmq_webhook.dispatch import Answer, Dispatcher, Policy, Verdict
-from hookmq_webhook.events import Event
-from hookmq_webhook.outbox import Bounds, Outbox
+from hookmq_webhook.config import BatchConfig, OutboxConfig
+from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
-from hookmq_webhook.requests import request_maker
-from hookmq_webhook.sender import Sender
 
 from . import launch
 
@@ -177,58 +174,196 @@ def _publish(client: socket.socket, count: int) -> list[float]:
     return found
 
 
-async def rate(folder: Path, port: int, batch: int, count: int) -> float:
-    """Measure how many events a second reach the service from an outbox."""
-    runtime = AsyncioRuntime()
-    config = WebhookConfig(
-        url=f"http://127.0.0.1:{port}/",
-        envelope="batch" if batch > 1 else "structured",
-        batch=BatchConfig(batch),
-        concurrency=8,
+@contextmanager
+def receiver() -> Iterator[tuple[int, Callable[[], int]]]:
+    """Run an aiohttp service that accepts everything. Yield its port, and a function that returns how many requests it
+    has received.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.webhook", "--receive"], stdout=subprocess.PIPE, text=True
     )
-    sender = Sender(config, request_maker(config, "bench", None), time.monotonic)
-    dispatchers: list[Dispatcher] = []
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
 
-    def ready() -> None:
-        for one in dispatchers:
-            one.wake()
+    def count() -> int:
+        with urlopen(f"http://127.0.0.1:{port}/count") as answer:
+            return int(answer.read())
 
-    def made(message: Message) -> list[Event]:
-        return [published(message, None)]
+    try:
+        yield port, count
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
 
-    bounds = Bounds(1 << 30, count + 1)
-    outbox = Outbox("bench", folder, runtime, lambda topic: True, made, ready, bounds)
-    policy = Policy(batch, concurrency=8)
 
-    def bury(one: Numbered, reason: str, attempts: int, done: Callable[[str], None]) -> None:
-        raise AssertionError(reason)
+async def receive() -> None:
+    """Run that service, and print its port."""
+    from aiohttp import web
 
-    dispatcher = Dispatcher(
-        runtime, outbox, sender.send, bury, lambda one: one.event.client or "", policy,
-        Breaker(5, 1.0, runtime.now),
-    )  # fmt: skip
-    outbox.recover(CommitId("bench", 0))
-    for number in range(count):
-        message = Message("bench/a", b'{"n": %d}' % number, 1, sender=f"c{number % 100}")
-        outbox.append(CommitId("bench", 1), message)
-    flushed = asyncio.get_running_loop().create_future()
-    outbox.flush(CommitId("bench", 1), flushed.set_result)
-    assert await flushed is None
-    outbox.committed(CommitId("bench", 1))
-    dispatchers.append(dispatcher)
-    drained = asyncio.get_running_loop().create_future()
-    began = time.perf_counter()
-    dispatcher.begin()
-    dispatcher.drain(lambda: drained.set_result(None))
-    await drained
-    seconds = time.perf_counter() - began
-    assert dispatcher.counts.delivered == count
-    closed = asyncio.get_running_loop().create_future()
-    outbox.close(lambda: closed.set_result(None))
-    await closed
-    await sender.close()
-    await runtime.close()
-    return count / seconds
+    received = 0
+
+    async def take(request: web.Request) -> web.Response:
+        nonlocal received
+        body = await request.read()
+        # A batch is an array of events.
+        received += len(json.loads(body)) if body[:1] == b"[" else 1
+        return web.Response(status=204)
+
+    async def count(request: web.Request) -> web.Response:
+        return web.Response(text=str(received))
+
+    application = web.Application()
+    application.router.add_post("/", take)
+    application.router.add_get("/count", count)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+class Load:
+    """Clients that publish at QoS 1, each with its own client id."""
+
+    def __init__(self, port: int, clients: int = 20) -> None:
+        self._sockets = []
+        self.acked = 0
+        for number in range(clients):
+            name = b"bench%03d" % number
+            client = socket.create_connection(("127.0.0.1", port))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.sendall(
+                bytes((0x10, 12 + len(name)))
+                + b"\x00\x04MQTT\x04\x02\x00\x00\x00"
+                + bytes((len(name),))
+                + name
+            )
+            assert client.recv(4) == b"\x20\x02\x00\x00"
+            self._sockets.append(client)
+        self._body = b"\x00\x04a/bc\x00\x01" + b'{"celsius": 21.5, "device": "pump-7"}'
+        self._packet = bytes((0x32, len(self._body))) + self._body
+
+    def run(self, count: int, per_second: float, most: int = 400) -> None:
+        """Publish `count` messages, and wait until they are acknowledged. At most `most` are in flight."""
+        began = time.perf_counter()
+        sent = self.acked = 0
+        while self.acked < count:
+            due = (
+                count
+                if not per_second
+                else min(count, int((time.perf_counter() - began) * per_second) + 1)
+            )
+            while sent < min(due, self.acked + most):
+                self._sockets[sent % len(self._sockets)].sendall(self._packet)
+                sent += 1
+            ready, _, _ = select.select(self._sockets, (), (), 0.005)
+            for client in ready:
+                self.acked += len(client.recv(65536)) // 4
+
+    def close(self) -> None:
+        for client in self._sockets:
+            client.close()
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(0.02)
+
+
+class Spent(NamedTuple):
+    """CPU microseconds for each event, and events per second from the first PUBLISH to the last request."""
+
+    broker: float
+    sender: float
+    rate: float
+
+
+def spent(hook: dict[str, Any] | None, per_second: float, count: int) -> Spent:
+    """Publish `count` messages, and measure until the service has received them all."""
+    with ExitStack() as stack:
+        port, received = stack.enter_context(receiver())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        plugins: list[dict[str, Any]] = [
+            {"use": "storage", "config": {"path": str(folder / "data")}}
+        ]
+        if hook is not None:
+            config = {
+                "url": f"http://127.0.0.1:{port}/", "events": ["message.published"], "drain": 0, "concurrency": 16,
+                "sign": {"secret": "whsec_" + "A" * 32}, "outbox": {"path": str(folder / "outbox")}, **hook,
+            }  # fmt: skip
+            plugins.append({"use": "webhook", "config": config})
+        settings: dict[str, Any] = {
+            "auth": {"default": "allow"}, "authz": {"default": "allow"}, "log": {"level": "error"}, "plugins": plugins,
+        }  # fmt: skip
+        running = stack.enter_context(launch.hookmq(folder, **settings))
+        load = Load(running.port)
+        stack.callback(load.close)
+        warm = 200 if hook is not None else 0
+        load.run(200, 0)
+        _wait(lambda: received() >= warm)
+        time.sleep(1.5)  # the position is saved, and everything is idle
+        pids = running.pids()
+        before = {pid: launch.cpu_seconds(pid) for pid in pids}
+        began = time.perf_counter()
+        load.run(count, per_second)
+        if hook is not None:
+            _wait(lambda: received() >= warm + count)
+        seconds = time.perf_counter() - began
+        if per_second:
+            time.sleep(1.0)  # the last save of the position counts
+        used = [(launch.cpu_seconds(pid) - before[pid]) / count * 1e6 for pid in pids]
+        return Spent(used[0], sum(used[1:]), count / seconds)
+
+
+async def bare(port: int, count: int, at_a_time: int = 16) -> float:
+    """Measure the CPU microseconds of this process for a POST with nothing but aiohttp's client."""
+    body = bytes(500)
+    headers = {"Content-Type": "application/json"}
+    timeout = aiohttp.ClientTimeout(total=10)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=at_a_time),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=timeout,
+    ) as session:
+
+        async def post() -> None:
+            for _ in range(count // at_a_time):
+                async with session.post(
+                    f"http://127.0.0.1:{port}/", data=body, headers=headers
+                ) as answer:
+                    await answer.read()
+
+        began = time.process_time()
+        await asyncio.gather(*(post() for _ in range(at_a_time)))
+        return (time.process_time() - began) / (count // at_a_time * at_a_time) * 1e6
+
+
+def events(count: int) -> None:
+    """Print the CPU time of the broker and the sending process for each event."""
+    print(f"{'events':28} {'broker us':>10} {'sender us':>10} {'total us':>10} {'events/s':>10}")
+    batch = {"envelope": "batch", "batch": {"count": 100, "linger": 0.05}}
+    rows: list[tuple[str, dict[str, Any], float, int]] = [
+        ("10 a second", {}, 10, min(count, 100)),
+        ("100 a second", {}, 100, min(count, 1000)),
+        ("1000 a second", {}, 1000, min(count, 5000)),
+        ("as fast as possible", {}, 0, count),
+        ("as fast, batches of 100", batch, 0, count * 2),
+    ]
+    for name, hook, per_second, number in rows:
+        plain = spent(None, per_second, number)
+        found = spent(hook, per_second, number)
+        extra = found.broker - plain.broker
+        print(
+            f"{name:28} {extra:10.0f} {found.sender:10.0f} {extra + found.sender:10.0f} {found.rate:10.0f}",
+            flush=True,
+        )
+    print("broker: in addition to a broker without webhook, at the same rate")
+    with services() as ports:
+        print(
+            f"aiohttp's client alone: {asyncio.run(bare(ports['live'], count)):.0f} us for each POST"
+        )
+    print(f"load average: {os.getloadavg()[0]:.1f}")
 
 
 class _Takes:
@@ -290,10 +425,20 @@ def main() -> None:
         action="store_true",
         help="schedule everything before other work on the machine (root)",
     )
+    parser.add_argument(
+        "--only-events", action="store_true", help="measure only the CPU time for each event"
+    )
     parser.add_argument("--take", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.take:
         asyncio.run(take())
+        return
+    if arguments.receive:
+        asyncio.run(receive())
+        return
+    if arguments.only_events:
+        events(arguments.events)
         return
     os.environ.setdefault("XDG_STATE_HOME", tempfile.gettempdir())
     usual = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -311,10 +456,7 @@ def main() -> None:
         p99 = percentile(values, 0.99)
         print(f"{name:24} {statistics.median(values):8.2f} {p99:8.2f} {p99 / base:10.2f}")
     print("ratio: at_least_once against live, best_effort against no webhook")
-    with services() as ports, tempfile.TemporaryDirectory() as folder:
-        for batch, count in ((1, arguments.events), (100, arguments.events * 5)):
-            speed = asyncio.run(rate(Path(folder) / str(batch), ports["live"], batch, count))
-            print(f"batch {batch:3}: {speed:8.0f} events/s")
+    events(arguments.events)
     with tempfile.TemporaryDirectory() as folder:
         for qos in (0, 1):
             costs = {

@@ -199,7 +199,7 @@ class SinkManager(Protocol):
 class DeliveryLog(Protocol):
     """The interface of a `SinkManager` that also keeps the latest attempts to send each event."""
 
-    def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
+    async def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
         """Return at most `limit` attempts, newest first. If `event` is not empty, return only those for the event with
         that id.
 

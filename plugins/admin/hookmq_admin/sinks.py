@@ -130,7 +130,9 @@ async def list_deliveries(call: Call) -> Any:
         found.show_sink(call.parts["sink"])
         if not isinstance(found, DeliveryLog):
             raise SinkError("conflict", "this sink does not keep its deliveries; webhooks do")
-        items = found.list_deliveries(call.parts["sink"], given.get("event", ""), given["limit"])
+        items = await found.list_deliveries(
+            call.parts["sink"], given.get("event", ""), given["limit"]
+        )
     return {"items": [asdict(one) for one in items]}
 
 

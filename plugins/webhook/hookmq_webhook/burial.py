@@ -7,8 +7,8 @@ from hookmq.plugin import BrokerHandle, PluginError
 from hookmq.storage_api import StoreFailed
 
 from hookmq_webhook.deadletter import DeadLetters
-from hookmq_webhook.dispatch import Buried
 from hookmq_webhook.events import Event
+from hookmq_webhook.parcels import Buried
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import Requests
 
@@ -37,7 +37,7 @@ class Burial:
         self._open = False
 
     def bury(self, one: Numbered, reason: str, attempts: int, buried: Buried) -> None:
-        """Store an event that the plugin gave up on; see `hookmq_webhook.dispatch.Bury`."""
+        """Store an event that the plugin gave up on; see `hookmq_webhook.parcels.Bury`."""
         self._broker.log(
             "warning", "webhook.given_up", id=one.id, type=one.event.type, reason=reason,
             attempts=attempts,

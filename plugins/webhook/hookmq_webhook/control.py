@@ -5,13 +5,14 @@ Implements `hookmq_toolkit.sinks.SinkManager` for this one sink.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
 from hookmq.plugin import Runtime, StoreError
+from hookmq_toolkit.channel import Refused
 from hookmq_toolkit.sink_control import ControlState, read_control, write_control
 from hookmq_toolkit.sinks import (
     DeadLetterPage,
@@ -25,13 +26,11 @@ from hookmq_toolkit.sinks import (
 )
 
 from hookmq_webhook.config import WebhookConfig
+from hookmq_webhook.counts import Totals
 from hookmq_webhook.deadletter import Dead, DeadLetters, Replay, replay
-from hookmq_webhook.deliveries import Deliveries
-from hookmq_webhook.dispatch import Answer, Dispatcher
+from hookmq_webhook.delivery import Delivery
 from hookmq_webhook.outbox import Outbox
-from hookmq_webhook.process import SenderProcess
-from hookmq_webhook.queues import MemoryQueue, Numbered
-from hookmq_webhook.sender import Sender
+from hookmq_webhook.queues import MemoryQueue
 
 POSITIONS: Final = "first, next or the number of an event"
 
@@ -41,10 +40,8 @@ class Instance(Protocol):
 
     config: WebhookConfig
     durable: bool
-    deliveries: Deliveries
     queue: Outbox | MemoryQueue | None
-    dispatcher: Dispatcher | None
-    sender: Sender | SenderProcess | None
+    delivery: Delivery | None
     dead: DeadLetters | None
 
     @property
@@ -55,7 +52,6 @@ class Instance(Protocol):
     def runtime(self) -> Runtime | None: ...
     @property
     def dropped_events(self) -> int: ...
-    def begin_again(self, seek: Callable[[], None]) -> None: ...
     def log(self, level: str, event: str, /, **fields: object) -> None: ...
 
 
@@ -93,19 +89,25 @@ class Control:
         self._plugin.log("error", "webhook.disabled", reason=reason)
         self._set(replace(self.state, disabled=reason))
 
-    def note_health(self) -> None:
+    @property
+    def failing_since(self) -> float | None:
+        """When the service began to fail, in epoch seconds, or None if it works."""
+        return self.state.failing_since
+
+    def note_failing(self, since: float | None) -> None:
         """Store the time at which the service began to fail, or None if the service works."""
-        dispatcher = self._plugin.dispatcher
-        if dispatcher is not None:
-            self._set(replace(self.state, failing_since=dispatcher.health.failing_since))
+        self._set(replace(self.state, failing_since=since))
 
     def _set(
-        self, state: ControlState, done: Callable[[OSError | None], None] | None = None
+        self,
+        state: ControlState,
+        done: Callable[[OSError | None], None] | None = None,
+        forget: bool = False,
     ) -> None:
-        self.state = state
-        dispatcher = self._plugin.dispatcher
-        if dispatcher is not None and dispatcher.paused != self.stopped:
-            dispatcher.pause(self.stopped)
+        before, self.state = self.stopped, state
+        delivery = self._plugin.delivery
+        if delivery is not None and (forget or before != self.stopped):
+            delivery.link.pause(self.stopped, forget)
         runtime = self._plugin.runtime
         if not self._plugin.durable or runtime is None:
             if done is not None:
@@ -154,21 +156,19 @@ class Control:
 
     def _status(self) -> SinkStatus:
         plugin = self._plugin
-        config, queue, dispatcher = plugin.config, plugin.queue, plugin.dispatcher
+        config, queue, delivery = plugin.config, plugin.queue, plugin.delivery
+        if delivery is not None:
+            delivery.link.refresh()
         state, reason = self.present
-        counts: dict[str, float] = dict.fromkeys(
-            ("written", "batches", "write_seconds", "failures", "dead_letters"), 0
-        )
-        if dispatcher is not None:
-            found = dispatcher.counts
-            counts = {
-                "written": found.delivered, "batches": found.attempts - found.failed - dispatcher.running,
-                "write_seconds": found.durations.sum, "failures": found.failed, "dead_letters": found.given_up,
-            }  # fmt: skip
-        sender = plugin.sender
-        restarts = sender.restarts if isinstance(sender, SenderProcess) else 0
+        totals = delivery.totals if delivery is not None else Totals()
+        running = delivery.running if delivery is not None else 0
+        counts: dict[str, float] = {
+            "written": totals["delivered"], "batches": totals["attempts"] - totals["failed"] - running,
+            "write_seconds": totals.durations.sum, "failures": totals["failed"], "dead_letters": totals["given_up"],
+        }  # fmt: skip
+        restarts = delivery.link.restarts if delivery is not None else 0
         lag = queue.waiting if queue is not None else 0
-        age = dispatcher.oldest_age if lag and dispatcher is not None else 0.0
+        age = delivery.oldest_age if lag and delivery is not None else 0.0
         if isinstance(queue, Outbox):
             place = (queue.start, queue.log.next, queue.disk, config.outbox.max_bytes)
             full, on_full = queue.fill >= 1.0, str(config.outbox.on_full)
@@ -185,7 +185,7 @@ class Control:
             plugin.id, "webhook", config.filters.topics or ("#",), state, reason, False, place[0], place[1], lag,
             round(age, 3), place[2], place[3], on_full, full, plugin.dead.waiting if plugin.dead is not None else 0,
             {**counts, "dropped": plugin.dropped_events, "restarts": restarts},
-            dict(_answers(sender)),
+            {f"status_{status}": count for status, count in totals.statuses.items()},
         )  # fmt: skip
 
     @property
@@ -193,18 +193,15 @@ class Control:
         """The instance's current state and the reason for it. The reason may be ''."""
         if self.state.disabled:
             return "disabled", self.state.disabled
-        dispatcher = self._plugin.dispatcher
-        health = dispatcher.health if dispatcher is not None else None
-        reason = health.reason if health is not None else ""
+        delivery = self._plugin.delivery
+        reason = delivery.reason if delivery is not None else ""
         if self.state.paused:
             return "paused", reason
-        if dispatcher is None or not dispatcher.begun:
+        if delivery is None or not delivery.begun:
             return "starting", ""
-        if dispatcher.unreadable:
+        if delivery.unreadable:
             return "failed", "the outbox cannot be read"
-        if health is not None and health.failing_since is not None:
-            return "retrying", reason
-        return "active", ""
+        return ("retrying", reason) if delivery.failing else ("active", "")
 
     async def test_sink(self, name: str) -> Sequence[SinkProblem]:
         """Raise SinkError, because only a real request can test a service."""
@@ -214,17 +211,12 @@ class Control:
     async def pause_sink(self, name: str, paused: bool) -> None:
         """Pause or resume the instance. Resuming also enables an instance that disabled itself."""
         plugin = self._find(name)
-        dispatcher, runtime = plugin.dispatcher, plugin.runtime
+        runtime = plugin.runtime
         if runtime is None:
             raise SinkError("conflict", "the broker is starting or stopping")
-        if paused:
-            state = replace(self.state, paused=True)
-        else:
-            if dispatcher is not None:
-                dispatcher.health.forget()
-            state = ControlState()
+        state = replace(self.state, paused=True) if paused else ControlState()
         stored = runtime.promise()
-        self._set(state, lambda error: stored.set_result(error))
+        self._set(state, lambda error: stored.set_result(error), forget=not paused)
         error = await stored
         if error is not None:
             raise SinkError("failed", f"cannot be stored: {error.strerror}")
@@ -235,8 +227,8 @@ class Control:
         `next` discards all waiting events. A lower number resends events that are still stored.
         """
         plugin = self._find(name)
-        queue = plugin.queue
-        if queue is None or plugin.dispatcher is None or not plugin.dispatcher.begun:
+        queue, delivery = plugin.queue, plugin.delivery
+        if queue is None or delivery is None or not delivery.opened:
             raise SinkError("conflict", "the outbox is not open yet")
         if position not in ("first", "next") and not (position.isascii() and position.isdigit()):
             raise SinkError(
@@ -245,17 +237,24 @@ class Control:
         if isinstance(queue, MemoryQueue):
             if position != "next":
                 raise SinkError("conflict", "only next is possible, because events wait in memory")
-            plugin.begin_again(queue.clear)
-            return queue.end
+            number = queue.end
+            queue.clear()
+            await self._seek(delivery, number)
+            return number
         first, end = queue.log.earliest, queue.log.readable
         known = {"first": first, "next": end}
-        number = known.get(position)
-        if number is None:
-            number = min(max(first, int(position[:20])), end)
+        wanted = known.get(position)
+        number = min(max(first, int(position[:20])), end) if wanted is None else wanted
         before = queue.start
-        plugin.begin_again(lambda: queue.seek(number))
+        await self._seek(delivery, number)
         plugin.log("info", "webhook.sought", before=before, number=number)
         return number
+
+    async def _seek(self, delivery: Delivery, number: int) -> None:
+        try:
+            await delivery.link.seek(number)
+        except (Refused, OSError) as error:
+            raise SinkError("failed", str(error)) from error
 
     async def list_dead_letters(self, name: str, after: int | None, limit: int) -> DeadLetterPage:
         """Return dead letters, oldest first."""
@@ -287,15 +286,14 @@ class Control:
 
     async def replay(self, wanted: Callable[[Dead], bool]) -> Replay:
         """Resend the dead letters for which `wanted` is true. Raises SinkError."""
-        dead, sender = self._dead(self._plugin.id), self._plugin.sender
+        dead, delivery = self._dead(self._plugin.id), self._plugin.delivery
         if self.stopped:
             raise SinkError("conflict", "the instance is paused or disabled; resume it first")
-        if sender is None or self._replaying:
+        if delivery is None or self._replaying:
             raise SinkError("conflict", "dead letters are already being sent")
-        send: Callable[[list[Numbered]], Awaitable[Answer]] = sender.send
         self._replaying = True
         try:
-            return await replay(dead, send, wanted)
+            return await replay(dead, delivery.link.send, wanted)
         except (OSError, StoreError) as error:
             raise SinkError("failed", f"the dead letters cannot be read: {error}") from error
         finally:
@@ -313,15 +311,15 @@ class Control:
 
     # hookmq_toolkit.sinks.DeliveryLog --------------------------------------------------------------------------------
 
-    def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
+    async def list_deliveries(self, name: str, event: str, limit: int) -> Sequence[SinkDelivery]:
         """Return the latest attempts to send events, newest first."""
-        return list(islice(self._find(name).deliveries.latest(event), limit))
-
-
-def _answers(sender: Sender | SenderProcess | None) -> dict[str, float]:
-    """Return the number of responses for each status."""
-    statuses = sender.statuses if sender is not None else {}
-    return {f"status_{status}": count for status, count in sorted(statuses.items())}
+        delivery = self._find(name).delivery
+        if delivery is None:
+            return []
+        try:
+            return await delivery.link.deliveries(event, limit)
+        except Refused as error:
+            raise SinkError("failed", str(error)) from error
 
 
 def _letter(one: Dead) -> SinkDeadLetter:

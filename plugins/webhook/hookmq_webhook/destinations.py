@@ -62,6 +62,10 @@ _6TO4: Final = ipaddress.IPv6Network("2002::/16")
 _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 
 
+CHECKED: Final = 1000
+"""Maximum number of allowed hosts to remember."""
+
+
 class Refused(OSError):
     """The destination is not allowed."""
 
@@ -75,9 +79,18 @@ class Destinations:
         self._deny_hosts = _globs(config.deny_hosts)
         self._allow = tuple(map(ipaddress.ip_network, config.allow_networks))
         self._deny = tuple(map(ipaddress.ip_network, config.deny_networks))
+        self._checked: set[str] = set()
+        """Hosts that are allowed, so that they need not be checked again."""
 
     def check_host(self, host: str) -> None:
         """Raise Refused if `host`, the host name or address in a URL, is not allowed."""
+        if host in self._checked:
+            return
+        self._check(host)
+        if len(self._checked) < CHECKED:
+            self._checked.add(host)
+
+    def _check(self, host: str) -> None:
         name = host.lower().rstrip(".").strip("[]")
         if name in self._metadata:
             raise Refused(f"the host {name} is a metadata service, and not allowed")

@@ -13,52 +13,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from hookmq.plugin import Cancel, Exemplar, Histogram, Runtime, Timer
+from hookmq.plugin import Cancel, Runtime, Timer
 from hookmq_toolkit.breaker import Ask, Breaker
 
+from hookmq_webhook.counts import Counts
 from hookmq_webhook.deliveries import Deliveries
-from hookmq_webhook.failures import word_of
 from hookmq_webhook.health import Health
 from hookmq_webhook.pace import Pace
-from hookmq_webhook.parcels import Answer, Lane, Parcel, Policy, Verdict
+from hookmq_webhook.parcels import Answer, Bury, Lane, Parcel, Policy, Verdict
 from hookmq_webhook.queues import Numbered, Queue
 from hookmq_webhook.window import Window
 
 Send = Callable[[Sequence[Numbered]], Awaitable[Answer]]
-Buried = Callable[[str], None]
-"""Called with '' when a dead letter is stored safely, or with the reason why it could not be stored."""
-Bury = Callable[[Numbered, str, int, Buried], None]
-"""Store an event as a dead letter. The arguments are the event, the reason, the number of attempts, and a callback."""
-
 
 TOGETHER: Final = 5
 """Failed attempts after which a batch is split. If other events arrive in the meantime, two attempts are enough."""
 BURY_AGAIN: Final = 5.0
 """Seconds to wait before retrying to store a dead letter."""
-
-
-class Counts:
-    """Counters of a dispatcher, for metrics."""
-
-    def __init__(self) -> None:
-        self.delivered = 0
-        self.attempts = 0
-        self.failed = 0
-        self.failures: dict[str, int] = {}
-        """Number of failed requests by the word of their reason; see `hookmq_webhook.failures`."""
-        self.given_up = 0
-        self.durations = Histogram()
-
-    def timed(self, seconds: float, time: float, events: Sequence[Numbered]) -> None:
-        """Count a request that ended at `time`, in epoch seconds. If one of its messages has a sampled trace, the trace
-        becomes an exemplar.
-        """
-        self.durations.add(seconds)
-        for one in events:
-            trace = one.event.trace
-            if trace is not None and int(trace[-2:], 16) & 1:
-                self.durations.exemplify(Exemplar(seconds, trace.split("-")[1], time))
-                break
 
 
 MAX_BACKOFF: Final = 40
@@ -198,9 +169,9 @@ class Dispatcher:
         return self._window.loaded
 
     @property
-    def unreadable(self) -> bool:
-        """Whether the queue cannot be read."""
-        return self._window.unreadable_at is not None
+    def unreadable_at(self) -> float | None:
+        """When the queue became unreadable, in epoch seconds, or None if it can be read."""
+        return self._window.unreadable_at
 
     @property
     def skipped(self) -> int:
@@ -330,9 +301,7 @@ class Dispatcher:
             self.counts.delivered += len(parcel.events)
             self._finish(parcel)
             return
-        self.counts.failed += 1
-        word = word_of(answer.reason)
-        self.counts.failures[word] = self.counts.failures.get(word, 0) + 1
+        self.counts.fail(answer.reason)
         oldest = min(one.event.time for one in parcel.events)
         worn = bool(policy.max_attempts) and parcel.attempts >= policy.max_attempts
         old = policy.max_age > 0 and self._runtime.time() - oldest >= policy.max_age
@@ -459,4 +428,4 @@ class Dispatcher:
             cancel()
 
 
-__all__ = ["Answer", "Buried", "Bury", "Counts", "Dispatcher", "Policy", "Send", "Verdict"]
+__all__ = ["Answer", "Counts", "Dispatcher", "Policy", "Send", "Verdict"]

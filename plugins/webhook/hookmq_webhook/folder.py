@@ -13,12 +13,20 @@ from hookmq_toolkit.sink_control import CONTROL
 from hookmq_toolkit.state_folder import prepare_folder, refuse_foreign
 
 CURSOR: Final = "cursor.json"
+DONE: Final = "done-"
+"""Beginning of the names of files that a generation number follows."""
+GAPS: Final = "gaps.json"
+SENDER_LOCK: Final = "sender.lock"
 LOG: Final = "log"
 DEAD: Final = "dead"
 RESERVE: Final = "reserve"
 RESERVED: Final = 64 << 10
 """Bytes set aside for use when the disk is full."""
-_OURS: Final = frozenset({CURSOR, CURSOR + ".new", CONTROL, CONTROL + ".new", LOG, DEAD, RESERVE})
+_OURS: Final = frozenset(
+    {
+        CURSOR, CURSOR + ".new", CONTROL, CONTROL + ".new", GAPS, GAPS + ".new", LOG, DEAD, RESERVE, SENDER_LOCK,
+    }
+)  # fmt: skip
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -33,7 +41,7 @@ def prepare(folder: Path, known: frozenset[str] = _OURS, below: tuple[str, ...] 
     Raises StoreError if a folder cannot be created, or if `folder` contains files that are not `known`.
     """
     names = prepare_folder(folder)
-    refuse_foreign(folder, names, known.__contains__)
+    refuse_foreign(folder, names, lambda name: name in known or name.startswith(DONE))
     for name in below:
         prepare_folder(folder / name)
 

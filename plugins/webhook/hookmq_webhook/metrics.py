@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Final, Protocol, get_args
 
 from hookmq.plugin import MetricRegistry
-from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.http_client import CIRCUIT
 from hookmq_toolkit.sinks import SinkState
 
 from hookmq_webhook.control import Control
+from hookmq_webhook.counts import Totals
 from hookmq_webhook.deadletter import DeadLetters
-from hookmq_webhook.dispatch import Counts, Dispatcher
+from hookmq_webhook.delivery import Delivery
 from hookmq_webhook.outbox import Outbox
-from hookmq_webhook.process import SenderProcess
 from hookmq_webhook.queues import MemoryQueue
-from hookmq_webhook.sender import Sender
 
 STATES: Final = get_args(SinkState)
 
@@ -24,13 +22,12 @@ class Instance(Protocol):
     """The parts of the plugin that the metrics read."""
 
     told: dict[str, int]
-    dropped: dict[str, int]
     queue: Outbox | MemoryQueue | None
-    dispatcher: Dispatcher | None
-    sender: Sender | SenderProcess | None
-    breaker: Breaker | None
+    delivery: Delivery | None
     dead: DeadLetters | None
 
+    @property
+    def drops(self) -> dict[str, int]: ...
     @property
     def control(self) -> Control: ...
     @property
@@ -44,20 +41,19 @@ def register(registry: MetricRegistry, plugin: Instance) -> None:
     _queue(registry, plugin)
 
 
-def _counts(plugin: Instance) -> Counts:
-    return plugin.dispatcher.counts if plugin.dispatcher is not None else Counts()
+def _totals(plugin: Instance) -> Totals:
+    delivery = plugin.delivery
+    if delivery is None:
+        return Totals()
+    delivery.link.refresh()
+    return delivery.totals
 
 
 def _events(registry: MetricRegistry, plugin: Instance) -> None:
     def dropped() -> list[tuple[Mapping[str, str], int]]:
-        queue, dead = plugin.queue, plugin.dead
-        found = dict(plugin.dropped)
-        if isinstance(queue, Outbox):
-            found["outbox_full"] = queue.spilled
-            found["unreadable"] = queue.unreadable
-            found["damaged"] = queue.damaged
-        if dead is not None:
-            found["dead_letters_full"] = dead.overwritten
+        found = plugin.drops
+        if plugin.dead is not None:
+            found["dead_letters_full"] = plugin.dead.overwritten
         return [({"why": why}, count) for why, count in found.items()]
 
     registry.counter(
@@ -66,12 +62,12 @@ def _events(registry: MetricRegistry, plugin: Instance) -> None:
         lambda: [({"type": type}, count) for type, count in plugin.told.items()],
     )
     registry.counter(
-        "webhook_delivered_total", "Events that arrived.", lambda: _counts(plugin).delivered
+        "webhook_delivered_total", "Events that arrived.", lambda: _totals(plugin)["delivered"]
     )
     registry.counter(
         "webhook_given_up_total",
         "Events that were given up.",
-        lambda: _counts(plugin).given_up,
+        lambda: _totals(plugin)["given_up"],
     )
     registry.counter("webhook_dropped_total", "Events that were dropped, by reason.", dropped)
 
@@ -80,40 +76,37 @@ def _requests(registry: MetricRegistry, plugin: Instance) -> None:
     registry.counter(
         "webhook_failed_total",
         "Failed requests, by reason.",
-        lambda: [({"reason": word}, count) for word, count in _counts(plugin).failures.items()],
+        lambda: [({"reason": word}, count) for word, count in _totals(plugin).failures.items()],
     )
     registry.counter(
         "webhook_answers_total",
         "Answers, by status.",
-        lambda: [
-            ({"status": str(status)}, count)
-            for status, count in (plugin.sender.statuses if plugin.sender else {}).items()
-        ],
+        lambda: [({"status": status}, count) for status, count in _totals(plugin).statuses.items()],
     )
     registry.counter(
         "webhook_sent_bytes_total",
         "Bytes of bodies that were sent.",
-        lambda: plugin.sender.bytes if plugin.sender is not None else 0,
+        lambda: _totals(plugin)["bytes"],
     )
     registry.counter(
         "webhook_sender_restarts_total",
         "Sending processes that were started in place of one that died.",
-        lambda: plugin.sender.restarts if isinstance(plugin.sender, SenderProcess) else 0,
+        lambda: plugin.delivery.link.restarts if plugin.delivery is not None else 0,
     )
     registry.gauge(
         "webhook_requests",
         "Requests in progress.",
-        lambda: plugin.dispatcher.running if plugin.dispatcher is not None else 0,
+        lambda: plugin.delivery.running if plugin.delivery is not None else 0,
     )
     registry.gauge(
         "webhook_circuit",
         "State of the circuit: 0 closed, 1 half-open, 2 open.",
-        lambda: CIRCUIT[plugin.breaker.state] if plugin.breaker is not None else 0,
+        lambda: CIRCUIT[plugin.delivery.circuit] if plugin.delivery is not None else 0,
     )
     registry.histogram(
         "webhook_request_seconds",
         "Duration of one request.",
-        lambda: [({}, _counts(plugin).durations)],
+        lambda: [({}, _totals(plugin).durations)],
     )
 
 
@@ -136,7 +129,7 @@ def _queue(registry: MetricRegistry, plugin: Instance) -> None:
     registry.gauge(
         "webhook_oldest_seconds",
         "Age of the oldest event that waits.",
-        lambda: plugin.dispatcher.oldest_age if plugin.dispatcher is not None else 0.0,
+        lambda: plugin.delivery.oldest_age if plugin.delivery is not None else 0.0,
     )
     registry.gauge(
         "webhook_state",

@@ -1,11 +1,18 @@
 """Define lanes of waiting events, parcels of events that are sent together, and the results of sending them."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.queues import Numbered
+
+Buried = Callable[[str], None]
+"""Called with '' when a dead letter is stored safely, or with the reason why it could not be stored."""
+Bury = Callable[[Numbered, str, int, Buried], None]
+"""Store an event as a dead letter. The arguments are the event, the reason, the number of attempts, and a callback."""
 
 
 class Verdict(Enum):
@@ -27,6 +34,11 @@ class Answer(NamedTuple):
     reason: str = ""
     after: float | None = None
 
+    @property
+    def error(self) -> str:
+        """Why the events did not arrive, or ''."""
+        return "" if self.verdict is Verdict.ARRIVED else self.reason or self.verdict.value
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -47,6 +59,25 @@ class Policy:
     """Maximum number of requests per second; 0 means no limit."""
     disable_after: float = 0.0
     """Seconds of failure after which nothing more is sent; 0 means never."""
+
+
+def policy_of(config: WebhookConfig) -> Policy:
+    """Return the policy that a configuration describes."""
+    retry, batch = config.retry, config.batch
+    return Policy(
+        batch.count,
+        batch.bytes,
+        batch.linger,
+        config.concurrency,
+        config.window,
+        config.window_bytes,
+        retry.first_delay,
+        retry.longest_delay,
+        retry.max_age,
+        retry.max_attempts,
+        config.rate,
+        config.disable.after,
+    )
 
 
 class Lane:

@@ -20,30 +20,26 @@ from hookmq.plugin import (
     StoreError,
     hookimpl,
 )
-from hookmq.storage_api import StoreFailed
-from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.service_url import clear_text_host
 from hookmq_toolkit.sinks import SERVICE as SINKS
 from hookmq_toolkit.streams import SERVICE as STREAMS
-from hookmq_toolkit.tls_client import check_tls
+from hookmq_toolkit.tls_client import check_tls, client_context
 
 from hookmq_webhook import catalog
 from hookmq_webhook.burial import Burial
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.control import Control
+from hookmq_webhook.counts import Totals
 from hookmq_webhook.deadletter import DeadLetters
-from hookmq_webhook.deliveries import Deliveries
-from hookmq_webhook.dispatch import Answer, Dispatcher, Policy
+from hookmq_webhook.delivery import Delivery
 from hookmq_webhook.events import Event
 from hookmq_webhook.filters import Filters, keep_fields, select
 from hookmq_webhook.folder import DEAD, default_folder
 from hookmq_webhook.observing import Observing, published
 from hookmq_webhook.outbox import Bounds, Outbox
-from hookmq_webhook.process import SenderProcess
-from hookmq_webhook.queues import MemoryQueue, Numbered
+from hookmq_webhook.queues import MemoryQueue
 from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender as HttpSender
-from hookmq_webhook.spans import report
 from hookmq_webhook.status import QueueOwner
 
 JOURNALED: Final = frozenset({"message.published", "will.published"})
@@ -73,16 +69,12 @@ class WebhookPlugin(Observing):
         self.dropped: dict[str, int] = {}
         """Number of dropped events by reason."""
         self.queue: Outbox | MemoryQueue | None = None
-        self.dispatcher: Dispatcher | None = None
-        self.sender: HttpSender | SenderProcess | None = None
-        self.breaker: Breaker | None = None
+        self.delivery: Delivery | None = None
         self.dead: DeadLetters | None = None
-        self.oldest: float | None = None
         self._broker: BrokerHandle | None = None
         self._runtime: Runtime | None = None
         self._stopping = False
         self._burial: Burial | None = None
-        self.deliveries = Deliveries()
         self.control = Control(self)
         self.offered_services = {STREAMS: QueueOwner(self), SINKS: self.control}
 
@@ -144,29 +136,13 @@ class WebhookPlugin(Observing):
         return apply
 
     def _use(self, config: WebhookConfig) -> None:
-        queue, sender, broker = self.queue, self.sender, self._broker
+        queue = self.queue
         if isinstance(queue, Outbox):
             queue.bounds = self._bounds()
         elif queue is not None:
             queue.bound(config.queue.max_events, config.queue.max_bytes, config.queue.drop)
-        if isinstance(sender, SenderProcess):
-            sender.use(config)
-        elif sender is not None and broker is not None:
-            runtime = broker.runtime
-            fresh = self.Sender(config, self.requests, runtime.now, runtime.time)
-            fresh.sent, fresh.bytes, fresh.statuses = sender.sent, sender.bytes, sender.statuses
-            self.sender = fresh
-
-            def retire() -> None:
-                runtime.spawn(sender.close(), lambda _, error: None)
-
-            runtime.call_later(
-                config.timeout + SLACK, retire
-            )  # the old sender's requests have ended by then
-        if self.dispatcher is not None and broker is not None:
-            retry = config.retry
-            self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, broker.runtime.now)
-            self.dispatcher.use(_policy(config), self.breaker)
+        if self.delivery is not None:
+            self.delivery.use(config)
 
     # start and stop -------------------------------------------------------------------------------------------------
 
@@ -184,7 +160,6 @@ class WebhookPlugin(Observing):
             self._bounds(),
             burial.spill,
             sync=self.config.outbox.sync,
-            lost=lambda first, end: burial.lost(first, end, outbox.log.id),
         )
         self._broker, self._runtime = broker, broker.runtime
         return outbox
@@ -204,10 +179,6 @@ class WebhookPlugin(Observing):
         self._broker = broker
         self._stopping = False
         epoch = runtime.token(8)
-        try:
-            self.sender = self._sender(config, broker)
-        except OSError as error:
-            raise PluginError(self.id, f"tls: {error}") from error
         if not self.durable:
             bounds = config.queue
             self.queue = MemoryQueue(
@@ -221,38 +192,31 @@ class WebhookPlugin(Observing):
             self.dead.open()
         burial = self._burial if self.durable and self._burial else self._buries(broker)
         burial.dead, self._burial = self.dead, burial
-        retry = config.retry
-        self.breaker = Breaker(retry.breaker_failures, retry.breaker_pause, runtime.now)
         try:
             self.control.load()
         except StoreError as error:
             raise PluginError(self.id, str(error)) from error
-        self.dispatcher = self._dispatcher(broker, self.queue, burial, self.breaker)
-        if isinstance(self.queue, MemoryQueue) or self.queue.opened:
-            self.dispatcher.begin()
+        try:
+            self.delivery = Delivery(
+                config,
+                self.id,
+                broker,
+                self.queue,
+                burial,
+                self.control,
+                self._maker(broker.runtime),
+            )
+        except OSError as error:
+            raise PluginError(self.id, f"tls: {error}") from error
+        self.delivery.open(ready=False)
 
-    def _dispatcher(
-        self, broker: BrokerHandle, queue: Outbox | MemoryQueue, burial: Burial, breaker: Breaker
-    ) -> Dispatcher:
-        made = Dispatcher(
-            broker.runtime, queue, self._send, burial.bury, self._key, _policy(self.config), breaker, broker.log,
-            disable=self.control.disable, health_changed=self.control.note_health, deliveries=self.deliveries,
-            failing_since=self.control.state.failing_since,
-        )  # fmt: skip
-        made.pause(self.control.stopped)
-        return made
-
-    def begin_again(self, seek: Callable[[], None]) -> None:
-        """Cancel the requests in progress, call `seek`, and continue with the event that `seek` made the first."""
-        broker, queue, before = self._broker, self.queue, self.dispatcher
-        burial, breaker = self._burial, self.breaker
-        if broker is None or queue is None or before is None or burial is None or breaker is None:
-            raise PluginError(self.id, "the broker has not started the plugin")
-        before.stop()
-        seek()
-        self.dispatcher = made = self._dispatcher(broker, queue, burial, breaker)
-        made.counts = before.counts
-        made.begin()
+    def _maker(self, runtime: Runtime) -> Callable[[WebhookConfig], HttpSender] | None:
+        """Return how to make a sender in this process, or None to use the sending process. Raises OSError."""
+        if self.config.process and self.Sender is HttpSender:
+            if self.config.tls is not None:
+                client_context(self.config.tls)
+            return None
+        return lambda config: self.Sender(config, self.requests, runtime.now, runtime.time)
 
     @property
     def runtime(self) -> Runtime | None:
@@ -262,22 +226,26 @@ class WebhookPlugin(Observing):
     @property
     def dropped_events(self) -> int:
         """Number of events that were dropped, for any reason."""
-        queue = self.queue
-        more = queue.spilled + queue.unreadable + queue.damaged if isinstance(queue, Outbox) else 0
-        return sum(self.dropped.values()) + more
+        return sum(self.drops.values())
 
-    def _sender(self, config: WebhookConfig, broker: BrokerHandle) -> HttpSender | SenderProcess:
-        if config.process and self.Sender is HttpSender:
-            return SenderProcess(config, self.id, broker.log)
-        return self.Sender(config, self.requests, broker.runtime.now, broker.runtime.time)
+    @property
+    def drops(self) -> dict[str, int]:
+        """Number of dropped events by reason."""
+        queue, delivery = self.queue, self.delivery
+        found = dict(self.dropped)
+        if isinstance(queue, Outbox):
+            totals = delivery.totals if delivery is not None else Totals()
+            found["outbox_full"] = queue.spilled + totals["dropped"]
+            found["unreadable"], found["damaged"] = totals["unreadable"], totals["damaged"]
+        return found
 
     @hookimpl
     def on_ready(self, broker: BrokerHandle) -> None:
-        """Send broker.started, and start the sending process."""
+        """Send broker.started, and start sending."""
         if self._burial is not None:
             self._burial.open()
-        if isinstance(self.sender, SenderProcess):
-            broker.runtime.spawn(self.sender.start(), lambda _, error: None)
+        if self.delivery is not None:
+            self.delivery.open(ready=True)
         self.tell(catalog.started(broker.time(), _version()))
 
     @hookimpl
@@ -292,38 +260,27 @@ class WebhookPlugin(Observing):
 
         Waits at most `drain` seconds, and leaves `SLACK` of the `deadline` seconds for recording this.
         """
-        runtime, dispatcher, queue = self._runtime, self.dispatcher, self.queue
+        runtime, delivery, queue = self._runtime, self.delivery, self.queue
         if runtime is None:
             return
         self.tell(catalog.stopping(broker.time(), _version(), deadline))
-        seconds = min(self.config.drain, max(0.0, deadline - SLACK))
-        if dispatcher is not None and queue is not None:
-            if seconds > 0 and queue.waiting and not dispatcher.paused:
-                drained = runtime.promise()
-
-                def over() -> None:
-                    if not drained.done():
-                        drained.set_result(None)
-
-                timer = runtime.call_later(seconds, over)
-                if isinstance(queue, Outbox):
-
-                    def written(failed: StoreFailed | None) -> None:
-                        dispatcher.wake()  # broker.stopping can be sent now
-                        dispatcher.drain(over)
-
-                    queue.log.flush(written)
-                else:
-                    dispatcher.drain(over)
-                await drained
-                timer.cancel()
+        if delivery is not None and queue is not None:
+            if isinstance(queue, Outbox):
+                written = runtime.promise()
+                queue.log.flush(written.set_result)
+                await written
+            delivery.link.wake()
+            seconds = min(self.config.drain, max(0.0, deadline - SLACK))
+            if seconds > 0 and queue.waiting and not self.control.stopped:
+                await self._drain(runtime, delivery, seconds)
+            self._stopping = True
+            await delivery.link.close()
             left = queue.waiting
             if left:
                 kept = "kept" if self.durable else "lost"
                 broker.log(
                     "info" if self.durable else "warning", "webhook.stopped", left=left, of=kept
                 )
-            dispatcher.stop()
         self._stopping = True
         if isinstance(queue, Outbox):
             closed = runtime.promise()
@@ -331,18 +288,20 @@ class WebhookPlugin(Observing):
             await closed
         if self.dead is not None:
             self.dead.close()
-        if self.sender is not None:
-            await self.sender.close()
 
-    async def _send(self, events: Sequence[Numbered]) -> Answer:
-        assert self.sender is not None
-        assert self._broker is not None
-        if all(one.event.trace is None for one in events):
-            return await self.sender.send(events)
-        config, began = self.config, self._broker.time()
-        answer = await self.sender.send(events)
-        report(self._broker, self.id, config, events, began, answer)
-        return answer
+    async def _drain(self, runtime: Runtime, delivery: Delivery, seconds: float) -> None:
+        """Wait until all events have arrived, but at most `seconds`."""
+        over = runtime.promise()
+
+        def end(*_: object) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        timer = runtime.call_later(seconds, end)
+        cancel = runtime.spawn(delivery.link.drain(), end)
+        await over
+        timer.cancel()
+        cancel()
 
     # events ---------------------------------------------------------------------------------------------------------
 
@@ -355,8 +314,8 @@ class WebhookPlugin(Observing):
             return  # otherwise each dead letter would cause another event
         self._count(event)
         queue.put(event)
-        if self.dispatcher is not None and isinstance(queue, MemoryQueue):
-            self.dispatcher.wake()
+        if self.delivery is not None and isinstance(queue, MemoryQueue):
+            self.delivery.link.wake()
 
     def _count(self, event: Event) -> None:
         self.told[event.type] = self.told.get(event.type, 0) + 1
@@ -384,20 +343,11 @@ class WebhookPlugin(Observing):
         return found
 
     def _ready(self) -> None:
-        dispatcher = self.dispatcher
-        if dispatcher is not None and not self._stopping:
-            if not dispatcher.begun:
-                dispatcher.begin()
-            else:
-                dispatcher.wake()
-
-    def _key(self, one: Numbered) -> str:
-        key = self.config.key
-        if key == "client":
-            return one.event.client or ""
-        if key == "topic":
-            return one.event.topic or ""
-        return one.id if key == "none" else ""
+        delivery = self.delivery
+        if delivery is not None and not self._stopping:
+            delivery.open(ready=False)
+            if delivery.opened:
+                delivery.link.wake()
 
     # metrics, routes and commands -----------------------------------------------------------------------------------
 
@@ -420,24 +370,6 @@ def _value(config: Any, name: str) -> Any:
     for part in name.split("."):
         config = getattr(config, part)
     return config
-
-
-def _policy(config: WebhookConfig) -> Policy:
-    retry, batch = config.retry, config.batch
-    return Policy(
-        batch.count,
-        batch.bytes,
-        batch.linger,
-        config.concurrency,
-        config.window,
-        config.window_bytes,
-        retry.first_delay,
-        retry.longest_delay,
-        retry.max_age,
-        retry.max_attempts,
-        config.rate,
-        config.disable.after,
-    )
 
 
 def _version() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, Literal, NamedTuple, Protocol
 
-from hookmq_webhook.events import Event
+from hookmq_webhook.events import Event, pack, unpack
 
 Drop = Literal["oldest", "newest"]
 SLACK: Final = 64
@@ -24,6 +24,21 @@ class Numbered(NamedTuple):
     event: Event
     size: int
     id: str = ""
+
+
+Row = tuple[int, bytes, int, str]
+"""A packed `Numbered`, as it is passed to the sending process and back."""
+
+
+def packed(one: Numbered) -> Row:
+    """Pack an event with its number. Raises ValueError; see `hookmq_webhook.events.pack`."""
+    return one.number, pack(one.event), one.size, one.id
+
+
+def unpacked(row: Row) -> Numbered:
+    """Return what `packed` packed."""
+    number, data, size, id = row
+    return Numbered(number, unpack(data), size, id)
 
 
 Page = Callable[[list[Numbered], int, Exception | None], None]
@@ -119,6 +134,12 @@ class MemoryQueue:
         """Number of the next event."""
         return self._next
 
+    def begin_again(self) -> None:
+        """Record that no event is in the dispatcher's memory any more."""
+        self._taken.clear()
+        self._left.clear()
+        self._read_to = 0
+
     def clear(self) -> None:
         """Discard all events."""
         self._rows, self._left = [], []
@@ -189,7 +210,8 @@ class MemoryQueue:
 
     def done(self, number: int) -> None:
         self._taken.discard(number)
-        self._remove(number)
+        if number in self._sizes:  # otherwise the queue was cleared
+            self._remove(number)
 
     def _remove(self, number: int) -> None:
         self._bytes -= self._sizes.pop(number)

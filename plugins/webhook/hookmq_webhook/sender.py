@@ -56,7 +56,13 @@ class Sender:
         self._gone = frozenset(config.disable.statuses) - self._refused
         self._destinations = Destinations(config.destinations)
         self._url = Template(config.url)
+        self._origin = URL(config.url.partition("$")[0]).origin()
         self._headers = {name: Template(text) for name, text in config.headers.items()}
+        templates = (self._url, *self._headers.values())
+        self._fixed: tuple[dict[str, str], URL] | None = None
+        """The configured headers and the URL, if they contain no placeholders."""
+        if not any(one.names for one in templates):
+            self._fixed = self._filled(str)
         self._credentials: Credentials | None = None
         self._context = client_context(config.tls) if config.tls is not None else None
         self._session: aiohttp.ClientSession | None = None
@@ -109,7 +115,9 @@ class Sender:
         self.bytes += len(body)
         for _ in range(config.redirects + 1):
             self._destinations.check_host(url.host or "")
-            trusted = url.origin() == URL(config.url.partition("$")[0]).origin()
+            trusted = (self._fixed is not None and url is self._fixed[1]) or (
+                url.origin() == self._origin
+            )
             sent = (
                 headers | configured if trusted else headers
             )  # configured headers may contain keys
@@ -144,9 +152,12 @@ class Sender:
             # Sign both forms, because some frameworks decompress a body before it is verified.
             bodies = [body, *bodies]
         headers |= self._requests.sign(events, self._wall(), *bodies)
-        value = values_of(events[0])
+        return headers, body, *(self._fixed or self._filled(values_of(events[0])))
+
+    def _filled(self, value: Callable[[str], str]) -> tuple[dict[str, str], URL]:
+        """Return the configured headers and the URL with the values of an event. Raises ValueError."""
         configured = {name: filled_header(name, one, value) for name, one in self._headers.items()}
-        return headers, body, configured, URL(filled_url(self._url, value), encoded=True)
+        return configured, URL(filled_url(self._url, value), encoded=True)
 
     def _meaning(self, status: int, headers: Mapping[str, str]) -> Answer:
         if 200 <= status < 300:

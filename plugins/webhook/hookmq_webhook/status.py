@@ -14,9 +14,9 @@ class QueueOwner:
 
     async def list_streams(self) -> list[StreamStatus]:
         """Return the event queue, with the same values as the metrics."""
-        queue, dispatcher = self._plugin.queue, self._plugin.dispatcher
+        queue, delivery = self._plugin.queue, self._plugin.delivery
         if queue is None:
             return []
         name = "outbox" if isinstance(queue, Outbox) else "queue"
-        age = dispatcher.oldest_age if queue.waiting and dispatcher is not None else None
+        age = delivery.oldest_age if queue.waiting and delivery is not None else None
         return [StreamStatus(name, "queue", queue.waiting, queue.size, age)]

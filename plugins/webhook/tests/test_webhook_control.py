@@ -13,6 +13,8 @@ from hookmq_toolkit.sinks import DeliveryLog, SinkError, SinkManager
 from hookmq_webhook.config import DisableConfig, OutboxConfig, RetryConfig
 from hookmq_webhook.deliveries import KEPT, Deliveries
 from hookmq_webhook.events import Event
+from hookmq_webhook.links import LocalLink
+from hookmq_webhook.log_queue import LogQueue
 from hookmq_webhook.pace import Pace
 from hookmq_webhook.parcels import Answer, Verdict
 from hookmq_webhook.plugin import WebhookPlugin
@@ -234,11 +236,16 @@ def test_a_seek_while_a_page_is_read(tmp_path: Path) -> None:
     with World(tmp_path, DurableStore()) as world:
         world.call(world.control.pause_sink("hook", True))
         world.publish(b"0", b"1", b"2")
-        queue = world.plugin.queue
-        assert queue is not None
+        delivery = world.plugin.delivery
+        assert delivery is not None
+        link = delivery.link
+        assert isinstance(link, LocalLink)
+        assert link.engine is not None
+        queue = link.engine.queue
+        assert isinstance(queue, LogQueue)
         told: list[Any] = []
         queue.page(0, 10, 1 << 20, lambda *found: told.append(found))
-        queue.seek(1)  # type: ignore[union-attr]
+        queue.seek(1)
         world.harness.advance(1.0)
         assert (told, queue.waiting) == ([([], 0, None)], 2)
 
@@ -286,12 +293,12 @@ def test_deliveries_are_kept_by_event(tmp_path: Path) -> None:
         world.publish(b"0", wait=0.0)
         world.service.answer = ARRIVED
         world.publish(b"1", wait=10.0)
-        second, first, failed = world.control.list_deliveries("hook", "", 10)
+        second, first, failed = world.call(world.control.list_deliveries("hook", "", 10))
         assert (failed.result, failed.reason, failed.attempt) == ("again", "status 503", 1)
         assert (first.id, first.result, first.attempt) == (failed.id, "arrived", 2)
         assert second.id != first.id
         assert second.event == "message.published"
-        assert list(world.control.list_deliveries("hook", first.id, 1)) == [first]
+        assert world.call(world.control.list_deliveries("hook", first.id, 1)) == [first]
 
 
 def test_deliveries_are_bounded() -> None:

@@ -16,6 +16,7 @@ from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.breaker import Breaker
 from hookmq_webhook.dispatch import TOGETHER, Answer, Dispatcher, Policy, Verdict
 from hookmq_webhook.events import Event
+from hookmq_webhook.log_queue import LogQueue
 from hookmq_webhook.outbox import Bounds, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
 from hookmq_webhook.window import SKIPPED
@@ -730,6 +731,14 @@ class Life:
         self.outbox = Outbox(
             "box", folder, runtime, lambda topic: True, made, self.ready, Bounds(65536, 1000)
         )
+        self.begun = False
+        self.outbox.recover(CommitId("s", commit))
+        self.queue = LogQueue(
+            folder, self.outbox.log.id, runtime, runtime.run_blocking, runtime.log, lambda first, end: None,
+            self.changed,
+        )  # fmt: skip
+        self.queue.load()
+        self.begun = True
         policy = Policy(
             concurrency=concurrency, batch_count=batch, window_count=window, linger=linger,
             longest_delay=10.0,
@@ -739,14 +748,19 @@ class Life:
             raise AssertionError("nothing is given up")
 
         self.dispatcher = Dispatcher(
-            runtime, self.outbox, lambda events: service.send(runtime, events), bury,
+            runtime, self.queue, lambda events: service.send(runtime, events), bury,
             lambda one: one.event.client or "", policy, Breaker(failures, 2.0, runtime.now),
         )  # fmt: skip
-        self.outbox.recover(CommitId("s", commit))
+        self.queue.advance(*self.outbox.place)
         self.dispatcher.begin()
 
     def ready(self) -> None:
-        self.dispatcher.wake()
+        if self.begun:
+            self.queue.advance(*self.outbox.place)
+            self.dispatcher.wake()
+
+    def changed(self) -> None:
+        self.outbox.take_position(self.queue.position())
 
     def publish(self, topics: list[str], keys: list[str]) -> None:
         self.commit += 1
@@ -765,7 +779,7 @@ class Life:
         self.dispatcher.stop()
         if gently:
             told: list[bool] = []
-            self.outbox.close(lambda: told.append(True))
+            self.queue.close(lambda: self.outbox.close(lambda: told.append(True)))
             self.runtime.run_until_idle()
             assert told
         else:

@@ -1,10 +1,9 @@
-"""Test the outbox: the journal contract, delivered events, a full outbox, and the contents of its
-folder.
+"""Test the outbox and the queue that reads it: the journal contract, delivered events, a full outbox, and the contents of
+its folder.
 """
 
 import errno
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.durable_files import write_atomically
 from hookmq_webhook import folder
 from hookmq_webhook.events import Event, pack, unpack
-from hookmq_webhook.folder import CURSOR, default_folder
+from hookmq_webhook.folder import CURSOR, DONE, default_folder
+from hookmq_webhook.log_queue import LogQueue
 from hookmq_webhook.outbox import Bounds, OnFull, Outbox
 from hookmq_webhook.queues import MemoryQueue, Numbered
-from hookmq_webhook.recent import BYTES, MOST, Recent
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -48,17 +47,43 @@ class Box:
         self.outbox = Outbox(
             "box", folder, self.runtime, lambda topic: topic != "other", event_of, self._ready,
             Bounds(max_bytes, max_events, on_full), spill,
-            lost=lambda first, end: self.lost.append((first, end)),
         )  # fmt: skip
+        self.queue: LogQueue | None = None
         self.commit = 0
 
     def _ready(self) -> None:
         self.ready += 1
+        if self.queue is not None:
+            self.queue.advance(*self.outbox.place)
+
+    def _changed(self) -> None:
+        if self.queue is not None:
+            self.outbox.take_position(self.queue.position())
 
     def open(self, last: CommitId = START) -> "Box":
         self.outbox.recover(last)
         self.commit = last.number
+        return self.read()
+
+    def read(self) -> "Box":
+        """Let a queue read the outbox, as the sending process does."""
+        queue = LogQueue(
+            self.outbox.folder, self.outbox.log.id, self.runtime, self.runtime.run_blocking, self.runtime.log,
+            lambda first, end: self.lost.append((first, end)), self._changed,
+        )  # fmt: skip
+        queue.load()
+        self.queue = queue
+        queue.advance(*self.outbox.place)
         return self
+
+    @property
+    def sent(self) -> LogQueue:
+        assert self.queue is not None
+        return self.queue
+
+    def done(self, *numbers: int) -> None:
+        for number in numbers:
+            self.sent.done(number)
 
     def take(self, *payloads: bytes) -> None:
         """Append messages in one commit and complete it."""
@@ -80,7 +105,7 @@ class Box:
         self, after: int, count: int = 1000, size: int = 1 << 20
     ) -> tuple[list[Numbered], int]:
         told: list[tuple[list[Numbered], int, Exception | None]] = []
-        self.outbox.page(after, count, size, lambda *page: told.append(page))
+        self.sent.page(after, count, size, lambda *page: told.append(page))
         self.runtime.run_until_idle()
         [(found, following, error)] = told
         assert error is None
@@ -88,12 +113,13 @@ class Box:
 
     def close(self) -> None:
         told: list[bool] = []
-        self.outbox.close(lambda: told.append(True))
+        self.sent.close(lambda: self.outbox.close(lambda: told.append(True)))
         self.runtime.run_until_idle()
         assert told == [True]
 
     def crash(self) -> None:
-        """Crash without saving anything."""
+        """Kill the broker and the sending process."""
+        self.runtime.run_until_idle()
         self.outbox.log.close()
 
 
@@ -140,12 +166,12 @@ def test_it_says_when_it_is_nearly_full_full_and_has_room(tmp_path: Path) -> Non
     assert said() == ["webhook.outbox_filling", "webhook.outbox_full"]
     found, _ = box.page(0)
     for one in found[:10]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(5)
     assert not box.outbox.full
     assert said() == ["webhook.outbox_filling", "webhook.outbox_full"]  # not yet below 70 %
     for one in found[10:40]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(5)
     assert said() == ["webhook.outbox_filling", "webhook.outbox_full", "webhook.outbox_has_room"]
     fields = box.runtime.logged[1][2]
@@ -196,7 +222,7 @@ def test_delivered_events_are_not_sent_again_after_a_stop(tmp_path: Path) -> Non
     box.take(*(b"%d" % n for n in range(10)))
     ids = [one.id for one in box.page(0)[0]]
     for number in (0, 1, 2, 5, 7):
-        box.outbox.done(number)
+        box.done(number)
     box.close()
     again = Box(tmp_path).open(CommitId("s", 1))
     assert again.outbox.start == 3
@@ -208,16 +234,50 @@ def test_delivered_events_are_not_sent_again_after_a_stop(tmp_path: Path) -> Non
     again.close()
 
 
-def test_after_a_crash_at_most_a_second_is_sent_again(tmp_path: Path) -> None:
+def test_after_a_kill_only_events_in_flight_are_sent_again(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(*(b"%d" % n for n in range(6)))
+    box.page(0)
+    box.done(0)
+    box.runtime.advance(1.1)
+    box.done(1, 4)
+    box.crash()
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert (again.outbox.start, again.outbox.waiting, again.sent.waiting) == (2, 3, 3)
+    assert [one.number for one in again.page(2)[0]] == [2, 3, 5]
+    again.done(2)
+    again.crash()
+    third = Box(tmp_path).open(CommitId("s", 1))
+    assert [one.number for one in third.page(0)[0]] == [3, 5]
+    third.close()
+
+
+def test_after_a_power_cut_at_most_a_second_is_sent_again(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(*(b"%d" % n for n in range(4)))
     box.page(0)
-    box.outbox.done(0)
+    box.done(0)
     box.runtime.advance(1.1)
-    box.outbox.done(1)
+    box.done(1, 2)
+    box.crash()
+    [path] = tmp_path.glob(f"{DONE}*")
+    data = path.read_bytes()
+    path.write_bytes(data[:12] + bytes(40))  # the end was not written
+    again = Box(tmp_path).open(CommitId("s", 1))
+    assert [one.number for one in again.page(0)[0]] == [2, 3]
+    again.close()
+
+
+def test_a_seek_forgets_which_events_are_done(tmp_path: Path) -> None:
+    box = Box(tmp_path).open()
+    box.take(*(b"%d" % n for n in range(4)))
+    box.page(0)
+    box.done(0, 1, 2)
+    box.runtime.run_until_idle()
+    box.sent.seek(1)()
     box.crash()
     again = Box(tmp_path).open(CommitId("s", 1))
-    assert again.outbox.start == 1
+    assert [one.number for one in again.page(1)[0]] == [1, 2, 3]
     again.close()
 
 
@@ -232,7 +292,7 @@ def test_without_a_cursor_all_is_sent_again(tmp_path: Path, text: bytes) -> None
     box = Box(tmp_path).open()
     box.take(b"1", b"2")
     box.page(0)
-    box.outbox.done(0)
+    box.done(0)
     box.close()
     (tmp_path / CURSOR).write_bytes(text.replace(b"LOG", box.outbox.log.id.encode()))
     again = Box(tmp_path).open(CommitId("s", 1))
@@ -260,7 +320,7 @@ def test_delivered_events_are_deleted(tmp_path: Path) -> None:
     files = len(list((tmp_path / "log").glob("*.segment")))
     assert files > 4
     for one in box.page(0)[0]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(2)
     assert len(list((tmp_path / "log").glob("*.segment"))) == 1
     assert box.outbox.disk < 20_000
@@ -272,7 +332,7 @@ def test_only_what_arrived_is_deleted(tmp_path: Path) -> None:
     for number in range(40):
         box.take(b"%d " % number + b"x" * 1000)
     for one in box.page(0)[0][:20]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(2)
     assert 0 < box.outbox.log.earliest <= 20
     box.close()
@@ -290,7 +350,7 @@ def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
     assert box.outbox.full
     box.page(0)
     assert box.outbox.full  # an event being sent has not arrived yet
-    box.outbox.done(1)
+    box.done(1)
     assert not box.outbox.full
     box.close()
     box = Box(tmp_path / "bytes", max_bytes=65536).open()
@@ -303,14 +363,14 @@ def test_full_by_events_and_by_bytes(tmp_path: Path) -> None:
     found = box.page(0)[0]
     assert box.outbox.size == pytest.approx(75_000, rel=0.1)
     for one in found[1:]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     assert not box.outbox.full
     for _ in range(70):
         box.take(b"x" * 1000)
         for one in box.page(70)[0]:
-            box.outbox.done(one.number)
+            box.done(one.number)
     assert box.outbox.full  # the first event keeps all later ones on the disk
-    box.outbox.done(found[0].number)
+    box.done(found[0].number)
     assert not box.outbox.full  # nothing waits, although the last segment is still there
     box.runtime.advance(2)
     box.take(b"y")
@@ -324,7 +384,7 @@ def test_a_disk_that_fills_is_cleared_at_once(tmp_path: Path) -> None:
     for number in range(300):
         box.take(b"x" * 1000)
         for one in box.page(number)[0]:
-            box.outbox.done(one.number)
+            box.done(one.number)
         box.runtime.advance(0.001)
         assert not box.outbox.full
     assert box.outbox.disk < 80_000
@@ -359,12 +419,12 @@ def test_one_commit_beyond_all_bounds_is_delivered_and_does_not_stay_in_the_way(
     box.take(*(b"x" * 10_000 for _ in range(20)))
     assert box.outbox.full
     for one in box.page(0)[0]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(2)
     assert not box.outbox.full
     box.take(b"1")
     for one in box.page(20)[0]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(2)
     assert box.outbox.disk < 10_000
     box.close()
@@ -419,10 +479,9 @@ def test_an_event_that_cannot_be_understood_does_not_stop_the_others(tmp_path: P
     box.take(b"1")
     box.outbox.log.append(None, b"of another version")
     box.take(b"2")
-    box.outbox.recent.clear()  # read them from the disk
     found, following = box.page(0)
     assert (payloads(found), following) == ([b"1", b"2"], 3)
-    assert box.outbox.unreadable == 1
+    assert box.sent.unreadable == 1
     assert box.outbox.waiting == 2
     box.close()
 
@@ -437,19 +496,18 @@ def rot(folder: Path, at: int, segment: int = 0) -> None:
 def test_damage_while_it_runs_is_skipped_and_reported(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(*(b"%d" % number * 50 for number in range(6)))
-    box.outbox.recent.clear()  # read them from the disk
     size = (box.outbox.disk - 200) // 6
     rot(tmp_path, -10 - 2 * size)
     first, following = box.page(0)
     assert [one.number for one in first] == [0, 1, 2]
     rest, end = box.page(following)
     assert [one.number for one in rest] == [4, 5]
-    assert (box.lost, box.outbox.damaged, box.outbox.waiting) == ([(3, 4)], 1, 5)
+    assert (box.lost, box.sent.damaged, box.outbox.waiting) == ([(3, 4)], 1, 5)
     [(level, event, fields)] = box.runtime.logged
     assert (level, event) == ("error", "webhook.outbox_damaged")
     assert (fields["first"], fields["end"], fields["lost"]) == (3, 4, 1)
     for one in (*first, *rest):
-        box.outbox.done(one.number)
+        box.done(one.number)
     assert box.outbox.waiting == box.outbox.size == 0
     assert box.page(end) == ([], 6)
     box.close()
@@ -464,7 +522,6 @@ def test_damage_while_it_runs_is_skipped_and_reported(tmp_path: Path) -> None:
 def test_damage_at_the_end_does_not_stop_later_events(tmp_path: Path) -> None:
     box = Box(tmp_path).open()
     box.take(b"1", b"2")
-    box.outbox.recent.clear()  # read them from the disk
     rot(tmp_path, -3)
     assert payloads(box.page(0)[0]) == [b"1"]
     found, following = box.page(1)
@@ -479,7 +536,7 @@ def test_a_start_after_damage_tells_what_is_missing(tmp_path: Path) -> None:
     for number in range(6):
         box.take(b"%d" % number * 5000)
     first, _ = box.page(0, 1)
-    box.outbox.done(first[0].number)
+    box.done(first[0].number)
     box.close()
     files = sorted((tmp_path / "log").glob("*.segment"))
     assert len(files) == 3
@@ -497,7 +554,7 @@ def test_a_start_after_damage_tells_what_is_missing(tmp_path: Path) -> None:
         at = following
     assert [one.number for one in found] == [2, 4, 5]
     assert box.lost == [(1, 2), (3, 4)]  # 0 had arrived
-    assert (box.outbox.damaged, box.outbox.waiting) == (2, 3)
+    assert (box.sent.damaged, box.outbox.waiting) == (2, 3)
     box.close()
 
 
@@ -506,15 +563,14 @@ def test_a_folder_that_was_moved_away_is_no_loss(tmp_path: Path) -> None:
     box = Box(folder).open()
     for number in range(3):
         box.take(b"%d" % number)
-    box.outbox.recent.clear()  # read them from the disk
     folder.rename(away)
     told: list[Any] = []
-    box.outbox.page(0, 10, 1 << 20, lambda *found: told.append(found))
+    box.sent.page(0, 10, 1 << 20, lambda *found: told.append(found))
     box.runtime.run_until_idle()
     ((events, following, error),) = told
     assert (events, following) == ([], 0)
     assert isinstance(error, FileNotFoundError)
-    assert (box.lost, box.outbox.damaged) == ([], 0)
+    assert (box.lost, box.sent.damaged) == ([], 0)
     away.rename(folder)
     assert [one.number for one in box.page(0)[0]] == [0, 1, 2]
     box.close()
@@ -537,7 +593,7 @@ def test_on_a_full_disk_what_arrived_makes_room(
 
     monkeypatch.setattr(folder, "write_atomically", full)
     for one in box.page(0)[0]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(2)
     assert box.outbox.log.size < before / 2
     assert json.loads((tmp_path / "box" / CURSOR).read_bytes())["edge"] == 20
@@ -561,7 +617,7 @@ def test_a_full_disk_without_a_reserve_is_told(
     monkeypatch.setattr(folder, "write_atomically", full)
     box.take(b"1")
     for one in box.page(0)[0]:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.runtime.advance(2)
     assert "webhook.cursor_not_saved" in [name for _, name, _ in box.runtime.logged]
     monkeypatch.undo()
@@ -686,14 +742,14 @@ def test_what_does_not_fit_leaves_a_gap(tmp_path: Path) -> None:
     assert box.outbox.spilled == 2
     found, following = box.page(0)
     for one in found:
-        box.outbox.done(one.number)
+        box.done(one.number)
     box.take(b"2")
     assert box.outbox.waiting == 1  # the skipped numbers do not count
     more, following = box.page(following)
     assert [one.number for one in (*found, *more)] == [0, 1, 4]
     assert [one.id for one in more] == [f"{box.outbox.log.id}-4"]
     assert box.outbox.waiting == 1
-    box.outbox.done(4)
+    box.done(4)
     assert box.outbox.waiting == 0
     assert box.page(following) == ([], 5)
 
@@ -713,7 +769,7 @@ def test_a_gap_outlives_a_restart(tmp_path: Path, crash: bool) -> None:
     box.close()
     box = Box(tmp_path, max_events=3, on_full="drop").open(CommitId("s", 2))
     assert box.outbox.waiting == 3
-    found, following = box.page(0)  # now from the disk
+    found, following = box.page(0)
     assert ([one.number for one in found], following) == ([0, 1, 3], 4)
     assert box.outbox.waiting == 3
 
@@ -737,7 +793,7 @@ def test_the_oldest_make_room_by_number(tmp_path: Path) -> None:
     assert (box.outbox.waiting, box.outbox.spilled, box.outbox.full) == (3, 1, False)
     box.take(b"4")
     box.take(b"5")
-    assert (box.outbox.waiting, box.outbox.spilled) == (3, 3)
+    assert (box.outbox.waiting, box.outbox.spilled, box.sent.dropped) == (3, 1, 2)
     assert payloads(box.page(0)[0]) == [b"2", b"4", b"5"]
 
 
@@ -745,11 +801,11 @@ def test_events_in_memory_are_sent_and_not_counted_as_dropped(tmp_path: Path) ->
     box = Box(tmp_path, max_events=3, on_full="drop_oldest").open()
     box.take(b"0", b"1", b"2")
     for one in box.page(0)[0]:
-        box.outbox.taken(one.number)
+        box.sent.taken(one.number)
     for payload in (b"3", b"4", b"5", b"6"):
         box.take(payload)
-    assert (box.outbox.waiting, box.outbox.spilled) == (3, 1)
-    box.outbox.done(0)  # it arrived after all
+    assert (box.outbox.waiting, box.outbox.spilled, box.sent.dropped) == (3, 0, 1)
+    box.done(0)  # it arrived after all
     assert box.outbox.waiting == 3
     assert [one.event.payload for one in box.page(3)[0]] == [b"4", b"5", b"6"]
 
@@ -762,10 +818,10 @@ def test_the_oldest_make_room_on_disk(tmp_path: Path) -> None:
     outbox = box.outbox
     assert outbox.size <= 65536 + 400
     assert outbox.disk <= 3 * 65536
-    assert outbox.damaged == 0
+    assert box.sent.damaged == 0
     first = outbox.start
     assert outbox.waiting == 2000 - first
-    assert outbox.spilled == first
+    assert (outbox.spilled, box.sent.dropped) == (0, first)
     found, _ = box.page(first, 10_000, 1 << 20)
     assert [one.number for one in found] == list(range(first, 2000))
     box.close()
@@ -773,33 +829,4 @@ def test_the_oldest_make_room_on_disk(tmp_path: Path) -> None:
         CommitId("s", 2000)
     )
     assert box.outbox.waiting == 2000 - first
-    assert (box.outbox.damaged, box.lost) == (0, [])
-
-
-def test_recent_events_are_read_from_memory(tmp_path: Path) -> None:
-    box = Box(tmp_path).open()
-    box.take(b"0", b"1")
-    shutil.rmtree(tmp_path / "log")  # they cannot be read from the disk any more
-    assert payloads(box.page(0, 1)[0]) == [b"0"]
-    assert payloads(box.page(1)[0]) == [b"1"]
-
-
-def test_recent_events_are_bounded() -> None:
-    recent = Recent()
-    event = Event("x.y", 1.0)
-    for number in range(MOST + 10):
-        recent.add(Numbered(number, event, 1), 0)
-    assert recent.take(9, MOST + 10, 5, 1000) is None
-    assert [one.number for one, _ in recent.take(10, MOST + 10, 2, 1000) or ()] == [10, 11]
-    assert recent.take(11, MOST + 10, 2, 1000) is None
-    assert [one.number for one, _ in recent.take(12, 13, 2, 1000) or ()] == [12]
-    for number in range(MOST + 10, MOST + 13):
-        recent.add(Numbered(number, event, BYTES // 2), 0)
-    assert recent.take(MOST + 10, MOST + 13, 9, BYTES) is None
-    assert [one.number for one, _ in recent.take(MOST + 11, MOST + 13, 9, BYTES) or ()] == [
-        MOST + 11,
-        MOST + 12,
-    ]
-    assert recent.take(MOST + 13, MOST + 13, 9, BYTES) == []
-    recent.clear()
-    assert recent.take(MOST + 13, MOST + 13, 9, BYTES) is None
+    assert (box.sent.damaged, box.lost) == (0, [])

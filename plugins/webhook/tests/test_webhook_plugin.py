@@ -174,8 +174,8 @@ def test_requests_with_traced_messages_are_reported_as_spans(tmp_path: Path) -> 
         client.publish("c", b"x")
         world.advance(10)
     assert len(service.sent) == 3
-    assert plugin.dispatcher is not None
-    durations = plugin.dispatcher.counts.durations
+    assert plugin.delivery is not None
+    durations = plugin.delivery.totals.durations
     [exemplar] = filter(None, durations.exemplars or ())
     assert (exemplar.trace_id, exemplar.value, durations.count) == (TRACE[3:35], 0.0, 3)
     attributes = {
@@ -747,8 +747,8 @@ def test_it_goes_on_with_another_configuration(tmp_path: Path) -> None:
         client = world.connect("one")
         client.publish("a", b"1", qos=1, expect=0)
         world.advance(1)
-        assert plugin.dispatcher is not None
-        assert plugin.dispatcher.counts.attempts == 1
+        assert plugin.delivery is not None
+        assert plugin.delivery.totals["attempts"] == 1
         idle = plugin.idle_hooks
         apply = plugin.reconfigure(
             changed(

@@ -222,12 +222,9 @@ PLANTED = {
     hookmq_webhook.folder.prepare_folder = prepare_folder
 """,
     "the cursor runs ahead": """
-    import json
-    from hookmq_webhook.outbox import Outbox
-    def cursor(self):
-        text = json.dumps({"log": self.log.id, "edge": self.log.next, "open": []}).encode()
-        return lambda: text
-    Outbox._cursor = cursor
+    from hookmq_webhook.cursor import Position
+    from hookmq_webhook.log_queue import LogQueue
+    LogQueue._present = lambda self: Position(self._end)
 """,
 }
 
