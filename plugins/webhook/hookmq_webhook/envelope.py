@@ -8,10 +8,12 @@ as text or base64.
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from hookmq_webhook.bodies import Body
@@ -111,11 +113,26 @@ def request_id(epoch: str, events: Sequence[Numbered]) -> str:
 
 def rfc3339(time: float) -> str:
     """Format a time in seconds since 1970 as ``2026-01-31T12:00:00.000000Z``."""
+    if 0 <= time < _LAST:
+        share, whole = math.modf(time)
+        micros = round(share * 1e6)
+        if micros < 1_000_000:
+            return f"{_second(int(whole))}.{micros:06d}Z"
     try:
         when = datetime.fromtimestamp(time, UTC)
     except (OverflowError, ValueError, OSError):
         when = datetime.max.replace(tzinfo=UTC)
     return when.isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+_LAST: Final = 253_402_300_800
+"""The year 10000, in seconds since 1970."""
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    """Format a whole second without a time zone. Events of the same second follow each other."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 
 
 def percent(text: str) -> str:

@@ -19,7 +19,7 @@ from hookmq_toolkit.service_url import clear_text_host
 from hookmq_toolkit.tls_client import check_tls
 from hookmq_webhook_receiver.signature import sign
 
-from hookmq_webhook import catalog
+from hookmq_webhook import hook_events
 from hookmq_webhook.envelope import Envelope, data_of
 from hookmq_webhook.filter_answers import Unusable, Verdict, read_answer
 from hookmq_webhook.filter_config import FilterPluginConfig
@@ -84,9 +84,9 @@ class WebhookFilterPlugin(Plugin):
                 raise Unusable(f"a payload of more than {self.config.max_payload} bytes")
             if self._service is None:
                 raise Unavailable("not started")
-            body = data_of(self._envelope, catalog.published(message, client))
+            body = data_of(self._envelope, hook_events.published(message, client))
             headers = {**self.config.headers, "Content-Type": "application/json"}
-            trace = catalog.traceparent(message)
+            trace = hook_events.traceparent(message)
             if trace is not None:
                 headers["traceparent"] = trace
             if self._keys:

@@ -17,16 +17,16 @@ from hookmq.plugin import (
     hookimpl,
 )
 
-from hookmq_webhook import catalog
+from hookmq_webhook import hook_events
 from hookmq_webhook.events import Event
 
 
 def published(message: Message, client: ClientInfo | None) -> tuple[Event, ...]:
     """Return the events for an accepted message."""
-    event = catalog.published(message, client)
+    event = hook_events.published(message, client)
     if message.origin != "will":
         return (event,)
-    return (event, catalog.will_published(message.received_at, message))
+    return (event, hook_events.will_published(message.received_at, message))
 
 
 class Observing(Plugin):
@@ -41,7 +41,7 @@ class Observing(Plugin):
         self, client: ClientInfo, event: SessionEvent, broker: BrokerHandle
     ) -> None:
         """Send client.connected and the session.* event."""
-        for one in catalog.session(broker.time(), client, event):
+        for one in hook_events.session(broker.time(), client, event):
             self.tell(one)
 
     @hookimpl
@@ -49,14 +49,14 @@ class Observing(Plugin):
         self, client: ClientInfo, reason: DisconnectReason, broker: BrokerHandle
     ) -> None:
         """Send client.disconnected."""
-        self.tell(catalog.disconnected(broker.time(), client, reason))
+        self.tell(hook_events.disconnected(broker.time(), client, reason))
 
     @hookimpl
     async def on_auth_failed(
         self, client: ClientInfo, code: ReasonCode, reason: str, broker: BrokerHandle
     ) -> None:
         """Send client.auth_failed."""
-        self.tell(catalog.auth_failed(broker.time(), client, code, reason))
+        self.tell(hook_events.auth_failed(broker.time(), client, code, reason))
 
     @hookimpl
     async def on_denied(
@@ -70,21 +70,21 @@ class Observing(Plugin):
     ) -> None:
         """Send client.denied."""
         if client is not None:
-            self.tell(catalog.denied(broker.time(), client, action, topic, code, rule))
+            self.tell(hook_events.denied(broker.time(), client, action, topic, code, rule))
 
     @hookimpl
     async def on_subscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
         """Send subscription.created."""
-        self.tell(catalog.subscribed(broker.time(), client, subscription))
+        self.tell(hook_events.subscribed(broker.time(), client, subscription))
 
     @hookimpl
     async def on_unsubscribed(
         self, client: ClientInfo, subscription: Subscription, broker: BrokerHandle
     ) -> None:
         """Send subscription.removed."""
-        self.tell(catalog.unsubscribed(broker.time(), client, subscription))
+        self.tell(hook_events.unsubscribed(broker.time(), client, subscription))
 
     @hookimpl
     async def on_published(self, client: ClientInfo | None, message: Message) -> None:
@@ -97,7 +97,7 @@ class Observing(Plugin):
         self, client: ClientInfo, message: Message, qos: int, broker: BrokerHandle
     ) -> None:
         """Send message.delivered and message.acked."""
-        for one in catalog.delivered(broker.time(), client, message, qos):
+        for one in hook_events.delivered(broker.time(), client, message, qos):
             self.tell(one)
 
     @hookimpl
@@ -105,12 +105,12 @@ class Observing(Plugin):
         self, client: ClientInfo | None, message: Message, why: Dropped, broker: BrokerHandle
     ) -> None:
         """Send message.dropped."""
-        self.tell(catalog.dropped(broker.time(), client, message, why))
+        self.tell(hook_events.dropped(broker.time(), client, message, why))
 
     @hookimpl
     async def on_retained(self, topic: str, message: Message | None, broker: BrokerHandle) -> None:
         """Send message.retained and message.cleared."""
-        self.tell(catalog.retained(broker.time(), topic, message))
+        self.tell(hook_events.retained(broker.time(), topic, message))
 
     @hookimpl
     async def on_event(
@@ -122,4 +122,4 @@ class Observing(Plugin):
         broker: BrokerHandle,
     ) -> None:
         """Send another plugin's event."""
-        self.tell(catalog.told(broker.time(), client, event, fields, plugin))
+        self.tell(hook_events.told(broker.time(), client, event, fields, plugin))

@@ -25,7 +25,7 @@ from hookmq_toolkit.sinks import SERVICE as SINKS
 from hookmq_toolkit.streams import SERVICE as STREAMS
 from hookmq_toolkit.tls_client import check_tls, client_context
 
-from hookmq_webhook import catalog
+from hookmq_webhook import catalog, hook_events
 from hookmq_webhook.burial import Burial
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.control import Control
@@ -246,13 +246,13 @@ class WebhookPlugin(Observing):
             self._burial.open()
         if self.delivery is not None:
             self.delivery.open(ready=True)
-        self.tell(catalog.started(broker.time(), _version()))
+        self.tell(hook_events.started(broker.time(), _version()))
 
     @hookimpl
     def on_reload(self, old: Settings, new: Settings) -> None:
         """Send broker.reloaded."""
         if self._broker is not None:
-            self.tell(catalog.reloaded(self._broker.time(), old, new))
+            self.tell(hook_events.reloaded(self._broker.time(), old, new))
 
     @hookimpl
     async def on_shutdown(self, broker: BrokerHandle, deadline: float) -> None:
@@ -263,7 +263,7 @@ class WebhookPlugin(Observing):
         runtime, delivery, queue = self._runtime, self.delivery, self.queue
         if runtime is None:
             return
-        self.tell(catalog.stopping(broker.time(), _version(), deadline))
+        self.tell(hook_events.stopping(broker.time(), _version(), deadline))
         if delivery is not None and queue is not None:
             if isinstance(queue, Outbox):
                 written = runtime.promise()

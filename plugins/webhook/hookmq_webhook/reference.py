@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD, SCHEMAS, Field, Kind
+from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD, SCHEMAS, Kind
 from hookmq_webhook.envelope import Envelope, encode
+from hookmq_webhook.fields import Field
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.samples import sample
 

@@ -22,7 +22,7 @@ from hookmq.plugin import (
     Subscription,
 )
 
-from hookmq_webhook import catalog
+from hookmq_webhook import hook_events
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.events import Event
 
@@ -64,55 +64,57 @@ def _subscription() -> Subscription:
 def _retained(time: float) -> tuple[Event, ...]:
     message = _message(time)
     return (
-        catalog.retained(time, message.topic, message),
-        catalog.retained(time, message.topic, None),
+        hook_events.retained(time, message.topic, message),
+        hook_events.retained(time, message.topic, None),
     )
 
 
 def _dropped(time: float) -> tuple[Event, ...]:
     why = Dropped(DropReason.QUEUE_FULL, Direction.OUT, "pump-7", "newest")
-    return (catalog.dropped(time, _client(time), _message(time), why),)
+    return (hook_events.dropped(time, _client(time), _message(time), why),)
 
 
 def _disconnected(time: float) -> tuple[Event, ...]:
     reason = DisconnectReason(
         ReasonCode.KEEP_ALIVE_TIMEOUT, EndedBy.SERVER, True, "no packet for 90 s"
     )
-    return (catalog.disconnected(time, _client(time), reason),)
+    return (hook_events.disconnected(time, _client(time), reason),)
 
 
 def _denied(time: float) -> tuple[Event, ...]:
     code = ReasonCode.NOT_AUTHORIZED
     return (
-        catalog.denied(time, _client(time), Action.PUBLISH, "plant/set", code, "acl: acl.yaml:12"),
+        hook_events.denied(
+            time, _client(time), Action.PUBLISH, "plant/set", code, "acl: acl.yaml:12"
+        ),
     )
 
 
 def _auth_failed(time: float) -> tuple[Event, ...]:
     code = ReasonCode.BAD_USER_NAME_OR_PASSWORD
-    return (catalog.auth_failed(time, _client(time), code, "wrong password"),)
+    return (hook_events.auth_failed(time, _client(time), code, "wrong password"),)
 
 
 def _reloaded(time: float) -> tuple[Event, ...]:
-    return (catalog.reloaded(time, Settings(), Settings(broker=BrokerSettings(max_qos=1))),)
+    return (hook_events.reloaded(time, Settings(), Settings(broker=BrokerSettings(max_qos=1))),)
 
 
 def _limited(time: float) -> tuple[Event, ...]:
     fields = {"limit": "publishes: 10/s", "outcome": "throttled", "per": "client", "key": "pump-7"}
-    return (catalog.told(time, _client(time), "ratelimit.limited", fields, "ratelimit"),)
+    return (hook_events.told(time, _client(time), "ratelimit.limited", fields, "ratelimit"),)
 
 
 def _banned(time: float) -> tuple[Event, ...]:
     fields = {"kind": "ip", "name": "192.0.2.7", "seconds": 60.0, "why": "auth_failures"}
-    return (catalog.told(time, _client(time), "ratelimit.banned", fields, "ratelimit"),)
+    return (hook_events.told(time, _client(time), "ratelimit.banned", fields, "ratelimit"),)
 
 
 def _session(event: SessionEvent) -> Callable[[float], tuple[Event, ...]]:
-    return lambda time: catalog.session(time, _client(time), event)
+    return lambda time: hook_events.session(time, _client(time), event)
 
 
 def _delivered(time: float) -> tuple[Event, ...]:
-    return catalog.delivered(time, _client(time), _message(time), 1)
+    return hook_events.delivered(time, _client(time), _message(time), 1)
 
 
 _SAMPLES: Final[Mapping[str, Callable[[float], tuple[Event, ...]]]] = {
@@ -126,20 +128,22 @@ _SAMPLES: Final[Mapping[str, Callable[[float], tuple[Event, ...]]]] = {
     "session.expired": _session(SessionEvent.EXPIRED),
     "session.ended": _session(SessionEvent.ENDED),
     "subscription.created": lambda time: (
-        catalog.subscribed(time, _client(time), _subscription()),
+        hook_events.subscribed(time, _client(time), _subscription()),
     ),
     "subscription.removed": lambda time: (
-        catalog.unsubscribed(time, _client(time), _subscription()),
+        hook_events.unsubscribed(time, _client(time), _subscription()),
     ),
-    "message.published": lambda time: (catalog.published(_message(time), _client(time)),),
+    "message.published": lambda time: (hook_events.published(_message(time), _client(time)),),
     "message.delivered": _delivered,
     "message.acked": _delivered,
     "message.dropped": _dropped,
     "message.retained": _retained,
     "message.cleared": _retained,
-    "will.published": lambda time: (catalog.will_published(time, _message(time, origin="will")),),
-    "broker.started": lambda time: (catalog.started(time, "0.1.0"),),
-    "broker.stopping": lambda time: (catalog.stopping(time, "0.1.0", 10.0),),
+    "will.published": lambda time: (
+        hook_events.will_published(time, _message(time, origin="will")),
+    ),
+    "broker.started": lambda time: (hook_events.started(time, "0.1.0"),),
+    "broker.stopping": lambda time: (hook_events.stopping(time, "0.1.0", 10.0),),
     "broker.reloaded": _reloaded,
     "ratelimit.limited": _limited,
     "ratelimit.banned": _banned,

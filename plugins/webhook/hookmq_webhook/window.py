@@ -99,8 +99,8 @@ class Window:
             return
         if self._full():
             self._leave_behind()
-        if self._full():
-            return
+        if self._full() or (self.ready and self._half_full()):
+            return  # one page for many events costs less than many small pages
         policy = self.policy
         if self._wanting:
             self._reading = True
@@ -120,6 +120,10 @@ class Window:
 
     def _may_skip(self) -> bool:
         return self._queue.bounded or self.skipped < SKIPPED * self.policy.window_count
+
+    def _half_full(self) -> bool:
+        policy = self.policy
+        return 2 * self.loaded >= policy.window_count or 2 * self._bytes >= policy.window_bytes
 
     def _leave_behind(self) -> None:
         """Remove the events of held lanes from memory, if no lane is ready."""

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from hookmq.plugin import ClientInfo, ConfigError, Message, Peer, Properties, Scope
 from hookmq_webhook import envelope as envelopes
-from hookmq_webhook.catalog import CATALOG, field_names, published, traceparent
+from hookmq_webhook.catalog import CATALOG, field_names
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.envelope import (
     DEPTH,
@@ -26,6 +26,7 @@ from hookmq_webhook.envelope import (
 )
 from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.filters import keep_fields
+from hookmq_webhook.hook_events import published, traceparent
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.reference import FOLDER, PAGE, page, schema, schemas
 from hookmq_webhook.requests import request_maker
