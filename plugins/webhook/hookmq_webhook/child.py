@@ -132,8 +132,8 @@ class Instance:
         self.config = config
         self.opened = asyncio.Event()
         self.engine: Engine | None = None
-        self.held: list[tuple[str, Any]] = []
-        """What the broker has sent before the engine was open."""
+        self.held: dict[str, Any] = {}
+        """The latest values that the broker has sent before the engine was open, by method."""
         self._id = id
         self._channel = channel
         self._opening = opening
@@ -149,9 +149,8 @@ class Instance:
             except OSError as error:
                 host.log("error", "webhook.sender_not_started", reason=str(error))
                 await asyncio.sleep(OPEN_AGAIN)
-        for method, values in self.held:
+        for method, values in self.held.items():
             self.take(method, values)
-        self.held.clear()
         self.engine.begin()
         self.opened.set()
 
@@ -193,7 +192,7 @@ class Instance:
                 return
             engine.use(config, sender)
         elif engine is None:
-            self.held.append((method, values))
+            self.held[method] = values
         elif method == "wake":
             engine.wake(*values)
         elif method == "pause":

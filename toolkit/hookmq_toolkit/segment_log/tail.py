@@ -14,9 +14,10 @@ from hookmq_toolkit.segment_log.segment import SUFFIX, head_of, mapped, path_of
 
 _ATTEMPTS: Final = 5
 """Attempts to find a record while segments before it are being deleted."""
-_SMALLEST: Final = 4096
-_CHUNK: Final = 256 << 10
-"""Bytes to read from the disk at a time, at least and at most. A larger frame is read alone."""
+_SMALLEST: Final = 16 << 10
+_CHUNK: Final = 64 << 10
+"""Bytes to read from the disk at a time: the smaller number first, because often only one frame is new. Larger blocks
+would be mapped and unmapped by each read. A larger frame is read alone."""
 
 
 class LogTail:
@@ -120,10 +121,12 @@ class LogTail:
     def _read(self, end: int, size: int, count: int) -> list[Frame]:
         assert self._path is not None
         found: list[Frame] = []
+        chunk = _SMALLEST
         file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while size > 0 and len(found) < count:
-                data = os.pread(file, min(max(size, _SMALLEST), _CHUNK), self._position)
+                data = os.pread(file, chunk, self._position)
+                chunk = _CHUNK
                 used = 0
                 while size > 0 and len(found) < count and len(data) - used >= HEADER.size:
                     length = HEADER.unpack_from(data, used)[3] + HEADER.size
