@@ -6,8 +6,10 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from hookmq.model.runtime import Cancel, Done, Promise, Timer
@@ -16,6 +18,43 @@ from hookmq.server.logs import LEVELS, write
 
 async def _drive(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
+
+
+class _Job:
+    """A call in the thread pool. It needs no asyncio future, because that would double its cost on the loop."""
+
+    __slots__ = ("_call", "_done", "_runtime", "future")
+
+    def __init__(self, runtime: "AsyncioRuntime", call: Callable[[], Any], done: Done) -> None:
+        self._runtime = runtime
+        self._call = call
+        self._done: Done | None = done
+        self.future: Future[None] | None = None
+        """The job in the pool."""
+
+    def run(self) -> None:
+        """Run the call. This runs in a thread of the pool."""
+        result: Any = None
+        failed: BaseException | None = None
+        try:
+            result = self._call()
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            self._runtime.call_threadsafe(partial(self.end, result, failed))
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Call `done`, unless it was called or the job was cancelled."""
+        self._runtime._jobs.discard(self)
+        done, self._done = self._done, None
+        if done is not None:
+            done(result, error)
+
+    def cancel(self) -> None:
+        """Drop the result, and do not start the call if it is still waiting."""
+        self._done = None
+        if self.future is not None and self.future.cancel():
+            self._runtime._jobs.discard(self)
 
 
 class AsyncioRuntime:
@@ -29,6 +68,7 @@ class AsyncioRuntime:
         "_call_later",
         "_call_soon",
         "_context",
+        "_jobs",
         "_logger",
         "_pool",
         "_tasks",
@@ -51,6 +91,8 @@ class AsyncioRuntime:
         self._call_later = self.loop.call_later
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hookmq")
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._jobs: set[_Job] = set()
+        """The calls of `run_blocking` that have not ended."""
         self._logger = logger or logging.getLogger("hookmq")
 
     def time(self) -> float:
@@ -105,7 +147,10 @@ class AsyncioRuntime:
     def run_blocking(self, call: Callable[[], Any], done: Done) -> Cancel:
         """Run `call` in the thread pool. Cancelling drops the result, but does not stop a call that has started."""
         self._need_loop("run_blocking")
-        return self._follow(self.loop.run_in_executor(self._pool, call), done)
+        job = _Job(self, call, done)
+        self._jobs.add(job)
+        job.future = self._pool.submit(job.run)
+        return job.cancel
 
     def _follow(self, future: asyncio.Future[Any], done: Done) -> Cancel:
         # The loop holds only weak references to tasks, so keep a strong one until the task ends.
@@ -145,6 +190,8 @@ class AsyncioRuntime:
         """Cancel all tasks and shut down the thread pool, without waiting for blocking calls that have started."""
         for task in tuple(self._tasks):
             task.cancel()
+        for job in tuple(self._jobs):
+            job.end(None, asyncio.CancelledError("the work was cancelled from outside"))
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=1)
         self._pool.shutdown(wait=False, cancel_futures=True)

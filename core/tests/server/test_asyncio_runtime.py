@@ -179,6 +179,35 @@ async def test_close_cancels_what_runs() -> None:
     assert isinstance((await outcome.once())[1], asyncio.CancelledError)
 
 
+async def test_close_does_not_wait_for_blocking_calls() -> None:
+    runtime = AsyncioRuntime(threads=1)
+    begun, release, ended = threading.Event(), threading.Event(), threading.Event()
+    first, second, third = Outcome(), Outcome(), Outcome()
+    ran: list[int] = []
+
+    def work() -> None:
+        begun.set()
+        release.wait(60)
+        ended.set()
+
+    runtime.run_blocking(work, first)
+    runtime.run_blocking(lambda: ran.append(2), second)
+    cancel = runtime.run_blocking(lambda: ran.append(3), third)
+    cancel()
+    await asyncio.to_thread(begun.wait, 60)
+    await runtime.close()
+    for outcome in (first, second):
+        result, error = await outcome.once()
+        assert result is None
+        assert isinstance(error, asyncio.CancelledError)
+    release.set()
+    await asyncio.to_thread(ended.wait, 60)
+    await turns()
+    assert ran == []
+    assert third.told == []
+    assert len(first.told) == len(second.told) == 1
+
+
 @pytest.mark.parametrize("name", ["call_soon", "call_later", "promise", "spawn", "run_blocking"])
 async def test_a_thread_cannot_touch_the_loop(runtime: AsyncioRuntime, name: str) -> None:
     """A thread cannot use the event loop's methods. asyncio itself detects this only in debug mode, and uvloop never
