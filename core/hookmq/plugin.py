@@ -28,7 +28,7 @@ from hookmq.hooks.direct_deliveries import DirectDeliveries
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.plugin_state import PluginState
 from hookmq.hooks.rate_limit import DeliveryLimit, LimitExceeded, PublishLimit, RateLimiter
-from hookmq.hooks.registries import HttpRouter, ListenerRegistry
+from hookmq.hooks.registries import HttpRouter, ListenerRegistry, WorkerPlan, WorkerRegistry
 from hookmq.hooks.specs import HOOK_API, OBSERVERS, hookimpl
 from hookmq.hooks.traces import Trace, TraceEvent, TraceKind, TraceRequest
 from hookmq.hooks.verdicts import (
@@ -337,6 +337,8 @@ __all__ = [
     "TraceRequest",
     "Will",
     "WillFields",
+    "WorkerPlan",
+    "WorkerRegistry",
     "hookimpl",
     "no_log",
     "setting",

@@ -12,9 +12,9 @@ import pytest
 ROOT = pathlib.Path(hookmq.__file__).parent
 
 FLOORS = {
-    "mqtt": 0, "model": 1, "storage": 2, "session": 2, "storage_api": 2, "hooks": 3, "plugin": 3, "routing": 4,
-    "mqtt_api": 4, "broker": 5, "server": 6, "server_api": 6, "build": 6, "config": 7, "config_api": 7, "cli": 7,
-    "cli_api": 7,
+    "mqtt": 0, "model": 1, "storage": 2, "session": 2, "storage_api": 2, "cluster_api": 2, "hooks": 3, "plugin": 3,
+    "routing": 4, "mqtt_api": 4, "broker": 5, "server": 6, "server_api": 6, "build": 6, "config": 7, "config_api": 7,
+    "cli": 7, "cli_api": 7,
 }  # fmt: skip
 IMPURE = {
     "asyncio", "time", "socket", "random", "threading", "aiohttp", "logging", "secrets", "os", "ssl", "uvloop",

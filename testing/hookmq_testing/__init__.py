@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hookmq_testing.asyncio_client import AsyncioClient
     from hookmq_testing.asyncio_runtime import AsyncioRuntime
     from hookmq_testing.client import MemoryClient, will
+    from hookmq_testing.cluster_recorder import ClusterRecorder
     from hookmq_testing.commands import Parser, run_command
     from hookmq_testing.contracts import JournalContract, PluginContract, StoreContract
     from hookmq_testing.harness import Harness
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from hookmq_testing.wire import MemoryWire, Write
 
 _HOMES = {
-    "AsyncioClient": "asyncio_client", "AsyncioRuntime": "asyncio_runtime",
+    "AsyncioClient": "asyncio_client", "AsyncioRuntime": "asyncio_runtime", "ClusterRecorder": "cluster_recorder",
     "DurableStore": "stores", "Harness": "harness", "HookCall": "recorder",
     "HookRecorder": "recorder", "JournalContract": "contracts", "LoopThread": "loop_thread", "MemoryClient": "client",
     "MemoryWire": "wire", "Parser": "commands",
@@ -54,7 +55,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "EPOCH", "AsyncioClient", "AsyncioRuntime", "DurableStore", "Harness", "HookCall", "HookRecorder",
+    "EPOCH", "AsyncioClient", "AsyncioRuntime", "ClusterRecorder", "DurableStore", "Harness", "HookCall", "HookRecorder",
     "JournalContract", "LoopThread",
     "MemoryClient", "MemoryWire", "Parser", "PluginContract", "PluginInstance", "RecordingJournal", "SlowStore",
     "StoreContract", "VirtualRuntime", "Write", "load_plugins", "make_plugin", "run_command", "will",

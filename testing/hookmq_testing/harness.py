@@ -29,7 +29,7 @@ ALLOW = Settings(auth=AuthSettings("allow"), authz=AuthzSettings("allow"))
 
 
 class Harness:
-    """A broker with plugins on a virtual clock, started and ready.
+    """A broker with plugins on a virtual clock, started and ready. Several brokers may share a `clock`.
 
     `plugins` are plugin objects, classes (created with their default configuration) or results of `make_plugin`. You
     can pass `hooks` instead. `config` overrides `settings` by section: ``{"broker": {"max_qos": 1}, "auth": {"default":
@@ -49,8 +49,10 @@ class Harness:
         config: Mapping[str, Mapping[str, Any]] | None = None,
         seed: int = 0,
         start: bool = True,
+        clock: Clock | None = None,
     ) -> None:
-        self.clock = Clock(seed)
+        self._owns_clock = clock is None
+        self.clock = clock or Clock(seed)
         """The runtime and its virtual clock: ``harness.clock.advance(seconds)``."""
         self.settings = override(settings or ALLOW, config or {})
         self.hooks = hooks or Hooks(_instance(plugin) for plugin in plugins)
@@ -90,8 +92,9 @@ class Harness:
         self.wait(lambda done: self.broker.commit(lambda: done(None)), required=False)
         self.broker.end()
         self.wait(lambda done: self.store.close(lambda: done(None)), required=False)
-        for task in list(self.clock.tasks):
-            task.cancel()
+        if self._owns_clock:
+            for task in list(self.clock.tasks):
+                task.cancel()
         self.clock.run_until_idle()
         errors = [fields for _, event, fields in self.logs if event == "internal.error"]
         if errors and not self.allow_errors:

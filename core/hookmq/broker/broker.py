@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from hookmq.broker.client_relay import ClientRelay
+from hookmq.broker.cluster_node import ClusterNode
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.core_metrics import register_core
 from hookmq.broker.delivery.queue_expiry import watch_expiry
@@ -33,6 +35,7 @@ from hookmq.model.runtime import Runtime, Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster import RelayTarget
 from hookmq.storage.protocols import Journal, Store
 
 
@@ -86,6 +89,8 @@ class Broker:
         self._on_end: Callable[[ClientConnection, DisconnectReason], None] = self._ended
         """One bound method that all connections share, to save memory."""
         self._core_metrics: MetricRegistry | None = None
+        if state.cluster is not None:
+            state.cluster.attach(ClusterNode(state))
         state.counters = self.counters
         state.start_trace = Traces(state, self.connections).start
 
@@ -111,6 +116,15 @@ class Broker:
     @listeners.setter
     def listeners(self, call: Callable[[], tuple[ListenerSnapshot, ...]]) -> None:
         self.state.listeners = call
+
+    @property
+    def relay_target(self) -> Callable[[str], RelayTarget | None]:
+        """The function that returns a listener by name, for connections that other nodes relay."""
+        return self.state.relay_target
+
+    @relay_target.setter
+    def relay_target(self, call: Callable[[str], RelayTarget | None]) -> None:
+        self.state.relay_target = call
 
     @property
     def reloader(self) -> Reloader | None:
@@ -169,12 +183,14 @@ class Broker:
             register_core(metrics, self)
         return metrics.values()
 
-    def accept(self, wire: Wire, peer: Peer, scope: Scope) -> PacketReader:
+    def accept(self, wire: Wire, peer: Peer, scope: Scope, relayed: bool = False) -> PacketReader:
         """Return a new connection from `peer` on the listener of `scope`. Close it at once if it exceeds the
-        connection limit.
+        connection limit. If another node of the cluster has `relayed` it to this one, it will not be relayed again.
         """
         connection = PacketReader(self.state, wire, peer, scope, DISPATCH, self._on_end)
         connection.traffic = traffic_of(self.metrics, scope.name)
+        if self.state.cluster is not None and not relayed:
+            connection.relay = ClientRelay(connection)
         self._admit(connection, peer, scope)
         return connection
 
@@ -254,7 +270,8 @@ class Broker:
                 will = session.will is not None and not normal
                 report = DisconnectReason(reason.code, reason.by, will, reason.error)
                 state.observe("on_disconnect", client, report)
-            detach(state, session, not normal)
+            if state.sessions.get(client.client_id) is session:  # otherwise another node has it
+                detach(state, session, not normal)
         self._check_drained()
 
     def load(self, done: Callable[[BaseException | None], None]) -> None:

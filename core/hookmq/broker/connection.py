@@ -5,6 +5,8 @@
             AUTH 0x18   v  |  AUTH
                      CHALLENGED
 
+    DECIDING --another node of the cluster has the session--> RELAYED --> CLOSED
+
 While a plugin decides, the broker keeps reading the socket. Packets that could overtake the decision are held in order,
 within bounds. Acknowledgements and PINGREQ are still handled. Reading stops only when the bound is reached, and only
 for a limited time.
@@ -174,6 +176,10 @@ class ClientConnection(ConnectionState):
         """
         if self.phase is Phase.CLOSED:
             return
+        if self.relay is not None and self.relay.answered:
+            # The client has received an unknown part of another node's packets: no packet can follow.
+            self.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
+            return
         self.state.metrics.connections_refused += 1
         if not told and not malformed:
             self._tell_refused(code, reason)
@@ -236,11 +242,11 @@ class ClientConnection(ConnectionState):
         self.on_end(self, reason)
 
     def overdue(self) -> None:
-        """End a connection if CONNECT or the plugins' decision is late. If the connection is open by now, check its
-        keep alive instead."""
+        """End a connection if CONNECT, the plugins' decision or another node's answer is late. If the connection is open
+        by now, check its keep alive instead."""
         if self.phase is Phase.OPEN:
             self._check_keep_alive()
-        elif self.phase in (Phase.DECIDING, Phase.CHALLENGED):
+        elif self.phase in (Phase.DECIDING, Phase.CHALLENGED, Phase.RELAYED):
             self.refuse(ReasonCode.SERVER_UNAVAILABLE, "took too long to connect")
         # [MQTT-3.14.0-1]: nothing is sent to a client that has not sent CONNECT
         elif self.phase is Phase.NEW:
@@ -355,9 +361,9 @@ class ClientConnection(ConnectionState):
             self.hold_due.cancel()
             self.hold_due = None
         self.seen = self.state.runtime.now()
-        self._read_on()
+        self.read_on()
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
         """Start reading bytes again."""
         self.wire.resume_reading()
 
@@ -470,6 +476,8 @@ class ClientConnection(ConnectionState):
         session = self.session
         if session is not None and session.connection is self:
             session.state = QUEUEING
+        if self.relay is not None:
+            self.relay.pause_writing()
 
     def resume_writing(self) -> None:
         """Send messages again, because the client has caught up."""
@@ -480,6 +488,8 @@ class ClientConnection(ConnectionState):
             update_write_state(session)
             self.state.guarded(partial(drain_queue, self.state, session))
             self.state.writes.schedule()
+        if self.relay is not None:
+            self.relay.resume_writing()
         self.go_on_reading()
 
     def closed(self, error: str = "") -> None:
@@ -487,7 +497,7 @@ class ClientConnection(ConnectionState):
         if self.phase is Phase.CLOSED:
             return
         self.gone = DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.NETWORK, error=error)
-        if self.rest is not None and self.reading:
+        if self.rest is not None and self.reading and self.phase is not Phase.RELAYED:
             self.excess = 0  # the client's reading no longer matters
             return  # bytes sent before the end are still read, a slice per turn
         self._lost()

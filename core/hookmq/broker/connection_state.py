@@ -4,7 +4,7 @@
 
 from collections import deque
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hookmq.broker.publish.authorize import Decisions
 from hookmq.broker.state import BrokerState
@@ -23,6 +23,9 @@ from hookmq.session.inflight import Acknowledgement
 from hookmq.session.session import ConnectionView, Session
 from hookmq.session.topic_aliases import TopicAliases
 
+if TYPE_CHECKING:
+    from hookmq.broker.client_relay import ClientRelay
+
 
 class Phase(IntEnum):
     """The phase of a connection."""
@@ -32,6 +35,8 @@ class Phase(IntEnum):
     CHALLENGED = 2
     OPEN = 3
     CLOSED = 4
+    RELAYED = 5
+    """Another node of the cluster has the client's session: bytes pass through; see `client_relay`."""
 
 
 NO_MEMO: Final[dict[bytes | str, CachedPublish]] = {}
@@ -51,8 +56,8 @@ class ConnectionState(ConnectionView):
         "credential_due", "decision", "decisions", "delivery_wait", "due", "excess", "generation", "gone", "goodbye",
         "held", "held_bytes", "hold_due", "inbound_aliases", "keep_alive", "legal", "limits", "max_expiry", "memo",
         "offered", "opening", "parked", "partial", "peer", "phase", "rate_limiter", "re_authenticating",
-        "re_authentication", "reading", "receive_maximum", "rest", "rest_at", "scope", "sections", "seen", "session",
-        "shortcuts", "size", "state", "unacknowledged", "version", "waiting", "wanted",
+        "re_authentication", "reading", "receive_maximum", "relay", "rest", "rest_at", "scope", "sections", "seen",
+        "session", "shortcuts", "size", "state", "unacknowledged", "version", "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(self, state: BrokerState, wire: Wire, peer: Peer, scope: Scope) -> None:
@@ -103,6 +108,9 @@ class ConnectionState(ConnectionView):
         self.rest: bytes | None = None
         self.rest_at = 0
         """The position in `rest` at which the next packet starts. `rest` holds received bytes for a later turn."""
+        self.relay: ClientRelay | None = None
+        """Keeps or passes on the client's bytes, if they may have to go to another node of the cluster. If it does so
+        now, `rest` is empty instead of None."""
         self.memo: dict[bytes | str, CachedPublish] = NO_MEMO
         """The cached publishes of topics that may take the fast path. A key is the topic: bytes, or text for a
         plugin client."""
@@ -146,8 +154,8 @@ class ConnectionState(ConnectionView):
 
     @property
     def accepted(self) -> bool:
-        """Whether the client was accepted."""
-        return self.phase is Phase.OPEN
+        """Whether the client was accepted, by this node or by the one that it is relayed to."""
+        return self.phase is Phase.OPEN or (self.relay is not None and self.relay.answered)
 
     def use_chains(self, chains: Chains) -> None:
         """Replace the connection's hook chains with `chains`."""
@@ -198,6 +206,9 @@ class ConnectionState(ConnectionView):
             self.delivery_wait = None
             if self.session is not None:
                 self.session.paused -= 1
+        relay, self.relay = self.relay, None
+        if relay is not None:
+            relay.end()
         self.rate_limiter = self.delivery_limit = None
         self.waiting = False
         self.held = None

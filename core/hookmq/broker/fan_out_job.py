@@ -15,15 +15,7 @@ class FanOutJob:
     """
 
     __slots__ = (
-        "acknowledgement",
-        "done",
-        "kept",
-        "outgoing",
-        "packets",
-        "recipients",
-        "route",
-        "sender",
-        "waiter",
+        "acknowledgement", "done", "kept", "outgoing", "packets", "recipients", "route", "sender", "waiter",
     )  # fmt: skip
 
     def __init__(

@@ -8,6 +8,7 @@ handled here too.
 
 from typing import Final
 
+from hookmq.broker.client_relay import ClientRelay
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.completion import acknowledged, record_pubrec
@@ -60,11 +61,20 @@ class PacketReader(ClientConnection):
             writes.begin_sample()
         rest = self.rest
         if rest is not None:
+            if self.relay is not None:
+                self._pass_on(self.relay, data)
+                return
             # The transport delivered bytes after reading stopped, as TLS may.
             self.rest = rest[self.rest_at :] + data
             self.rest_at = 0
             return
         self._take_in(data, 0)
+
+    def _pass_on(self, relay: ClientRelay, data: bytes) -> None:
+        try:
+            relay.feed(data)
+        except Exception as error:
+            self.internal_error(error)
 
     def _take_in(self, data: bytes, pos: int) -> None:
         # Do not inline this in `_read_rest`, which tests `rest` again: mypy and mypyc assume that no call sets it.
@@ -81,7 +91,7 @@ class PacketReader(ClientConnection):
         except Exception as error:
             self.internal_error(error)
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
         """Resume reading. Process buffered bytes before reading the socket; otherwise each resume adds a full chunk
         to the backlog."""
         if self.rest is None:
@@ -91,7 +101,7 @@ class PacketReader(ClientConnection):
 
     def _read_rest(self) -> None:
         rest = self.rest
-        if rest is None or not self.reading:
+        if rest is None or not self.reading or self.relay is not None:
             return
         self._take_in(rest, self.rest_at)
         if self.rest is not None or self.phase is Phase.CLOSED:
@@ -154,6 +164,8 @@ class PacketReader(ClientConnection):
         most = self.limits.max_packet_size
         if self.phase is Phase.NEW:
             most = min(most, self.scope.connect_bytes)
+            if self.relay is not None:
+                self.relay.keep(data, pos)
         freed = False
         continued = False
         # A run is a series of messages with equal topic and properties. `known` holds the shared bytes and `reach`
@@ -382,8 +394,8 @@ class PacketReader(ClientConnection):
                 if state.work > enough:
                     last = pos
                 most = self.limits.max_packet_size
-                if self.phase is Phase.CLOSED:
-                    return
+                if self.phase is Phase.CLOSED or self.rest is not None:
+                    return  # in the latter case, `relay` has the remaining bytes
                 hot = ways and self.phase is Phase.OPEN and not self.waiting and self.held is None
                 five = self.version == 5
                 memo = self.memo

@@ -46,16 +46,8 @@ class Parking:
     """
 
     __slots__ = (
-        "_deadlines",
-        "_due",
-        "_guarded",
-        "_owners",
-        "_queues",
-        "_schedule",
-        "bytes",
-        "max_bytes",
-        "waiting",
-    )
+        "_deadlines", "_due", "_guarded", "_owners", "_queues", "_schedule", "bytes", "max_bytes", "waiting",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -201,7 +201,8 @@ class PluginConnection(PluginMailbox):
         if self.pending:
             self.schedule()
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
+        """Continue with the client's pending packets."""
         self.schedule()
 
     def closed(self, error: str = "") -> None:

@@ -39,16 +39,8 @@ class PluginSpace:
     """
 
     __slots__ = (
-        "_heap",
-        "_sorted",
-        "newest",
-        "plugin",
-        "running",
-        "size",
-        "timers",
-        "values",
-        "warned",
-    )
+        "_heap", "_sorted", "newest", "plugin", "running", "size", "timers", "values", "warned",
+    )  # fmt: skip
 
     def __init__(self, plugin: str) -> None:
         self.plugin = plugin

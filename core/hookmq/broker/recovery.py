@@ -1,7 +1,7 @@
 """Rebuild sessions, queues, retained messages and plugin state from the store when the broker starts."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from hookmq.broker.delivery.queue import restore
@@ -22,10 +22,12 @@ from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.inflight import Delivery, Outgoing
+from hookmq.session.session import Session
 from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import (
     DropPublisher,
     Enqueue,
+    Loaded,
     PutMessage,
     PutPublisher,
     PutReceived,
@@ -60,10 +62,14 @@ def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], N
         last = state.store.last_commit()
         for journal in state.journals:
             journal.recover(last)
-        orphans = _load(state)
+        waiting = load(state, state.store.load())
     except StoreError as error:
         done(error, [])
         return
+    owners = {group.owner for group in state.groups.values()}
+    strategy = state.settings.broker.shared_strategy
+    # These groups have a queue but no members: their members' sessions ended with the process.
+    orphans = [SharedSubscription("", "", one, strategy) for one in waiting if one not in owners]
 
     def loaded(failed: StoreFailed | None) -> None:
         if failed is not None:
@@ -74,7 +80,7 @@ def recover(state: BrokerState, done: Callable[[BaseException | None, Groups], N
         state.plugin_states.loaded = True
         done(None, orphans)
 
-    _GroupQueues(state, [*state.groups.values(), *orphans], loaded).load()
+    GroupQueues(state, [*state.groups.values(), *orphans], loaded).load()
 
 
 def begin(state: BrokerState, orphans: Groups) -> None:
@@ -91,16 +97,15 @@ def begin(state: BrokerState, orphans: Groups) -> None:
         state.runtime.log("info", "plugin.state_unused", plugins=sorted(unused))
     for group in orphans:
         drop_orphaned(state, group)
-    _set_deadlines(state)
+    set_deadlines(state, state.sessions.values())
 
 
-def _load(state: BrokerState) -> list[SharedSubscription]:
-    """Load everything except the queues of shared subscriptions. Return the groups that have a queue but no members:
-    their members' sessions ended with the process."""
+def load(state: BrokerState, records: Iterable[Loaded]) -> list[str]:
+    """Load everything except the queues of shared subscriptions. Return the owners of these queues."""
     shared: dict[int, Outgoing] = {}
     messages: dict[int, Message] = {}
     queues: dict[str, QueueSummary] = {}
-    for item in state.store.load():
+    for item in records:
         # The most frequent records come first.
         if isinstance(item, PutRetained):
             publisher = state.publishers.get(item.publisher) if item.publisher else None
@@ -132,22 +137,16 @@ def _load(state: BrokerState) -> list[SharedSubscription]:
             state.plugin_states.load(item)
         elif isinstance(item, QueueSummary):
             queues[item.owner] = item
-    for session in state.sessions.values():
-        summary = queues.get(session.owner)
-        if summary is not None:
-            session.stored = session.queued = summary.entries
-            session.queued_bytes = summary.size
+    for owner, summary in queues.items():
+        waiting = state.sessions.get(owner[2:]) if owner.startswith("c/") else None
+        if waiting is not None:
+            waiting.stored = waiting.queued = summary.entries
+            waiting.queued_bytes = summary.size
             state.queued_bytes += summary.size
-            session.last_seq = max(session.last_seq, summary.last_seq)
+            waiting.last_seq = max(waiting.last_seq, summary.last_seq)
     for unused in state.publishers.unused():
         state.committer.add(DropPublisher(unused.id))
-    owners = {group.owner for group in state.groups.values()}
-    strategy = state.settings.broker.shared_strategy
-    return [
-        SharedSubscription("", "", owner, strategy)
-        for owner in queues
-        if owner.startswith("g/") and owner not in owners
-    ]
+    return [owner for owner in queues if owner.startswith("g/")]
 
 
 def _load_session(state: BrokerState, kept: SessionRecord) -> None:
@@ -175,9 +174,10 @@ def _load_session(state: BrokerState, kept: SessionRecord) -> None:
         session.will_at = state.runtime.time()  # it was being published during the crash
 
 
-def _set_deadlines(state: BrokerState) -> None:
+def set_deadlines(state: BrokerState, sessions: Iterable[Session]) -> None:
+    """Set when loaded sessions expire and when their wills are due."""
     now = state.runtime.time()
-    for session in list(state.sessions.values()):
+    for session in list(sessions):
         # A plugin may have used a session in `on_startup`; its deadlines are set already.
         if session.ended_at is not None and session.connection is None:
             if session.will_at is not None and session.will_due is None:
@@ -186,7 +186,7 @@ def _set_deadlines(state: BrokerState) -> None:
                 schedule_end(state, session, max(0.0, session.ended_at + session.expiry - now))
 
 
-class _GroupQueues:
+class GroupQueues:
     """Loads the queues of shared subscriptions page by page, from synchronous and asynchronous stores."""
 
     __slots__ = ("_after", "_answered", "_done", "_failed", "_left", "_running", "_state")

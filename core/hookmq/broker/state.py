@@ -51,6 +51,7 @@ from hookmq.routing.subscription_tree import SubscriptionTree
 from hookmq.session.inflight import Delivery, Outgoing
 from hookmq.session.serial_index import SerialIndex
 from hookmq.session.session import Session
+from hookmq.storage.cluster import Cluster, RelayTarget
 from hookmq.storage.commit_pause import CommitPause
 from hookmq.storage.group_commit import GroupCommit, entry_of
 from hookmq.storage.memory_store import MemoryStore
@@ -84,11 +85,18 @@ def _watched(
     notify(hook, listener, client, *args)
 
 
+def _no_listener(name: str) -> RelayTarget | None:
+    return None
+
+
 class UndecidedWill(Protocol):
     """A will waiting for a plugin's decision."""
 
     def ask(self, last: bool = False) -> None:
         """Ask plugins again. Drop the will if this is the `last` attempt and no plugin can decide."""
+
+    def stop_waiting(self) -> None:
+        """Forget the will."""
 
 
 class BrokerState:
@@ -142,8 +150,12 @@ class BrokerState:
         self.searches: dict[str, RetainedSearches[Kept]] = {}
         """The searches for retained messages that plugins have begun and may continue, by plugin id."""
         self.cursors = Cursors(partial(runtime.token, 8))
+        self.cluster: Cluster | None = hooks.provide_cluster(settings)
+        """The other nodes, or None if this broker is not part of a cluster."""
         self.listeners: Callable[[], tuple[ListenerSnapshot, ...]] = tuple
         """Returns the server's listeners. The server sets it."""
+        self.relay_target: Callable[[str], RelayTarget | None] = _no_listener
+        """Returns the listener with a name, for connections that other nodes relay. The server sets it."""
         self.reloader: Reloader | None = None
         """Starts a reload for a plugin; None if there is nothing to reload. The server sets it."""
         self.check_config: Callable[[str], ConfigCheck] | None = None
@@ -189,6 +201,8 @@ class BrokerState:
             runtime.now if self.recording else None,
             metrics.commit_seconds,
         )
+        if self.cluster is not None:
+            self.committer.add_journal(self.cluster)
         self.commit_pause = CommitPause(runtime, self.committer, self._written_after_pause)
         self.writes.committer = self.committer
         self.writes.commit = self.commit_pause.commit

@@ -3,6 +3,9 @@
 Without -c, the broker listens on this machine only: 127.0.0.1:1883 (TCP) and 127.0.0.1:8083/mqtt (WebSocket).
 If hookmq-storage is installed, it keeps sessions, queues and retained messages in hookmq/storage, in the folder
 ~/.local/state or $XDG_STATE_HOME.
+
+With a plugin that joins several processes to one broker, such as cluster, the broker may run as several workers. They
+share the listeners of type tcp, tls, ws, wss and unix. Worker n opens an HTTP listener on its port plus n.
 """
 
 import argparse
@@ -12,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hookmq.cli.config_args import add_source, config_of
+from hookmq.cli.config_args import add_source
 from hookmq.model.errors import StoreError
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from hookmq.config.model import Config
     from hookmq.hooks.manager import Hooks
     from hookmq.model.reload_report import ReloadReport
+    from hookmq.server.workers import WorkerIdentity
 
 EXAMPLES = """\
 examples:
@@ -39,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--log-format", choices=("auto", "text", "json"), help="override log.format")
     add("--loop", choices=("auto", "asyncio", "uvloop"), help="override loop")
+    add(
+        "--workers",
+        metavar="N",
+        help="run N worker processes, or auto: one for each CPU; needs a plugin such as cluster",
+    )
     add("--check", action="store_true", help="validate and exit, like `hookmq check`")
     parser.set_defaults(quiet=False)
 
@@ -54,27 +63,47 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         return check.run(arguments)
 
+    from hookmq.cli.workers import planned, supervise, worker_config
     from hookmq.server import logs
     from hookmq.server.loop import run as run_loop
+    from hookmq.server.workers import take_identity
 
-    config = config_of(arguments)
+    worker = take_identity()
+    config = worker_config(arguments, worker)
     logs.configure(config.log.level, config.log.format)
     hooks = check.validate(config, config.loop, logs.tell)
-    run_loop(serve(config, hooks, arguments), config.loop)
+    if worker is None:
+        wanted = planned(arguments.workers, hooks)
+        if wanted is not None:
+            return asyncio.run(supervise(config, wanted, arguments))
+    run_loop(serve(config, hooks, arguments, worker), config.loop)
     return 0
 
 
-async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace) -> None:
-    """Run a broker until it stops. Raises StoreError if its store failed."""
+def _shows_banner(config: "Config", worker: "WorkerIdentity | None") -> bool:
+    """Return whether to print how to try the broker: on a terminal, once for all workers."""
+    from hookmq.server.logs import chosen_format
+
+    first = worker is None or worker.number == 0
+    return first and chosen_format(config.log.format, sys.stderr) == "text"
+
+
+async def serve(
+    config: "Config",
+    hooks: "Hooks",
+    arguments: argparse.Namespace,
+    worker: "WorkerIdentity | None" = None,
+) -> None:
+    """Run a broker, or one of its workers, until it stops. Raises StoreError if its store failed."""
     from hookmq.broker import Broker
     from hookmq.cli.summary import banner, notices
+    from hookmq.cli.workers import stop_with_supervisor, worker_config
     from hookmq.config.config_check import ConfigChecker
     from hookmq.config.hot_reload import HotReload, finished, start_plugins
     from hookmq.config.show import show
     from hookmq.server.asyncio_runtime import AsyncioRuntime
     from hookmq.server.event_log import ServerLog
     from hookmq.server.extensions import PluginExtensions
-    from hookmq.server.logs import chosen_format
     from hookmq.server.server import Server
 
     class PluginServer(Server):
@@ -88,7 +117,7 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
             await super().start(inherited)
             await finished(hooks.ready)
             warn(notices(config, hooks))
-            if chosen_format(config.log.format, sys.stderr) == "text":
+            if _shows_banner(config, worker):
                 print(banner(config, hooks, self.addresses()), file=sys.stderr, flush=True)
 
     def warn(found: "list[StartupNotice]") -> None:
@@ -111,14 +140,17 @@ async def serve(config: "Config", hooks: "Hooks", arguments: argparse.Namespace)
     runtime = AsyncioRuntime()
     broker = Broker(config.settings, runtime, hooks)
     server = PluginServer(broker, config.listeners, runtime, reload=reload)
-    live = HotReload(config, hooks, broker, server, lambda: config_of(arguments))
+    live = HotReload(config, hooks, broker, server, lambda: worker_config(arguments, worker))
     broker.configuration = lambda: show(live.config, origins=False)
     broker.check_config = ConfigChecker(
-        lambda given: config_of(arguments, given), lambda: live.config
+        lambda given: worker_config(arguments, worker, given), lambda: live.config
     )
     event_log = broker.event_log = ServerLog(runtime, lambda: live.config.log.level)
+
+    if worker is not None:
+        stop_with_supervisor(worker, server, runtime)
     try:
-        await server.run()
+        await server.run(None if worker is None else worker.open_sockets())
     finally:
         await live.settle()
         seconds = broker.settings.broker.shutdown_timeout

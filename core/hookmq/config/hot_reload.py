@@ -37,6 +37,7 @@ FIXED: Final = (
         if spec.kind is HookKind.PROVIDE and n != "provide_rate_limiter"
     ),
     "register_listeners",
+    "register_workers",
 )
 """Hooks that provide the broker's foundations, such as its store. Plugins that implement one of them cannot change
 without a restart."""

@@ -31,6 +31,7 @@ from hookmq.model.runtime import Runtime
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import HookSnapshot, PluginSnapshot
 from hookmq.plugin import Plugin
+from hookmq.storage.cluster import Cluster
 from hookmq.storage.protocols import Journal, Store
 
 Metric = tuple[str, Mapping[str, str], float]
@@ -228,12 +229,22 @@ class Hooks:
         Raises StoreError if the store is unusable. Raises PluginError if the hook fails for another reason, or if two
         plugins provide a store.
         """
-        provided = self._collect("provide_store", lambda _: (config,))
+        store: Store | None = self._only("store", config)
+        return store
+
+    def provide_cluster(self, config: Settings) -> Cluster | None:
+        """Return the cluster that a plugin provides, or None. Raises PluginError if the hook fails, or if two plugins
+        provide a cluster.
+        """
+        cluster: Cluster | None = self._only("cluster", config)
+        return cluster
+
+    def _only(self, kind: str, config: Settings) -> Any:
+        provided = self._collect(f"provide_{kind}", lambda _: (config,))
         if len(provided) > 1:
             first, second = provided[0][0], provided[1][0]
-            raise PluginError(second, f"provides a store, but plugin {first!r} already does")
-        store: Store | None = provided[0][1] if provided else None
-        return store
+            raise PluginError(second, f"provides a {kind}, but plugin {first!r} already does")
+        return provided[0][1] if provided else None
 
     def provide_journals(self, config: Settings) -> tuple[Journal, ...]:
         """Return the journals that plugins provide. Raises PluginError if a hook fails."""

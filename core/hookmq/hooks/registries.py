@@ -1,13 +1,37 @@
 """The arguments of the ``register_`` hooks, as plugins see them. The server implements them."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from hookmq.server.plugin_listeners import ListenerCheck, ListenerFactory
 
 RouteHandler = Callable[..., Awaitable[Any]]
 """``await handler(request, **parts)``: takes an `aiohttp.web.BaseRequest`, returns an `aiohttp.web.StreamResponse`."""
+
+
+class WorkerPlan(Protocol):
+    """How several processes are one broker. The supervisor of the processes calls it; it is never used in a worker."""
+
+    async def start(self) -> None:
+        """Start what the workers share, such as a server. Raises StoreError or ConfigError."""
+
+    def settings(self, worker: str) -> Mapping[str, str]:
+        """Return the settings of the plugin that differ in the process `worker`, such as ``w0``: the values by their
+        dotted keys, both as in ``-o KEY=VALUE``. Called after `start`, each time that the process starts.
+        """
+
+    async def stop(self) -> None:
+        """Stop what `start` has started, also after it has failed. All workers have ended."""
+
+
+class WorkerRegistry(Protocol):
+    """The `registry` of `register_workers`."""
+
+    def set(self, count: int | Literal["auto"], plan: WorkerPlan) -> None:
+        """Run the broker as `count` processes, or as one process for each CPU. Raises PluginError if `count` is less
+        than 1, or if another plugin has called this.
+        """
 
 
 class ListenerRegistry(Protocol):

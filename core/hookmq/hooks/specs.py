@@ -17,7 +17,7 @@ import pluggy
 from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.hooks.metric_registry import MetricRegistry
 from hookmq.hooks.rate_limit import RateLimiter
-from hookmq.hooks.registries import HttpRouter, ListenerRegistry
+from hookmq.hooks.registries import HttpRouter, ListenerRegistry, WorkerRegistry
 from hookmq.hooks.verdicts import Accept, Allow, Challenge, Deny, Drop, Handled
 from hookmq.model.client import ClientInfo
 from hookmq.model.events import Action, DisconnectReason, Dropped, SessionEvent
@@ -26,6 +26,7 @@ from hookmq.model.settings import Settings
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.packets import Auth, Connect
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster import Cluster
 from hookmq.storage.protocols import Journal, Store
 
 PROJECT: Final = "hookmq"
@@ -299,8 +300,16 @@ class Specs:
         """Return one or more journals that must store a message before it is acknowledged, or None."""
 
     @_provide()
+    def provide_cluster(self, config: Settings, broker: BrokerHandle) -> Cluster | None:
+        """Return the object that joins this broker with other brokers, or None. See `hookmq.storage.cluster`."""
+
+    @_provide()
     def provide_rate_limiter(self, client: ClientInfo, broker: BrokerHandle) -> RateLimiter | None:
         """Return an accepted client's rate limiter, or None. See `hookmq.hooks.rate_limit`."""
+
+    @_register()
+    def register_workers(self, registry: WorkerRegistry) -> None:
+        """Run the broker as several processes behind the same listeners."""
 
     @_register()
     def register_listeners(self, registry: ListenerRegistry) -> None:

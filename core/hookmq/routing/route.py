@@ -13,6 +13,7 @@ from hookmq.model.subscription import Subscription
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.session import UNENCODED, Session
+from hookmq.storage.cluster import Remote, RemoteMatch, RemoteRoute
 from hookmq.storage.columns import MessageColumns, Room
 from hookmq.storage.protocols import (
     Bounded,
@@ -23,7 +24,7 @@ from hookmq.storage.protocols import (
     Volatile,
 )
 
-Subscriber = Session | SharedSubscription
+Subscriber = Session | SharedSubscription | Remote
 
 GROUP_STEPS: Final = 8
 """The number of sessions that a shared subscription counts as in the work of a route."""
@@ -104,28 +105,12 @@ class Route:
     `plain3` and `plain5` are the plain sessions that share encoded bytes, for MQTT 3.x and 5.0. `plugin_clients` are the
     plain sessions that get no bytes. `asked` contains the recipients that would be plain if `on_deliver` did not have to
     be called for them. `recipients` contains all sessions on the route. `simple` is True if all of these are plain or in
-    `asked`, if one slice can serve them all, and if there are no groups or journals.
+    `asked`, if one slice can serve them all, and if there are no groups, journals or remotes.
     """
 
     __slots__ = (
-        "_by_session",
-        "asked",
-        "bounded",
-        "columns",
-        "groups",
-        "journals",
-        "large",
-        "matched",
-        "plain3",
-        "plain5",
-        "plugin_clients",
-        "recipients",
-        "rooms",
-        "simple",
-        "single_durable",
-        "topic",
-        "valid",
-        "volatile",
+        "_by_session", "asked", "bounded", "columns", "groups", "journals", "large", "matched", "plain3", "plain5",
+        "plugin_clients", "recipients", "remotes", "rooms", "simple", "single_durable", "topic", "valid", "volatile",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +120,7 @@ class Route:
         groups: Sequence[SharedSubscription],
         journals: Sequence[Journal],
         slice_size: int,
+        remotes: RemoteRoute | None = None,
     ) -> None:
         self.valid = True
         self.topic = topic
@@ -142,6 +128,8 @@ class Route:
         self.recipients = tuple(recipients)
         self.groups = tuple(groups)
         self.journals = tuple(journals)
+        self.remotes = remotes
+        """The other nodes of a cluster that want the messages, or None."""
         self.bounded: tuple[BoundedJournal, ...] = ()
         if journals:
             self.bounded = tuple(journal for journal in journals if isinstance(journal, Bounded))
@@ -149,7 +137,7 @@ class Route:
         """The columns of all journals, if only journals receive the messages and all of them have columns."""
         self.rooms: tuple[Room, ...] = ()
         """The `Room` of each of the `columns`, if it has one."""
-        if journals and not recipients and not groups:
+        if journals and not recipients and not groups and remotes is None:
             self._collect()
         self.plain3: list[Session] = []
         self.plain5: list[Session] = []
@@ -174,12 +162,14 @@ class Route:
         self.asked = tuple(asked)
         self.large = len(recipients) + GROUP_STEPS * len(groups) > slice_size
         """Whether messages are delivered in slices."""
-        self.simple = not (others or groups or journals) and not self.large
+        self.simple = not (others or groups or journals or self.large) and remotes is None
         self.volatile = self.simple and not durable
         """Whether the route is simple and all recipients are clean sessions. QoS 1 and 2 then need no commit."""
         self.single_durable = self.simple and durable == 1 and len(recipients) == 1 and not asked
         """Whether the route is simple and its only recipient is durable and plain."""
         self.matched = len(self.recipients) + len(self.groups) + len(self.journals)
+        if remotes is not None:
+            self.matched += len(remotes.matches)
 
     def _collect(self) -> None:
         """Set `columns` and `rooms` if all journals have columns."""
@@ -239,9 +229,13 @@ class RouteCompiler:
             entries = []
         recipients: dict[Session, Recipient] = {}
         groups: list[SharedSubscription] = []
+        remotes: list[RemoteMatch] = []
         for subscriber, _, subscription in entries:
             if isinstance(subscriber, SharedSubscription):
                 groups.append(subscriber)
+                continue
+            if isinstance(subscriber, Remote):
+                remotes.append(RemoteMatch(subscriber, subscription))
                 continue
             recipient = recipients.get(subscriber)
             if recipient is None:
@@ -266,7 +260,14 @@ class RouteCompiler:
                 elif calls:
                     recipient.plain = False
                     recipient.calls = calls
-        return Route(topic, list(recipients.values()), groups, journals, self.slice_size)
+        return Route(
+            topic,
+            list(recipients.values()),
+            groups,
+            journals,
+            self.slice_size,
+            RemoteRoute(tuple(remotes)) if remotes else None,
+        )
 
 
 class CachedPublish:

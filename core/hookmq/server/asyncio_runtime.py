@@ -65,16 +65,8 @@ class AsyncioRuntime:
     """
 
     __slots__ = (
-        "_call_later",
-        "_call_soon",
-        "_context",
-        "_jobs",
-        "_logger",
-        "_pool",
-        "_tasks",
-        "loop",
-        "now",
-    )
+        "_call_later", "_call_soon", "_context", "_jobs", "_logger", "_pool", "_tasks", "loop", "now",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from hookmq.server.exporter import register_exported
 from hookmq.server.http import HttpRoutes
 from hookmq.server.plugin_listeners import ListenerTypes
 from hookmq.server.watchdog import owner_among
+from hookmq.server.workers import WorkerPlans
 
 if TYPE_CHECKING:
     from hookmq.broker import Broker
@@ -33,9 +34,11 @@ class PluginExtensions:
 
         self.owner = owner_among(hooks.plugins)
         self.types = ListenerTypes()
+        self.workers = WorkerPlans()
         self.router = HttpRoutes()
         self.metrics = MetricRegistry(unreadable)
         register_exported(self.metrics, cast("Broker", broker))
+        hooks.register("register_workers", self.workers.of)
         hooks.register("register_listeners", self.types.of)
         hooks.register("register_http", self.router.of)
         hooks.register("register_metrics", self.metrics.of)

@@ -152,16 +152,25 @@ class PluginListener(BaseListener):
 
 
 class CountedConnection:
-    """The broker's side of a transport, counted in `gate` while it is open. Aborts the transport if `gate` is full."""
+    """The broker's side of a transport, counted in `gate` while it is open. Aborts the transport if `gate` is full.
+
+    `accept` makes the connection; the default is that of `gate`.
+    """
 
     __slots__ = ("_connection", "_gate", "_wire")
 
-    def __init__(self, gate: ListenerConnections, wire: Wire, peer: Peer) -> None:
+    def __init__(
+        self,
+        gate: ListenerConnections,
+        wire: Wire,
+        peer: Peer,
+        accept: AcceptConnection | None = None,
+    ) -> None:
         self._gate = gate
         self._wire = wire
         self._connection: ConnectionHandler | None = None
         if gate.enter(self, peer):
-            self._connection = gate.accept(wire, peer, gate.scope)
+            self._connection = (accept or gate.accept)(wire, peer, gate.scope)
         else:
             wire.abort()
 

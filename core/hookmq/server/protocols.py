@@ -11,6 +11,7 @@ from hookmq.model.runtime import Wire
 from hookmq.model.settings import Settings
 from hookmq.model.snapshots import ListenerSnapshot
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster import RelayTarget
 
 
 class ConnectionHandler(Protocol):
@@ -49,6 +50,8 @@ class Broker(Protocol):
 
     listeners: Callable[[], tuple[ListenerSnapshot, ...]]
     """Returns the listeners, for plugins and metrics. The server sets it."""
+    relay_target: Callable[[str], RelayTarget | None]
+    """Returns a listener by name, for connections that other nodes of a cluster relay. The server sets it."""
     drainer: Drainer | None
     """Drains the server for a plugin. The server sets it."""
     reloader: Reloader | None
@@ -62,8 +65,12 @@ class Broker(Protocol):
     def metrics(self) -> Metrics:
         """The broker's counters."""
 
-    def accept(self, wire: Wire, peer: Peer, scope: Scope) -> ConnectionHandler:
-        """Return the handler for a new transport; see `AcceptConnection`."""
+    def accept(
+        self, wire: Wire, peer: Peer, scope: Scope, relayed: bool = False
+    ) -> ConnectionHandler:
+        """Return the handler for a new transport; see `AcceptConnection`. `relayed` is true if another node of a cluster
+        relays the connection to this one.
+        """
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
         """Report an event on a listener to the observers of `on_event`, when no client is known yet."""

@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1, Signals
 from typing import Any, Final
 
@@ -21,11 +22,12 @@ from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.extensions import PluginExtensions
 from hookmq.server.http import HttpSite, ServerPhase
 from hookmq.server.listener import Listener
-from hookmq.server.plugin_listeners import ListenerTypes, PluginListener
+from hookmq.server.plugin_listeners import CountedConnection, ListenerTypes, PluginListener
 from hookmq.server.protocols import Broker
 from hookmq.server.settings import HTTP, ListenerSettings
 from hookmq.server.systemd import inherited_sockets, notify, watchdog_interval
 from hookmq.server.watchdog import LoopWatchdog
+from hookmq.storage.cluster import RelayTarget
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 """Thresholds for Python's garbage collector. The broker makes few reference cycles and many long-lived objects. With
@@ -81,6 +83,7 @@ class Server:
         self._site = HttpSite(self.phase)
         broker.on_failure = self._failed
         broker.listeners = self.snapshots
+        broker.relay_target = self.relay_target
         self._drain = ClientDrain(broker, self._loop, self._mqtt_gates, self.phase)
         broker.drainer = self._drain
         if reload is not None:
@@ -209,6 +212,15 @@ class Server:
             for name, one in self.listeners.items()
         )
 
+    def relay_target(self, listener: str) -> RelayTarget | None:
+        """Return an open MQTT listener by name, for connections that other nodes of a cluster relay."""
+        found = self.listeners.get(listener)
+        if found is None or found.settings.type in HTTP or not found.gate.open:
+            return None
+        gate = found.gate
+        accept = partial(self.broker.accept, relayed=True)
+        return RelayTarget(gate.scope, partial(CountedConnection, gate, accept=accept))
+
     async def stop(self, reference: str = "") -> None:
         """Stop accepting connections, disconnect all clients, and commit.
 
@@ -253,13 +265,13 @@ class Server:
         for listener in self.listeners.values():
             await listener.close()
 
-    async def run(self) -> None:
+    async def run(self, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Start, serve until SIGTERM or SIGINT, and stop. A second signal stops at once. SIGHUP reloads, and SIGUSR1 logs
         the state.
 
-        Notifies the service manager and uses its sockets. Hides all existing objects from the garbage collector
-        (`gc.freeze`), so it must own the process. If the store fails, stops and raises StoreError: repeating an fsync
-        could hide lost data.
+        Notifies the service manager and uses its sockets, or those in `sockets`. Hides all existing objects from the
+        garbage collector (`gc.freeze`), so it must own the process. If the store fails, stops and raises StoreError:
+        repeating an fsync could hide lost data.
         """
         handlers: dict[Signals, Callable[[], None]] = {
             SIGTERM: self.request_stop,
@@ -270,7 +282,7 @@ class Server:
         for number, handler in handlers.items():
             self._loop.add_signal_handler(number, handler)
         try:
-            await self.start(inherited_sockets())
+            await self.start(inherited_sockets() if sockets is None else sockets)
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)

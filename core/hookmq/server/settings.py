@@ -105,6 +105,10 @@ class ListenerSettings:
     bind: str = setting(
         "127.0.0.1:1883",
         "HOST:PORT, [IPv6]:PORT or *:PORT (all IPv4 and IPv6 addresses); a path for unix. Port 0 selects a free port")
+    reuse_port: bool = setting(
+        False,
+        "whether other processes of the same user may listen on the same address, if they set this too; the kernel "
+        "distributes the connections among them")
     backlog: int = setting(1024, "number of connections that the kernel queues until they are accepted", minimum=1)
     max_connections: int = setting(
         100000, "maximum number of open connections of this listener; further ones are closed", minimum=1)

@@ -11,14 +11,16 @@ from hookmq.server.addresses import EVERY, parse_bind
 from hookmq.server.settings import ListenerSettings
 
 
-def open_socket(settings: ListenerSettings) -> socket.socket:
+def open_socket(settings: ListenerSettings, listen: bool = True) -> socket.socket:
     """Return a listening, non-blocking socket for `settings.bind`. The call may block to resolve a host name. Raises
     BindError with the address and the reason.
+
+    A TCP socket only reserves its port if `listen` is false.
     """
     try:
         if settings.type == "unix":
             return _open_unix(settings)
-        return _open_tcp(settings)
+        return _open_tcp(settings, listen)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if error.errno in (errno.EACCES, errno.EPERM) and settings.type != "unix":
@@ -28,7 +30,7 @@ def open_socket(settings: ListenerSettings) -> socket.socket:
         ) from error
 
 
-def _open_tcp(settings: ListenerSettings) -> socket.socket:
+def _open_tcp(settings: ListenerSettings, listen: bool) -> socket.socket:
     host, port = parse_bind(settings.bind)
     dual = host == EVERY and socket.has_dualstack_ipv6()
     if host == EVERY:
@@ -40,11 +42,14 @@ def _open_tcp(settings: ListenerSettings) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
         sock.bind(address)
-        sock.listen(settings.backlog)
+        if listen:
+            sock.listen(settings.backlog)
         sock.setblocking(False)
     except OSError:
         sock.close()

@@ -15,6 +15,7 @@ from functools import partial
 from hookmq.model.histogram import Histogram
 from hookmq.model.message import Message
 from hookmq.session.inflight import Delivery
+from hookmq.storage.cluster import Cluster
 from hookmq.storage.protocols import Journal, Readable, Store, StoreFailed, Volatile
 from hookmq.storage.records import CommitId, Enqueue, PutMessage, Record
 
@@ -55,37 +56,10 @@ class GroupCommit:
     """
 
     __slots__ = (
-        "_began",
-        "_bytes",
-        "_clock",
-        "_commit_id",
-        "_failed",
-        "_go_on",
-        "_gone",
-        "_guarded",
-        "_held",
-        "_identity",
-        "_journaled",
-        "_last_owner",
-        "_members",
-        "_pending",
-        "_put",
-        "_records",
-        "_running",
-        "_sizes",
-        "_splits",
-        "_taken",
-        "_told",
-        "_unawaited",
-        "_waiters",
-        "added",
-        "collecting",
-        "commits",
-        "durations",
-        "fresh",
-        "journals",
-        "number",
-        "store",
+        "_began", "_bytes", "_clock", "_commit_id", "_failed", "_go_on", "_gone", "_guarded", "_held", "_identity",
+        "_journaled", "_last_owner", "_members", "_pending", "_put", "_records", "_running", "_sizes", "_splits",
+        "_taken", "_told", "_unawaited", "_waiters", "added", "collecting", "commits", "durations", "fresh", "journals",
+        "number", "store",
     )  # fmt: skip
 
     def __init__(
@@ -100,8 +74,8 @@ class GroupCommit:
         durations: Histogram | None = None,
     ) -> None:
         self.store = store
-        self.journals: tuple[Journal, ...] = ()
-        """The journals to flush at each commit."""
+        self.journals: tuple[Journal | Cluster, ...] = ()
+        """The journals to flush at each commit, and the cluster if there is one."""
         self._members: set[int] | None = None
         """The identities of the journals that take messages, or None as long as none has been removed."""
         self._unawaited: frozenset[int] = frozenset()
@@ -225,14 +199,14 @@ class GroupCommit:
         """The id of the last commit that has finished."""
         return CommitId(self._identity, self.number - (2 if self._running else 1))
 
-    def _set_journals(self, journals: tuple[Journal, ...]) -> None:
+    def _set_journals(self, journals: tuple[Journal | Cluster, ...]) -> None:
         self.journals = journals
         self._told = tuple(one.committed for one in journals if isinstance(one, Readable))
         self._unawaited = frozenset(
             id(one) for one in journals if isinstance(one, Volatile) and one.volatile
         )
 
-    def add_journal(self, journal: Journal) -> None:
+    def add_journal(self, journal: Journal | Cluster) -> None:
         """Add a recovered journal. The commit that is running does not include it."""
         self._set_journals((*self.journals, journal))
         if self._members is not None:
@@ -267,7 +241,7 @@ class GroupCommit:
             self._fail(f"journal {journal.name}: {error!r}")
 
     def stored(self) -> None:
-        """Note that a message of the current batch was added to the columns of journals."""
+        """Note that a message of the current batch was added to the columns of journals, or passed to the cluster."""
         self._journaled = True
         self.added += 1
         self.collecting = True

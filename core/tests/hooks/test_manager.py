@@ -279,6 +279,25 @@ def test_two_stores_are_refused(make: Make, bound: Bound) -> None:
         hooks.provide_store(Settings())
 
 
+def test_one_cluster(make: Make, bound: Bound) -> None:
+    cluster = object()
+    hooks = bound(
+        make("none", provide_cluster=lambda self: None),
+        make("one", provide_cluster=lambda self, config, broker: (cluster, config, broker)),
+    )
+    settings = Settings()
+    assert hooks.provide_cluster(settings) == (cluster, settings, "handle of one")  # type: ignore[comparison-overlap]
+    assert bound(make("none")).provide_cluster(settings) is None
+
+
+def test_two_clusters_are_refused(make: Make, bound: Bound) -> None:
+    hooks = bound(*(make(i, provide_cluster=lambda self: object()) for i in "ab"))
+    with pytest.raises(
+        PluginError, match="plugin 'b': provides a cluster, but plugin 'a' already does"
+    ):
+        hooks.provide_cluster(Settings())
+
+
 def test_many_journals(make: Make, bound: Bound) -> None:
     hooks = bound(
         make("a", provide_journal=lambda self: "journal a"),
@@ -314,6 +333,7 @@ def test_a_failure_to_provide_or_register_prevents_the_start(
         call: Any = {
             "provide_store": lambda: hooks.provide_store(Settings()),
             "provide_journal": lambda: hooks.provide_journals(Settings()),
+            "provide_cluster": lambda: hooks.provide_cluster(Settings()),
         }.get(hook, lambda: hooks.register(hook, lambda plugin: object()))
         call()
 

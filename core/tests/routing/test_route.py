@@ -6,6 +6,7 @@ from hookmq.model.client import ClientInfo, Peer, Scope
 from hookmq.model.subscription import Subscription
 from hookmq.routing.route import CachedPublish, Recipient, Route
 from hookmq.session.session import Session
+from hookmq.storage.cluster import Remote, RemoteMatch, RemoteRoute
 
 
 def session(name: str = "a", version: int = 5, durable: bool = False) -> Session:
@@ -78,3 +79,16 @@ def test_recipients_that_a_plugin_decides_on_keep_a_route_simple() -> None:
 def test_a_route_of_more_recipients_than_a_slice_is_large() -> None:
     found = [Recipient(session(str(number)), PLAIN) for number in range(3)]
     assert [Route("t", found, [], [], size).large for size in (2, 3)] == [True, False]
+
+
+def test_remotes_match_but_make_a_route_neither_simple_nor_volatile() -> None:
+    made = recipient(PLAIN)
+    made.plain = True
+    alone = Route("a/b", [made], [], [], 100)
+    assert (alone.simple, alone.volatile, alone.matched, alone.remotes) == (True, True, 1, None)
+    remotes = RemoteRoute((RemoteMatch(Remote("one"), PLAIN), RemoteMatch(Remote("two"), HIGH)))
+    route = Route("a/b", [made], [], [], 100, remotes)
+    assert (route.simple, route.volatile, route.single_durable) == (False, False, False)
+    assert (route.matched, route.remotes) == (3, remotes)
+    made.session.durable = True
+    assert not Route("a/b", [made], [], [], 100, remotes).single_durable

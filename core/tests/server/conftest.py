@@ -105,7 +105,7 @@ class FakeBroker:
     def __post_init__(self) -> None:
         self._queue: asyncio.Queue[FakeConnection] = asyncio.Queue()
 
-    def accept(self, wire: Wire, peer: Peer, scope: Scope) -> FakeConnection:
+    def accept(self, wire: Wire, peer: Peer, scope: Scope, relayed: bool = False) -> FakeConnection:
         connection = FakeConnection(wire, peer, scope)
         self.on_accept(connection)
         self.connections.append(connection)

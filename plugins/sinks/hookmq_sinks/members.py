@@ -244,7 +244,10 @@ class Members:
         self.intakes.append(intake)
         self.receivers.append(receiver)
         receiver.start()
-        self._log("info", f"sources.{word}", source=config.name, driver=config.driver)
+        if word == "added":
+            self._log("info", "sources.added", source=config.name, driver=config.driver)
+        else:
+            self._log("info", "sources.changed", source=config.name, driver=config.driver)
         return True
 
     async def _remove_source(self, intake: Intake) -> None:

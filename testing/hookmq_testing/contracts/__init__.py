@@ -15,10 +15,19 @@ from hookmq_testing.contracts.crashes import StoreCrashes
 from hookmq_testing.contracts.journal import JournalContract
 from hookmq_testing.contracts.kit import StoreKit, Trouble
 from hookmq_testing.contracts.plugin import PluginContract
-from hookmq_testing.contracts.samples import MESSAGE, SESSION, SUBSCRIPTION, fields_of
+from hookmq_testing.contracts.samples import (
+    MESSAGE,
+    SESSION,
+    SUBSCRIPTION,
+    comparable,
+    fields_of,
+    make_entry,
+    make_message,
+    of_kind,
+)
 from hookmq_testing.contracts.store import StoreContract
 
 __all__ = [
     "MESSAGE", "SESSION", "SUBSCRIPTION", "JournalContract", "PluginContract", "StoreContract", "StoreCrashes",
-    "StoreKit", "Trouble", "fields_of",
+    "StoreKit", "Trouble", "comparable", "fields_of", "make_entry", "make_message", "of_kind",
 ]  # fmt: skip

@@ -82,6 +82,7 @@ def fields_of(message: Message) -> tuple[Any, ...]:
 
 
 def comparable(value: Any) -> Any:
+    """Return a form of `value` that can be compared with ``==``. Messages compare by identity otherwise."""
     if isinstance(value, Message):
         return fields_of(value)
     if isinstance(value, Will):
@@ -108,12 +109,15 @@ def renamed(client_id: str) -> SessionRecord:
 
 
 def make_message(topic: str, payload: bytes = b"", **fields: Any) -> Message:
+    """Return a message with QoS 1, unless `fields` say otherwise."""
     return Message(topic, payload, fields.pop("qos", 1), **fields)
 
 
 def make_entry(owner: str, seq: int, id: int, size: int = 0, **fields: Any) -> Enqueue:
+    """Return a queue entry with QoS 1 for the message `id`, unless `fields` say otherwise. `size` is in bytes."""
     return Enqueue(owner, seq, id, fields.pop("qos", 1), size, **fields)
 
 
 def of_kind(loaded: Iterable[Loaded], kind: type[Any]) -> list[Any]:
+    """Return the records of one type, in order."""
     return [one for one in loaded if isinstance(one, kind)]

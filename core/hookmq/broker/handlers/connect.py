@@ -1,6 +1,6 @@
 """Handle CONNECT until the client is accepted or refused. Then `session_open` opens its session.
 
-    check -> [AUTH exchange] -> on_connect -> authorize the will -> open_session
+    check -> [locate] -> [AUTH exchange] -> on_connect -> authorize the will -> open_session
 
 While a plugin decides, further packets from the client are held [MQTT-3.1.4-6] [MQTT311-3.1.4-5].
 """
@@ -11,6 +11,7 @@ from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.handlers.auth import check_method, send_auth
 from hookmq.broker.handlers.established import client_of, connect_of
+from hookmq.broker.handlers.locate import locate
 from hookmq.broker.handlers.session_open import identify, open_session, report_failed
 from hookmq.broker.handlers.session_owner import id_in_use, voucher
 from hookmq.broker.publish.authorize import authorize
@@ -65,6 +66,20 @@ def on_connect(connection: ClientConnection, packet: Packet) -> None:
         client.client_id = _unused_id(connection)
         connection.assigned_id = True
     connection.phase = Phase.DECIDING
+    if connection.assigned_id or client.client_id in state.sessions:
+        here = True
+    else:
+        here = locate(
+            connection, client.client_id, partial(_authenticate, connection, client, packet)
+        )
+    if here:
+        connection.relay = None
+        _authenticate(connection, client, packet)
+
+
+def _authenticate(connection: ClientConnection, client: ClientInfo, packet: Connect) -> None:
+    """Let plugins decide on a client whose session is not on another node."""
+    properties = packet.properties
     if properties is not EMPTY and properties.authentication_method is not None:
         # [MQTT-4.12.0-6]
         auth = Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties.only(In.AUTH))
@@ -75,7 +90,7 @@ def on_connect(connection: ClientConnection, packet: Packet) -> None:
         # Restart the deadline: an authentication exchange must not last forever either.
         connection.due.cancel()
         limit = connection.scope.connect_timeout + _plugin_timeouts(connection)
-        connection.due = state.deadlines.after(limit, connection.overdue)
+        connection.due = connection.state.deadlines.after(limit, connection.overdue)
 
 
 def _username(connection: ClientConnection, packet: Connect) -> str | None:

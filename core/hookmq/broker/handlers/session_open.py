@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
+from hookmq.broker.cluster_sessions import claim
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase
 from hookmq.broker.delivery.deliver import drain_queue
@@ -22,6 +23,7 @@ from hookmq.broker.sessions.lifecycle import (
 )
 from hookmq.broker.sessions.revocation import drop_revoked, revoke
 from hookmq.broker.sessions.session_record import record
+from hookmq.broker.sessions.subscriptions import enter
 from hookmq.broker.sessions.wills import set_will
 from hookmq.hooks.async_calls import failure, nonsense
 from hookmq.hooks.rate_limit import RateLimiter, RateLimiters
@@ -53,21 +55,44 @@ def open_session(
     will: Will | None,
 ) -> None:
     """Open an accepted client's session. Pause first if two connections keep taking over its client id from each
-    other."""
+    other. In a cluster, then make sure that no other node has the client."""
     state = connection.state
     known = state.sessions.get(client.client_id)
     if known is not None:
-        if refuse_other_owner(connection, client, known):
-            return
-        if id_in_use(state, known):
-            connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+        if _refuse_owner(connection, client, known):
             return
         if known.connection is not None and _flaps(connection, known):
-            enter = partial(_enter, connection, client, connect, limits, will)
-            pause = state.deadlines.after(state.settings.broker.flapping_delay, enter)
+            again = partial(_claim, connection, client, connect, limits, will)
+            pause = state.deadlines.after(state.settings.broker.flapping_delay, again)
             connection.wait(pause.cancel)
             return
-    _enter(connection, client, connect, limits, will)
+    _claim(connection, client, connect, limits, will)
+
+
+def _refuse_owner(connection: ClientConnection, client: ClientInfo, known: Session) -> bool:
+    """Refuse the client and return True if it may not take over session `known` now."""
+    if refuse_other_owner(connection, client, known):
+        return True
+    if id_in_use(connection.state, known):
+        connection.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client id is in use")
+        return True
+    return False
+
+
+def _claim(
+    connection: ClientConnection,
+    client: ClientInfo,
+    connect: Connect,
+    limits: Limits,
+    will: Will | None,
+) -> None:
+    """Open the session once the cluster, if there is one, has made this node the only one that has the client."""
+    enter = partial(_enter, connection, client, connect, limits, will)
+    if connection.state.cluster is None:
+        enter()
+    elif connection.phase is not Phase.CLOSED:
+        expiry = _expiry(connect, _ceiling(connection, limits))
+        claim(connection, client, expiry > 0, connect.clean_start, enter)
 
 
 def _flaps(connection: ClientConnection, known: Session) -> bool:
@@ -96,7 +121,7 @@ def _enter(
     added = state.committer.added
     session = state.sessions.get(client.client_id)  # [MQTT-3.1.3-2] [MQTT311-3.1.3-2]
     # The session may have been created while this connection waited.
-    if session is not None and refuse_other_owner(connection, client, session):
+    if session is not None and _refuse_owner(connection, client, session):
         return
     takeovers = session.takeovers if session is not None else None
     if session is not None and session.connection is not None:
@@ -146,10 +171,7 @@ def _grant(
     if limits.max_packet_size is not None:
         size = max(256, _at_most(broker.max_packet_size, limits.max_packet_size))
         connection.limits = replace(connection.limits, max_packet_size=size)
-    ceiling = settings.session.max_expiry if settings.session.max_expiry < FOREVER else inf
-    if limits.session_expiry is not None:
-        ceiling = min(ceiling, float(limits.session_expiry))
-    connection.max_expiry = ceiling
+    connection.max_expiry = ceiling = _ceiling(connection, limits)
     if connection.max_packet_size < LARGEST_PACKET:
         expiry = _expiry(connect, ceiling)
         if len(connack(connection, client, expiry, connect, False)) > connection.max_packet_size:
@@ -157,6 +179,15 @@ def _grant(
             connection.refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK exceeds Maximum Packet Size")
             return False
     return True
+
+
+def _ceiling(connection: ClientConnection, limits: Limits) -> float:
+    """Return the longest session expiry that the client may get, in seconds."""
+    longest = connection.state.settings.session.max_expiry
+    ceiling = longest if longest < FOREVER else inf
+    if limits.session_expiry is not None:
+        ceiling = min(ceiling, float(limits.session_expiry))
+    return ceiling
 
 
 def _take_over(connection: ClientConnection, session: Session) -> None:
@@ -221,7 +252,7 @@ def _attach(
     if moved and session.subscriptions:
         state.reroute(session)
     for group in session.groups:
-        group.enter(session)
+        enter(state, group, session)
     if session.revoked:
         drop_revoked(state, session, session.inflight)
         if not session.inflight and not session.stored:

@@ -161,6 +161,9 @@ class Subscribing:
         if self.retained:
             answer.then = self._send_retained
         connection.put_reply(Suback(self.packet.packet_id, tuple(self.codes)), self.reason, answer)
+        cluster = self.state.cluster
+        if cluster is not None and not cluster.settled(answer.met):
+            answer.add_condition()
         _send_answer(connection, answer, self.session.durable)
         if self.session.groups:
             drain_queue(self.state, self.session)  # messages may wait for a member with room

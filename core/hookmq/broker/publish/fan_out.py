@@ -11,6 +11,7 @@ at a time delays the commit, and the next large message waits before it is accep
 """
 
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -53,7 +54,7 @@ def publish(
     if collecting is not None and (
         route.large or collecting.outgoing.message.topic == message.topic
     ):
-        _serve_slice(state, [collecting], collecting.kept, _ALL)
+        serve_slice(state, [collecting], collecting.kept, ALL)
     if message.retain:  # [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         set_retained(state, message, client, allowed, volatile)
     for journal in route.journals:
@@ -63,14 +64,21 @@ def publish(
     if acknowledgement is not None and state.queue_limits.back_pressure:
         waiter = _back_pressure(state, acknowledgement)
     topic = message.topic
+    groups = route.groups
+    cluster = state.cluster
+    if cluster is not None:
+        if route.remotes is not None and cluster.forward(message, route.remotes):
+            state.committer.stored()
+        if groups:
+            groups = tuple(one for one in groups if one.online or not cluster.elsewhere(one.owner))
     waiting = state.fan_outs.get(topic)
     if waiting is not None or route.large:
         job = FanOutJob(outgoing, route, sender, acknowledgement, waiter)
-        _cut(state, job, spread=collecting is None and waiting is None)
+        cut(state, job, route.recipients, groups, spread=collecting is None and waiting is None)
     else:
         for recipient in route.recipients:  # [MQTT-4.5.0-1] [MQTT311-4.5.0-1]
-            _serve(state, recipient, outgoing, sender, waiter)
-        for group in route.groups:
+            serve(state, recipient, outgoing, sender, waiter)
+        for group in groups:
             offer_group(state, group, outgoing)
     if waiter is not None:
         waiter.met()
@@ -96,7 +104,7 @@ def _back_pressure(state: BrokerState, acknowledgement: Acknowledgement) -> Ackn
     return waiter
 
 
-def _serve(
+def serve(
     state: BrokerState,
     recipient: Recipient,
     outgoing: Outgoing,
@@ -127,11 +135,15 @@ def _serve(
     )
 
 
-def _cut(state: BrokerState, job: FanOutJob, spread: bool) -> None:
+def cut(
+    state: BrokerState,
+    job: FanOutJob,
+    recipients: Sequence[Recipient],
+    groups: Sequence[SharedSubscription],
+    spread: bool,
+) -> None:
     topic = job.route.topic
     qos = job.outgoing.message.qos
-    recipients = job.route.recipients
-    groups = job.route.groups
     kept: list[Recipient] = []
     if qos or state.settings.session.queue_qos0:
         every = state.settings.session.queue_qos0
@@ -139,7 +151,7 @@ def _cut(state: BrokerState, job: FanOutJob, spread: bool) -> None:
     if kept and len(kept) < len(recipients):
         rest = [one for one in recipients if not (one.session.durable and (every or one.qos))]
         job.recipients = (*groups, *kept, *rest)
-    elif groups:
+    elif groups or recipients is not job.route.recipients:
         job.recipients = (*groups, *recipients)
     job.kept = len(groups) + len(kept)
     steps = GROUP_STEPS * len(groups) + len(kept)
@@ -147,7 +159,7 @@ def _cut(state: BrokerState, job: FanOutJob, spread: bool) -> None:
         state.collecting = job
         state.committer.hold_batch()
     else:
-        _serve_slice(state, [job], job.kept, _ALL)
+        serve_slice(state, [job], job.kept, ALL)
     if job.waiter is not None:
         job.waiter.add_condition()
     if state.settings.broker.async_fan_out:
@@ -165,7 +177,7 @@ def _cut(state: BrokerState, job: FanOutJob, spread: bool) -> None:
     jobs.append(job)
 
 
-def _serve_slice(state: BrokerState, jobs: list[FanOutJob], end: int, steps: int) -> None:
+def serve_slice(state: BrokerState, jobs: list[FanOutJob], end: int, steps: int) -> None:
     """Deliver the messages of `jobs` to recipients up to `end`, or until `steps` (`BrokerState.work`) are used up.
 
     All `jobs` have the same recipients and the same progress.
@@ -200,7 +212,7 @@ def _serve_slice(state: BrokerState, jobs: list[FanOutJob], end: int, steps: int
                     state.writes.mark(session)
                     shared += 1
                 else:
-                    _serve(state, recipient, job.outgoing, job.sender, job.waiter)
+                    serve(state, recipient, job.outgoing, job.sender, job.waiter)
             if state.work > enough:
                 break
     finally:  # otherwise one internal error would block all commits
@@ -276,7 +288,7 @@ def _slice(state: BrokerState, topic: str, most: int, steps: int) -> int:
     share = max(1, most // len(jobs))
     before = first.done
     end = min(before + share, len(first.recipients))
-    state.guarded(partial(_serve_slice, state, jobs, end, steps))
+    state.guarded(partial(serve_slice, state, jobs, end, steps))
     if first.done == len(first.recipients):
         for job in jobs:
             waiting.popleft()
@@ -297,4 +309,4 @@ _TOGETHER: Final = 64
 """Maximum number of fan-outs served in one pass."""
 _STEPS: Final = 512
 """Maximum number of steps (`BrokerState.work`) for all slices of one turn together."""
-_ALL: Final = 1 << 60
+ALL: Final = 1 << 60

@@ -79,27 +79,8 @@ class PublishPipeline:
     """
 
     __slots__ = (
-        "acknowledgement",
-        "action",
-        "allowed",
-        "before",
-        "cancelled",
-        "chains",
-        "client",
-        "decisions",
-        "done",
-        "full",
-        "guarded",
-        "kept",
-        "message",
-        "patient",
-        "plain",
-        "result",
-        "returned",
-        "sender",
-        "skip",
-        "state",
-        "step",
+        "acknowledgement", "action", "allowed", "before", "cancelled", "chains", "client", "decisions", "done", "full",
+        "guarded", "kept", "message", "patient", "plain", "result", "returned", "sender", "skip", "state", "step",
         "volatile",
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ def set_retained(
     known = state.retained.get(topic)
     if not message.payload:
         if known is not None:
-            _clear(state, topic, known)
+            clear(state, topic, known)
         return True
     publisher = None if client is None else state.publishers.find(client)
     freed = known.size if known is not None else 0
@@ -103,7 +103,8 @@ def expire(state: BrokerState, topic: str) -> None:
     """Clear the expired message of `topic`."""
     known = state.retained.get(topic)
     if known is not None:
-        _clear(state, topic, known)
+        # Every node of a cluster does this. A record could remove the message that another node has just set.
+        clear(state, topic, known, state.cluster is None)
         state.writes.schedule()
 
 
@@ -151,7 +152,7 @@ def _clear_some(
         if item is None:
             left -= _SKIPPED
         else:
-            _clear(state, item[0], item[1])
+            clear(state, item[0], item[1])
             count += 1
             left -= 1
         if left <= 0:
@@ -159,10 +160,11 @@ def _clear_some(
     return count, False
 
 
-def _clear(state: BrokerState, topic: str, known: Kept) -> None:
+def clear(state: BrokerState, topic: str, known: Kept, record_it: bool = True) -> None:
+    """Remove the retained message `known`, and notify observers."""
     state.retained.delete(topic)
     _release(state, known)
-    if not known.volatile:
+    if record_it and not known.volatile:
         state.committer.add(DropRetained(topic))
     state.observe_retained(topic, None)
 

@@ -50,7 +50,7 @@ class DueWill:
         state = self._state
         expires_at = self._message.expires_at
         if self._waits:
-            self._stop_waiting()
+            self.stop_waiting()
             if expires_at is not None and expires_at <= state.runtime.time():
                 self._forget()
                 state.dropped(self._message, self._session.client, DropReason.EXPIRED, Direction.IN)
@@ -72,7 +72,8 @@ class DueWill:
         )
         run.start()
 
-    def _stop_waiting(self) -> None:
+    def stop_waiting(self) -> None:
+        """Stop a will that waits for a decision."""
         if self._due is not None:
             self._due.cancel()
             self._due = None

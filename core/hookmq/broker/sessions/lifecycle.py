@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from functools import partial
 from math import inf
 
+from hookmq.broker.cluster_delivery import hand_on
 from hookmq.broker.delivery.deliver import drain_queue
 from hookmq.broker.delivery.shared import give_back
 from hookmq.broker.delivery.transmit import release_publisher
 from hookmq.broker.sessions.session_record import record
-from hookmq.broker.sessions.subscriptions import unsubscribe
+from hookmq.broker.sessions.subscriptions import leave, unsubscribe
 from hookmq.broker.sessions.wills import publish_will
 from hookmq.broker.state import BrokerState
 from hookmq.model.client import ClientInfo
@@ -55,7 +56,7 @@ def detach(state: BrokerState, session: Session, will: bool) -> None:
     now = state.runtime.time()
     session.ended_at = now
     for group in session.groups:
-        group.leave(session)
+        leave(state, group, session)
     _drop_qos0(state, session)
     if not will:
         session.will = None
@@ -63,7 +64,7 @@ def detach(state: BrokerState, session: Session, will: bool) -> None:
         end_session(state, session, SessionEvent.ENDED)
         return
     return_shared(state, session)
-    for delivery in _deliveries(session):
+    for delivery in deliveries(session):
         release_publisher(state, delivery)
     if session.will is not None:
         delay = min(session.will.delay, state.settings.session.max_will_delay, session.expiry)
@@ -96,7 +97,7 @@ def cancel_end(session: Session) -> None:
         session.expiry_due = None
 
 
-def _deliveries(session: Session) -> list[Delivery]:
+def deliveries(session: Session) -> list[Delivery]:
     """Return the QoS 1 and 2 deliveries that are in flight or waiting in memory."""
     return [*session.inflight.values(), *(session.queue or ())]
 
@@ -117,6 +118,10 @@ def return_shared(state: BrokerState, session: Session) -> None:
     kept = give_back(state, session, list(session.inflight.values()))
     session.inflight = {delivery.packet_id: delivery for delivery in kept}
     redistribute(state, tuple(session.groups))
+    if state.cluster is not None:
+        for group in session.groups:
+            # Later: while a dead node's sessions are adopted, the cluster still counts their members as that node's.
+            state.runtime.call_soon(partial(state.guarded, partial(hand_on, state, group)))
 
 
 def redistribute(state: BrokerState, groups: Iterable[SharedSubscription]) -> None:
@@ -200,19 +205,24 @@ def _return_all_shared(state: BrokerState, session: Session) -> tuple[SharedSubs
 
 def _drop_messages(state: BrokerState, session: Session) -> None:
     """Drop all messages in flight to or queued for an ending session."""
-    deliveries = _deliveries(session)
-    for delivery in deliveries:
+    waiting = deliveries(session)
+    for delivery in waiting:
         release_publisher(state, delivery)
     count = len(session.inflight) + session.queued
     if count:
         state.metrics.count_drop(DropReason.SESSION_ENDED, Direction.OUT, count)
         if "on_dropped" in state.observed:
-            for delivery in deliveries:
+            for delivery in waiting:
                 message = delivery.outgoing.message
                 if message.topic:
                     # `dropped` counts it again.
                     state.metrics.count_drop(DropReason.SESSION_ENDED, Direction.OUT, -1)
                     state.dropped(message, session.client, DropReason.SESSION_ENDED, Direction.OUT)
+    clear_messages(state, session)
+
+
+def clear_messages(state: BrokerState, session: Session) -> None:
+    """Forget all messages of a session, without recording it."""
     state.session_bytes -= session.own_bytes
     session.own_bytes = 0
     state.queued_bytes -= session.queued_bytes

@@ -22,6 +22,8 @@ def subscribe(
         session.filter_bytes += len(subscription.filter)
         state.session_bytes += len(subscription.filter)
     session.subscriptions[subscription.filter] = subscription
+    if state.cluster is not None:
+        state.cluster.subscribed(session.client_id, session.durable, subscription, True)
     if subscription.share is None:
         state.router.subscribe(subscription.topic_filter, session, subscription)
         return known
@@ -36,16 +38,23 @@ def subscribe(
     group.admit(session, subscription)
     session.groups[group] = None
     if session.connection is not None:
-        group.enter(session)
+        enter(state, group, session)
     return known
 
 
 def unsubscribe(
-    state: BrokerState, session: Session, subscription: Subscription, record_it: bool = True
+    state: BrokerState,
+    session: Session,
+    subscription: Subscription,
+    record_it: bool = True,
+    keep_queue: bool = False,
 ) -> None:
     """Remove a subscription. New messages are no longer queued for it, and started deliveries are completed
-    [MQTT-3.10.4-2, 3.10.4-3] [MQTT311-3.10.4-2, 3.10.4-3]."""
+    [MQTT-3.10.4-2, 3.10.4-3] [MQTT311-3.10.4-2, 3.10.4-3]. If `keep_queue` is true, the queue of a shared subscription
+    without members waits for new ones."""
     if session.subscriptions.pop(subscription.filter, None) is not None:
+        if state.cluster is not None:
+            state.cluster.subscribed(session.client_id, session.durable, subscription, False)
         session.filter_bytes -= len(subscription.filter)
         state.session_bytes -= len(subscription.filter)
     if record_it and session.durable:
@@ -59,12 +68,30 @@ def unsubscribe(
     if group is None:
         return
     group.expel(session)
+    _tell_online(state, group)
     session.groups.pop(group, None)
-    if not group.members:
+    if not group.members and not (keep_queue and group.queue):
         state.router.unsubscribe(group.topic_filter, group)
         del state.groups[key]
         state.group_index.remove(group)
         drop_orphaned(state, group)
+
+
+def enter(state: BrokerState, group: SharedSubscription, session: Session) -> None:
+    """Count a member of `group` as online."""
+    group.enter(session)
+    _tell_online(state, group)
+
+
+def leave(state: BrokerState, group: SharedSubscription, session: Session) -> None:
+    """Count a member of `group` as offline."""
+    group.leave(session)
+    _tell_online(state, group)
+
+
+def _tell_online(state: BrokerState, group: SharedSubscription) -> None:
+    if state.cluster is not None:
+        state.cluster.online(group.owner, len(group.online))
 
 
 def remove(state: BrokerState, session: Session, filter: str) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from hookmq.broker.connection import ClientConnection, Handler
+from hookmq.broker.connection_state import Phase
 from hookmq.broker.state import BrokerState
 from hookmq.broker.tracing.packet_fields import packet_fields
 from hookmq.broker.tracing.running_trace import RunningTrace
@@ -131,7 +132,11 @@ class ConnectionTap:
         self.record(TraceKind.RECEIVED, name, topic, lambda p: {**packet_fields(packet, p), **more})
 
     def sent(self, data: bytes) -> None:
-        """Record the packets that are written to the client."""
+        """Record the packets that are written to the client. The packets of a relayed client are traced by the node that
+        sends them, because they may arrive here in pieces.
+        """
+        if self.connection.phase is Phase.RELAYED:
+            return
         pos = 0
         while pos < len(data):
             framed = frame(data, pos)

@@ -1,0 +1,63 @@
+"""Deliver messages of other nodes to the sessions of this one, and offer waiting messages to other nodes."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from hookmq.broker.delivery.shared import dequeue_shared, offer_group
+from hookmq.broker.fan_out_job import FanOutJob
+from hookmq.broker.publish.fan_out import ALL, cut, serve, serve_slice
+from hookmq.broker.state import BrokerState
+from hookmq.model.message import Message
+from hookmq.routing.route import GROUP_STEPS, Recipient, Route
+from hookmq.routing.shared_subscription import SharedSubscription
+from hookmq.session.inflight import Outgoing
+
+_HANDED_ON: Final = 256
+"""How many waiting messages go to other nodes in one turn."""
+
+
+def deliver_to(
+    state: BrokerState,
+    route: Route,
+    message: Message,
+    recipients: Sequence[Recipient],
+    groups: Sequence[SharedSubscription],
+) -> None:
+    """Deliver another node's message to some recipients of `route`, the current route of its topic.
+
+    The other node has already authorized, retained, journaled and acknowledged the message. Everything that must be
+    stored becomes part of the next commit.
+    """
+    outgoing = Outgoing(message)
+    topic = message.topic
+    sender = state.sessions.get(message.sender) if message.sender is not None else None
+    large = len(recipients) + GROUP_STEPS * len(groups) > state.settings.broker.fan_out_batch
+    collecting = state.collecting
+    if collecting is not None and (large or collecting.outgoing.message.topic == topic):
+        serve_slice(state, [collecting], collecting.kept, ALL)
+    waiting = state.fan_outs.get(topic)
+    if waiting is not None or large:
+        job = FanOutJob(outgoing, route, sender, None, None)
+        cut(state, job, recipients, groups, spread=collecting is None and waiting is None)
+        return
+    for recipient in recipients:
+        serve(state, recipient, outgoing, sender, None)
+    for group in groups:
+        offer_group(state, group, outgoing)
+
+
+def hand_on(state: BrokerState, group: SharedSubscription) -> None:
+    """Let members on other nodes of a cluster have the waiting messages of `group`, if no member is online here."""
+    cluster = state.cluster
+    if cluster is None or group.online or not group.queue:
+        return
+    left = _HANDED_ON
+    while group.queue and left and cluster.hand_on(group.owner, group.queue[0].outgoing.message):
+        dequeue_shared(state, group, group.queue.popleft())
+        left -= 1
+    if left < _HANDED_ON:
+        state.committer.stored()
+        state.writes.schedule()
+    if not left:
+        state.runtime.call_soon(partial(state.guarded, partial(hand_on, state, group)))

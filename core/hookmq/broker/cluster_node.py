@@ -1,0 +1,133 @@
+"""This broker, as its cluster sees it: the implementation of `hookmq.storage.cluster.Node`."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+
+from hookmq.broker.cluster_delivery import deliver_to, hand_on
+from hookmq.broker.cluster_sessions import adopt, forget
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.publish.retained import clear, keep_retained
+from hookmq.broker.retained_expiry import Kept
+from hookmq.broker.sessions.lifecycle import end_session
+from hookmq.broker.state import BrokerState
+from hookmq.model.client import ClientInfo
+from hookmq.model.events import EndedBy, SessionEvent
+from hookmq.model.message import Message
+from hookmq.model.subscription import Subscription
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster import RelayTarget, Remote
+from hookmq.storage.records import Loaded
+
+
+class ClusterNode:
+    """What the other nodes of a cluster cause on this one."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def add_remote(self, remote: Remote, subscription: Subscription) -> None:
+        self._state.router.subscribe(subscription.topic_filter, remote, subscription)
+
+    def remove_remote(self, remote: Remote, topic_filter: str) -> None:
+        self._state.router.unsubscribe(topic_filter, remote)
+
+    def deliver(
+        self, message: Message, wanted: Callable[[str, bool, int], bool], groups: Collection[str]
+    ) -> None:
+        state = self._state
+        route = state.router.lookup(message.topic)
+        recipients = [
+            one
+            for one in route.recipients
+            if wanted(one.session.client_id, one.session.durable, one.qos)
+        ]
+        chosen = [one for one in route.groups if one.owner in groups] if groups else []
+        if recipients or chosen:
+            deliver_to(state, route, message, recipients, chosen)
+
+    def hand_on(self, owner: str) -> None:
+        _, share, topic_filter = owner.split("/", 2)
+        group = self._state.groups.get((share, topic_filter))
+        if group is not None:
+            hand_on(self._state, group)
+
+    def flush(self) -> None:
+        self._state.writes.schedule()
+
+    def touch(self) -> None:
+        self._state.committer.stored()
+        self._state.writes.schedule()
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        self._state.committer.after_commit(call)
+        self._state.writes.schedule()
+
+    def adopt(self, records: Iterable[Loaded]) -> int:
+        return adopt(self._state, records)
+
+    def release(self, client_ids: Sequence[str], code: ReasonCode, reason: str) -> None:
+        state = self._state
+        for client_id in client_ids:
+            session = state.sessions.get(client_id)
+            if session is not None:
+                state.guarded(partial(forget, state, session, code, reason))
+        state.writes.schedule()
+
+    def disconnect(self, client_id: str, code: ReasonCode, reason: str) -> bool:
+        state = self._state
+        session = state.sessions.get(client_id)
+        connection = session.connection if session is not None else None
+        if not isinstance(connection, ClientConnection):
+            return False
+        by = EndedBy.TAKEOVER if code is ReasonCode.SESSION_TAKEN_OVER else EndedBy.SERVER
+        connection.disconnect(code, reason, by=by)
+        state.writes.schedule()
+        return True
+
+    def end_session(self, client_id: str, done: Callable[[bool], None]) -> None:
+        state = self._state
+        session = state.sessions.get(client_id)
+        if session is None:
+            done(False)
+            return
+        self.disconnect(client_id, ReasonCode.SESSION_TAKEN_OVER, "another connection took over")
+        if state.sessions.get(client_id) is session:  # otherwise it ended with its connection
+            end_session(state, session, SessionEvent.ENDED)
+        state.committer.after_commit(partial(done, True))
+        state.writes.schedule()
+
+    def retain(self, message: Message, publisher: ClientInfo | None) -> None:
+        # The limits on retained messages do not apply: every node of a cluster has the same messages.
+        state, topic = self._state, message.topic
+        if message.payload:
+            owner = None if publisher is None else state.publishers.find(publisher)
+            keep_retained(state, Kept(message, owner))
+            state.observe_retained(topic, message)
+        elif (known := state.retained.get(topic)) is not None:
+            clear(state, topic, known, False)
+
+    def relay_target(self, listener: str) -> RelayTarget | None:
+        return self._state.relay_target(listener)
+
+    def fail(self, reason: str) -> None:
+        self._state.committer.fail(reason)
+
+    def session_count(self) -> int:
+        return len(self._state.sessions)
+
+    def connected_at(self, client_id: str) -> float | None:
+        session = self._state.sessions.get(client_id)
+        if session is None or session.connection is None:
+            return None
+        return session.client.connected_at
+
+    def subscriptions(self) -> Iterator[tuple[str, bool, Subscription]]:
+        for session in list(self._state.sessions.values()):
+            for subscription in list(session.subscriptions.values()):
+                yield session.client_id, session.durable, subscription
+
+    def members_online(self) -> Iterator[tuple[str, int]]:
+        for group in list(self._state.groups.values()):
+            yield group.owner, len(group.online)

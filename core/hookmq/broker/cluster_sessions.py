@@ -1,0 +1,134 @@
+"""Sessions in a cluster: claim a client for this node, and add or forget sessions that move between nodes."""
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.delivery.transmit import release_publisher
+from hookmq.broker.recovery import GroupQueues, load, set_deadlines
+from hookmq.broker.sessions.lifecycle import (
+    cancel_end,
+    clear_messages,
+    deliveries,
+    return_shared,
+)
+from hookmq.broker.sessions.subscriptions import unsubscribe
+from hookmq.broker.sessions.wills import cancel_will
+from hookmq.broker.state import BrokerState
+from hookmq.model.client import ClientInfo
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.session.session import QUEUEING, Session
+from hookmq.storage.cluster import Refused
+from hookmq.storage.protocols import StoreFailed
+from hookmq.storage.records import (
+    Enqueue,
+    Loaded,
+    PutMessage,
+    PutReceived,
+    PutSession,
+    PutState,
+    PutSubscription,
+    QueueSummary,
+)
+
+
+def claim(
+    connection: ClientConnection,
+    client: ClientInfo,
+    durable: bool,
+    clean: bool,
+    enter: Callable[[], None],
+) -> None:
+    """Call `enter` once the cluster has made this node the only one that has the client. Refuse the client if that fails.
+    The connection may have ended by then.
+
+    `durable` is true if the session will outlive the connection. `clean` is true if the client wants a new one.
+    """
+    state = connection.state
+    assert state.cluster is not None
+    known = state.sessions.get(client.client_id)
+
+    def claimed(refused: Refused | None) -> None:
+        if refused is not None:
+            connection.refuse(refused.code, refused.reason)
+            return
+        try:
+            enter()
+        except Exception as error:
+            connection.internal_error(error)
+
+    connection.wait(None)
+    state.cluster.claim(client, durable or (known is not None and known.durable), clean, claimed)
+
+
+def adopt(state: BrokerState, records: Iterable[Loaded]) -> int:
+    """Add the sessions in `records`, which another process has stored, to a running broker. Return their number. See
+    `hookmq.storage.cluster.Node.adopt`.
+    """
+    known = set(state.sessions)
+    groups = set(state.groups)
+    plugins = {name for name, space in state.plugin_states.spaces.items() if space.keys}
+    waiting = load(state, _unknown(known, plugins, records))
+    state.next_message_id = max(state.next_message_id, state.store.next_message_id())
+    added = [session for name, session in state.sessions.items() if name not in known]
+    new = [one for key, one in state.groups.items() if key not in groups and one.owner in waiting]
+    answers: list[StoreFailed | None] = []
+    GroupQueues(state, new, answers.append).load()
+    failed = answers[0] if answers else StoreFailed("a queue was not read at once")
+    if failed is not None:
+        state.committer.fail(failed.reason)
+        return len(added)
+    for session in added:
+        return_shared(state, session)
+    set_deadlines(state, added)
+    state.writes.schedule()
+    return len(added)
+
+
+def _unknown(
+    known: Container[str], plugins: Container[str], records: Iterable[Loaded]
+) -> Iterator[Loaded]:
+    """Yield the records of sessions that are not in `known`, of plugins that are not in `plugins`, and of the queues of
+    shared subscriptions."""
+    for item in records:
+        if isinstance(item, PutSession):
+            name = item.session.client_id
+        elif isinstance(item, PutSubscription | PutReceived):
+            name = item.client_id
+        elif isinstance(item, Enqueue | QueueSummary) and item.owner.startswith("c/"):
+            name = item.owner[2:]
+        elif isinstance(item, PutState):
+            if item.space[2:] not in plugins:
+                yield item
+            continue
+        elif isinstance(item, QueueSummary | PutMessage):
+            yield item
+            continue
+        else:
+            continue
+        if name not in known:
+            yield item
+
+
+def forget(state: BrokerState, session: Session, code: ReasonCode, reason: str) -> None:
+    """Remove a session from this node without ending it, because another node has it now. Record nothing and publish
+    no will. Disconnect its client with `code`.
+    """
+    # The end of the connection must not change the session, so remove the session first.
+    del state.sessions[session.client_id]
+    state.session_index.remove(session)
+    cancel_end(session)
+    cancel_will(session)
+    if session.connection is not None:
+        session.connection.disconnect(code, reason)
+    session.connection = None
+    session.generation += 1
+    session.state = QUEUEING
+    session.out = []
+    session.resend = session.queue_qos0 = None
+    for will in state.undecided_wills.get(session.client_id, ()):
+        will.stop_waiting()
+    for subscription in list(session.subscriptions.values()):
+        unsubscribe(state, session, subscription, record_it=False, keep_queue=True)
+    for delivery in deliveries(session):
+        release_publisher(state, delivery)
+    clear_messages(state, session)

@@ -1,0 +1,59 @@
+"""Find the node of the cluster that has a client's session, before plugins decide on the client."""
+
+from collections.abc import Callable
+from functools import partial
+
+from hookmq.broker.connection import ClientConnection
+from hookmq.broker.connection_state import Phase
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster import Here, Place, Refused
+
+
+def locate(connection: ClientConnection, client_id: str, here: Callable[[], None]) -> bool:
+    """Return True if there is no cluster. Otherwise ask it for the client's node, and return False.
+
+    Once the cluster answers, `here` is called if the client belongs to this node. If not, the connection is refused, or
+    relayed to the other node. Until then, at most ``connect_timeout`` may pass, as for CONNECT itself.
+    """
+    state = connection.state
+    cluster = state.cluster
+    if cluster is None:
+        return True
+    if connection.relay is not None:
+        connection.relay.hold()
+    connection.due.cancel()
+    connection.due = state.deadlines.after(connection.scope.connect_timeout, connection.overdue)
+    cluster.locate(client_id, partial(_located, connection, here))
+    return False
+
+
+def _located(connection: ClientConnection, here: Callable[[], None], place: Place) -> None:
+    if connection.phase is not Phase.DECIDING:
+        return
+    try:
+        _go_on(connection, here, place)
+    except ProtocolError as error:
+        connection.fail(error)
+    except Exception as error:
+        connection.internal_error(error)
+
+
+def _go_on(connection: ClientConnection, here: Callable[[], None], place: Place) -> None:
+    relay = connection.relay
+    if isinstance(place, Refused):
+        connection.refuse(place.code, place.reason)
+    elif isinstance(place, Here):
+        if relay is not None:
+            connection.relay = None
+            connection.rest = relay.release()
+        here()
+        if relay is not None and connection.reading and connection.phase is not Phase.CLOSED:
+            connection.read_on()
+    elif relay is None:
+        # Neither a plugin's client nor one that another node has relayed to this one can be relayed.
+        connection.refuse(ReasonCode.USE_ANOTHER_SERVER, "the session is on another node")
+    else:
+        relay.start(place)
+        if connection.gone is not None:
+            connection.end(connection.gone)

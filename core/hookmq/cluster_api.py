@@ -1,0 +1,31 @@
+"""The names for plugins that join brokers to a cluster. See `hookmq.storage.cluster`."""
+
+from hookmq.storage.cluster import (
+    Cluster,
+    Here,
+    Node,
+    Place,
+    Refused,
+    Relay,
+    RelayedConnection,
+    Relaying,
+    RelayTarget,
+    Remote,
+    RemoteMatch,
+    RemoteRoute,
+)
+
+__all__ = [
+    "Cluster",
+    "Here",
+    "Node",
+    "Place",
+    "Refused",
+    "Relay",
+    "RelayTarget",
+    "RelayedConnection",
+    "Relaying",
+    "Remote",
+    "RemoteMatch",
+    "RemoteRoute",
+]
